@@ -1,0 +1,48 @@
+// What every driver call begins with: is the driver initialised, which context is current on this thread, which session serves it. Used by
+// the generated functions and the hand-written ones.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "protocol/wire/handle.hpp"
+
+namespace gpuwire::client {
+
+class Session;
+
+enum class Needs : uint8_t {
+  nothing,      // works before cuInit
+  initialised,  // else CUDA_ERROR_NOT_INITIALIZED
+  context,      // a current, live context, else CUDA_ERROR_INVALID_CONTEXT or CUDA_ERROR_CONTEXT_IS_DESTROYED; returns the context's sticky error if it has one
+};
+
+struct Caller {
+  Session* session = nullptr;    // set unless Needs::nothing
+  uint32_t context = 0;          // what goes into the frame header
+  uint64_t context_handle = 0;   // the full handle
+  CUresult error = CUDA_SUCCESS; // not success: return it, and nothing else is set
+};
+
+Caller enter(Needs needs) noexcept;
+
+// The result of a forwarded call on its way to the program: notes sticky errors in the current context. Returns `result`.
+CUresult leave(const Caller& caller, CUresult result) noexcept;
+
+// --- handles ------------------------------------------------------------------------------------------------------------------------------
+// Any thread; lookups take no lock.
+
+// Chooses a handle. 0: too many.
+uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept;
+// Is it one that this process was given and has not destroyed?
+bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept;
+void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
+
+// What travels for a stream argument: NULL and CU_STREAM_LEGACY as they are, a per-thread stream (CU_STREAM_PER_THREAD, or NULL in the
+// _ptds/_ptsz forms: `per_thread`) as this thread's own stream of the context, which is created when first asked for. error: CUDA_ERROR_INVALID_HANDLE.
+uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept;
+// Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire handle, frame's sequence.
+void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept;
+
+}  // namespace gpuwire::client

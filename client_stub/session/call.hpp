@@ -1,0 +1,72 @@
+// post() and call(): one message each, built straight in the session's send buffer. Used by generated and hand-written calls alike.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include <capnp/message.h>
+#include <kj/exception.h>
+
+#include "client_stub/session/session.hpp"
+
+namespace gpuwire::client {
+
+// Words of a message of type Params with `data_bytes` bytes in lists, texts and data (of `lists` pieces).
+template <class Params>
+constexpr uint32_t message_words(size_t data_bytes = 0, size_t lists = 0) {
+  auto size = capnp::_::structSize<Params>();
+  return 1 + size.data + size.pointers + uint32_t((data_bytes + 7) / 8 + 2 * lists);
+}
+
+// Appends a posted call; `write` gets a Params::Builder. `sequence` is that of the frame.
+template <class Params, class Write>
+CUresult post(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, const Bulk& bulk = {},
+              uint64_t* sequence = nullptr) noexcept {
+  Session::Slot slot;
+  if (CUresult error = session.begin(wire::FrameKind::posted, ordinal, context, words_max, bulk, slot)) return error;
+  try {
+    capnp::FlatMessageBuilder message(slot.words);
+    write(message.initRoot<Params>());
+    if (sequence) *sequence = slot.sequence;
+    session.commit(slot, message.getSegmentsForOutput()[0].size());
+    return CUDA_SUCCESS;
+  } catch (...) {
+    session.abandon(slot);
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+// Appends a called one and waits; `read` gets a Results::Reader, also when the result is an error. Returns the reply's deferred error if it
+// carries one, else its result.
+template <class Params, class Results, class Write, class Read>
+CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, Read&& read, const Bulk& bulk = {},
+              const BulkSink& sink = {}) noexcept {
+  Session::Slot slot;
+  if (CUresult error = session.begin(wire::FrameKind::called, ordinal, context, words_max, bulk, slot)) return error;
+  uint64_t sequence = slot.sequence;
+  try {
+    capnp::FlatMessageBuilder message(slot.words);
+    write(message.initRoot<Params>());
+    session.expect_reply(slot, sink);
+    session.commit(slot, message.getSegmentsForOutput()[0].size());
+  } catch (...) {
+    session.abandon(slot);
+    return CUDA_ERROR_UNKNOWN;
+  }
+  struct Reply {
+    Read& read;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+  } reply{read};
+  CUresult waited = session.wait(
+      sequence,
+      [](void* user, capnp::MessageReader& message) {
+        auto& self = *static_cast<Reply*>(user);
+        auto results = message.getRoot<Results>();
+        self.result = results.getDeferred() ? CUresult(results.getDeferred()) : CUresult(results.getResult());
+        self.read(results);
+      },
+      &reply, sink);
+  return waited ? waited : reply.result;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,130 @@
+// One session: this process talking to one server. Calls of all threads are appended to one ordered stream; a posted call returns at
+// once, a called one waits for its reply. client_stub/session/README.md draws the threads and locks.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <capnp/message.h>
+
+#include "protocol/wire/frame.hpp"
+#include "protocol/wire/ordinals.hpp"
+
+namespace gpuwire::client {
+
+// What the server told about one device at session start; nothing of it is asked again.
+struct DeviceFacts {
+  std::string name;
+  CUuuid uuid{};
+  char luid[8] = {};
+  uint64_t total_bytes = 0;
+  std::vector<int32_t> attributes;        // by CUdevice_attribute
+  std::vector<int32_t> attribute_errors;  // CUresult of each
+  std::string pci_bus_id;
+  std::vector<uint64_t> limits;           // by CUlimit; ~0: not available
+  int32_t stream_priority_least = 0, stream_priority_greatest = 0;
+  std::vector<bool> peers;
+};
+
+struct ServerFacts {
+  std::string address;         // HOST:PORT as the user gave it
+  std::string release;
+  std::string driver_name;
+  int32_t driver_version = 0;
+  bool software = false;
+  std::vector<DeviceFacts> devices;   // all of the server; the client applies CUDA_VISIBLE_DEVICES
+  std::vector<uint8_t> ordinals;      // bitmap of known call ordinals
+  bool knows(uint32_t ordinal) const noexcept {
+    return ordinal / 8 < ordinals.size() && (ordinals[ordinal / 8] >> (ordinal % 8) & 1);
+  }
+};
+
+// Raw bytes to send behind a message. Up to kPostedBulkBytesMax they are copied at once; more may only go with call(), which returns when
+// the server has taken them over, so the memory may be reused after either.
+struct Bulk {
+  const void* data = nullptr;
+  size_t bytes = 0;
+  // Pitched sources: when set, called as gather(offset, out) -> fills out with the packed bytes from `offset` on. data is then unused.
+  const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
+};
+
+// Where the raw bytes of a reply go. More bytes than `bytes` end the session.
+struct BulkSink {
+  void* data = nullptr;
+  size_t bytes = 0;
+  const std::function<void(size_t offset, std::span<const std::byte> piece)>* scatter = nullptr;
+};
+
+// Who takes what comes unasked. Called on whichever thread reads the connection, with no session lock held; must not call back into the
+// session except post(). One object for the whole session (client_stub/driver/notices.cpp).
+class NoticeHandler {
+ public:
+  virtual ~NoticeHandler() = default;
+  // `message` is valid during the call only. May throw kj::Exception: the session then ends with a fault.
+  virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) = 0;
+  // For copy_data and output: where its bulk goes. Asked before the bulk is read; a sink of 0 bytes: thrown away.
+  virtual BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) = 0;
+  // After the bulk has been stored (copy_data, output).
+  virtual void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) = 0;
+  // The session has ended; every later call returns `result`.
+  virtual void ended(CUresult result, std::string_view reason) = 0;
+};
+
+// Counters for --stats; relaxed, read when the program ends.
+struct SessionStats {
+  std::atomic<uint64_t> posted{0}, called{0}, waits{0}, wait_ns{0}, bytes_sent{0}, bytes_received{0}, flushes{0};
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;
+
+  // Connects, shakes hands and starts nothing else; the session thread starts with the first posted call. `server` is HOST:PORT.
+  // On failure `error` gets one line that names host and cause, and the result is the CUDA error to give the program.
+  static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error);
+
+  virtual const ServerFacts& facts() const noexcept = 0;
+  virtual SessionStats& stats() noexcept = 0;
+  // CUDA_SUCCESS while the session lives. In a child after fork(): CUDA_ERROR_NOT_INITIALIZED (a CUDA context does not survive fork).
+  virtual CUresult state() const noexcept = 0;
+
+  // --- low level; use post() and call() of call.hpp ------------------------------------------------------------------------------------
+  // One frame under construction. Holds the session's send lock from begin() to commit(): between them do nothing that blocks.
+  struct Slot {
+    kj::ArrayPtr<capnp::word> words;  // zeroed; where the message is built
+    uint64_t sequence = 0;
+  };
+  // Waits while the send window is full. words_max bounds the message. Returns an error when the session has ended (the lock is then not held).
+  virtual CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept = 0;
+  // Publishes the frame with the first `words_used` words, releases the lock.
+  virtual void commit(Slot& slot, size_t words_used) noexcept = 0;
+  // Drops the frame under construction (the writer threw), releases the lock.
+  virtual void abandon(Slot& slot) noexcept = 0;
+
+  // Reads the reply of a called frame in place; must not block. May throw kj::Exception (bad bytes): the session then ends.
+  using ReplyReader = void (*)(void* user, capnp::MessageReader& reply);
+  // Flushes, then waits for the reply of `sequence`. The calling thread itself reads the connection when nobody else does.
+  virtual CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept = 0;
+  // For called frames: registers the wait before the frame is published, so that a reply cannot come too early. Called between begin and commit.
+  virtual void expect_reply(Slot& slot, const BulkSink& sink) noexcept = 0;
+
+  // Sends what is buffered now.
+  virtual void flush() noexcept = 0;
+  // The sequence of the last frame that was appended.
+  virtual uint64_t last_sequence() const noexcept = 0;
+  // Orderly end: goodbye, a short bounded effort to send, close. Never blocks on the server's answer.
+  virtual void close() noexcept = 0;
+  // In the child after fork(): closes the descriptors without sending anything and forgets all waits. Async-signal-safe.
+  virtual void after_fork_in_child() noexcept = 0;
+};
+
+}  // namespace gpuwire::client

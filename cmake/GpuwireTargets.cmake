@@ -1,0 +1,97 @@
+# Settings and helpers shared by every folder's CMakeLists.txt.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Line tables only: backtraces stay readable and the build stays small on two cores.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
+endif()
+
+find_program(GPUWIRE_CCACHE ccache)
+if(GPUWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${GPUWIRE_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${GPUWIRE_CCACHE})
+endif()
+
+# Programs go to build/bin and the stub libraries to build/lib, so that a build tree is used as an install tree is.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(GPUWIRE_TEST_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test_bin)
+set(GPUWIRE_STUB_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpuwire)
+
+find_package(Threads REQUIRED)
+find_path(GPUWIRE_CUDA_INCLUDE cuda.h PATHS ${CUDAToolkit_ROOT}/include $ENV{CUDA_HOME}/include /usr/local/cuda/include REQUIRED)
+get_filename_component(GPUWIRE_CUDA_ROOT ${GPUWIRE_CUDA_INCLUDE} DIRECTORY)
+
+# What every target is compiled with.
+add_library(gpuwire_options INTERFACE)
+target_compile_options(gpuwire_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+target_include_directories(gpuwire_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" FMT_HEADER_ONLY SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL)
+target_link_libraries(gpuwire_options INTERFACE Threads::Threads)
+if(GPUWIRE_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(GPUWIRE_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+endif()
+
+# cuda.h, and nothing else of the toolkit.
+add_library(gpuwire_cuda_header INTERFACE)
+target_include_directories(gpuwire_cuda_header SYSTEM INTERFACE ${GPUWIRE_CUDA_INCLUDE})
+
+# Cap'n Proto and OpenSSL's libcrypto are linked statically: the stub lives inside other people's processes, and the
+# server's binaries run on hosts whose distribution has other versions.
+find_library(GPUWIRE_CAPNP_A libcapnp.a REQUIRED)
+find_library(GPUWIRE_KJ_A libkj.a REQUIRED)
+find_library(GPUWIRE_CRYPTO_A libcrypto.a REQUIRED)
+find_program(GPUWIRE_CAPNP_TOOL capnp REQUIRED)
+add_library(gpuwire_capnp INTERFACE)
+target_link_libraries(gpuwire_capnp INTERFACE ${GPUWIRE_CAPNP_A} ${GPUWIRE_KJ_A} Threads::Threads)
+add_library(gpuwire_crypto INTERFACE)
+target_link_libraries(gpuwire_crypto INTERFACE ${GPUWIRE_CRYPTO_A} ${CMAKE_DL_LIBS})
+
+# gpuwire_library(NAME SOURCES... LINK targets...): a static library with the common options.
+function(gpuwire_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC gpuwire_options ${ARG_LINK})
+endfunction()
+
+# gpuwire_program(NAME SOURCES... LINK targets...): a program in build/bin that needs nothing but the C library.
+function(gpuwire_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE gpuwire_options ${ARG_LINK})
+  if(NOT GPUWIRE_SANITIZE)
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
+endfunction()
+
+# gpuwire_test(NAME SOURCES... LINK targets... [LABELS labels...] [TIMEOUT seconds]): a doctest program, run as one ctest test.
+function(gpuwire_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
+  if(NOT GPUWIRE_BUILD_TESTS)
+    return()
+  endif()
+  if(NOT TARGET gpuwire_doctest_main)
+    add_library(gpuwire_doctest_main STATIC ${CMAKE_SOURCE_DIR}/test/support/doctest_main.cpp)
+    target_link_libraries(gpuwire_doctest_main PUBLIC gpuwire_options)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE gpuwire_doctest_main ${ARG_LINK})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${GPUWIRE_TEST_OUTPUT_DIRECTORY})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${ARG_ENVIRONMENT}")
+endfunction()

@@ -1,0 +1,91 @@
+#include "protocol/cuda_abi/context_local_storage.hpp"
+
+#include <array>
+#include <mutex>
+#include <vector>
+
+namespace gpuwire::cuda_abi {
+namespace {
+
+// Generation 0 is never handed out: it marks an empty row of a cache.
+std::atomic<uint64_t> last_generation{0};
+
+struct CachedLookup {
+  uint64_t generation = 0;
+  CUcontext context = nullptr;
+  void* key = nullptr;
+  void* value = nullptr;
+};
+
+constexpr size_t kCacheRows = 8;
+thread_local std::array<CachedLookup, kCacheRows> lookup_cache;
+
+CachedLookup& cache_row(CUcontext context, void* key) noexcept {
+  const auto mixed = (reinterpret_cast<uintptr_t>(context) ^ reinterpret_cast<uintptr_t>(key)) * 0x9E3779B97F4A7C15u;
+  return lookup_cache[mixed >> 61];
+}
+
+}  // namespace
+
+ContextLocalStorage::ContextLocalStorage() { invalidate_caches(); }
+
+// Relaxed is enough for the counter: only its uniqueness matters. The release pairs with the acquire in get().
+void ContextLocalStorage::invalidate_caches() noexcept {
+  generation_.store(last_generation.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+CUresult ContextLocalStorage::put(CUcontext context, void* key, void* value, Destructor destructor) {
+  const std::unique_lock lock(mutex_);
+  if (!entries_.try_emplace({context, key}, Entry{value, destructor}).second) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  invalidate_caches();
+  return CUDA_SUCCESS;
+}
+
+CUresult ContextLocalStorage::remove(CUcontext context, void* key) {
+  const std::unique_lock lock(mutex_);
+  if (entries_.erase({context, key}) == 0) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  invalidate_caches();
+  return CUDA_SUCCESS;
+}
+
+CUresult ContextLocalStorage::get(CUcontext context, void* key, void** value) const {
+  const uint64_t generation = generation_.load(std::memory_order_acquire);
+  CachedLookup& row = cache_row(context, key);
+  if (row.generation == generation && row.context == context && row.key == key) {
+    *value = row.value;
+    return CUDA_SUCCESS;
+  }
+  const std::shared_lock lock(mutex_);
+  const auto found = entries_.find({context, key});
+  if (found == entries_.end()) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  row = {generation, context, key, found->second.value};
+  *value = found->second.value;
+  return CUDA_SUCCESS;
+}
+
+void ContextLocalStorage::drop_context(CUcontext context) {
+  std::vector<std::pair<Key, Entry>> dropped;
+  {
+    const std::unique_lock lock(mutex_);
+    const auto first = entries_.lower_bound({context, nullptr});
+    auto last = first;
+    for (; last != entries_.end() && last->first.first == context; ++last) {
+      dropped.push_back(*last);
+    }
+    entries_.erase(first, last);
+    invalidate_caches();
+  }
+  for (const auto& [key, entry] : dropped) {
+    if (entry.destructor != nullptr) {
+      entry.destructor(context, key.second, entry.value);
+    }
+  }
+}
+
+}  // namespace gpuwire::cuda_abi

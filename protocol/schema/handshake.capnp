@@ -1,0 +1,50 @@
+@0xd1a7c1f0a5e2b301;
+# The first messages of a session, after both prefaces (wire/frame.hpp). FrameKind::control.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpuwire::schema");
+
+struct Hello {
+  # Client to server, ordinal 1.
+  release @0 :Text;             # the client's version, for logs
+  cudaVersion @1 :Int32;        # the driver version whose API the stub offers: 13000
+  processId @2 :UInt32;
+  program @3 :Text;             # name of the program, for logs; at most 256 bytes are kept
+  host @4 :Text;
+  visibleDevices @5 :Text;      # CUDA_VISIBLE_DEVICES of the program, applied by the client; here for logs
+  acknowledged @6 :UInt64;      # resume: the last server sequence that was taken over
+  tenant @7 :Text;
+  token @8 :Text;
+}
+
+struct Welcome {
+  # Server to client, ordinal 2.
+  release @0 :Text;
+  driverVersion @1 :Int32;      # of the server's driver
+  driverName @2 :Text;          # "NVIDIA 580.159.04" or "software device"
+  sessionId @3 :Data;           # 16 bytes
+  ordinals @4 :Data;            # bit i set: the server knows call ordinal i. What is not set is answered with CUDA_ERROR_NOT_SUPPORTED by the client
+  devices @5 :List(Device);
+  acknowledged @6 :UInt64;      # resume: the last client sequence that was executed
+  software @7 :Bool;
+}
+
+struct Device {
+  name @0 :Text;
+  uuid @1 :Data;                # 16 bytes
+  totalBytes @2 :UInt64;
+  attributes @3 :List(Int32);   # by CUdevice_attribute; index 0 unused
+  attributeErrors @4 :List(Int32);  # the CUresult of each query
+  pciBusId @5 :Text;
+  luid @6 :Data;
+  limits @7 :List(UInt64);      # by CUlimit, of a fresh primary context; ~0: the query failed
+  streamPriorityLeast @8 :Int32;
+  streamPriorityGreatest @9 :Int32;
+  execAffinitySupport @10 :Int32;
+  peers @11 :List(Bool);        # cuDeviceCanAccessPeer by device
+  flags @12 :UInt64;
+}
+
+struct Goodbye {
+  # Client to server, ordinal 3: the program ends in an orderly way; nothing of the session is kept.
+}

@@ -1,0 +1,156 @@
+@0xd1a7c1f0a5e2b302;
+# Calls and notices of the session itself: what is not a plain forward of a driver function. Handles are wire/handle.hpp's numbers, device
+# pointers are the server's addresses, results are CUresult values. Frame ordinals: wire/ordinals.hpp.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpuwire::schema");
+
+struct Result {
+  # The reply to a called message that has nothing else to say. Every reply structure, generated ones too, has `result` and `deferred`
+  # as its first two fields.
+  result @0 :Int32;
+  deferred @1 :Int32;           # the first failure of a posted call since the last reply, if any: 0 or a CUresult
+}
+
+struct Source { bytes @0 :UInt64; }
+
+# --- launches ---------------------------------------------------------------------------------------------------------------------------
+
+struct Launch {
+  function @0 :UInt64;          # a function or a kernel handle
+  stream @1 :UInt64;
+  gridX @2 :UInt32; gridY @3 :UInt32; gridZ @4 :UInt32;
+  blockX @5 :UInt32; blockY @6 :UInt32; blockZ @7 :UInt32;
+  sharedBytes @8 :UInt32;
+  cooperative @9 :Bool;
+  parameters @10 :Data;         # packed by the offsets of FunctionFacts
+  attributes @11 :Data;         # an array of CUlaunchAttribute as cuda.h lays it out; handles inside are wire handles
+}
+
+# --- copies: linear ------------------------------------------------------------------------------------------------------------------------
+
+struct CopyToDevice {
+  destination @0 :UInt64;
+  stream @1 :UInt64;
+  blocking @2 :Bool;            # called form: reply when the data are on the device (false: when they are taken over from the wire)
+  # bytes: the frame's bulk_bytes
+}
+
+struct CopyFromDevice {
+  source @0 :UInt64;
+  bytes @1 :UInt64;             # <= kBulkBytesMax
+  stream @2 :UInt64;
+}
+
+# --- copies: pitched. The host side travels packed, row after row -------------------------------------------------------------------------
+
+struct Copy2D {
+  # Both directions; the other side is the bulk: height * depth rows of widthBytes.
+  device @0 :UInt64;            # a device pointer, or 0 when `array` is set
+  array @1 :UInt64;
+  pitchBytes @2 :UInt64;
+  heightRows @3 :UInt64;        # rows between two slices of the device memory
+  xBytes @4 :UInt64; y @5 :UInt64; z @6 :UInt64;
+  widthBytes @7 :UInt64; height @8 :UInt64; depth @9 :UInt64;
+  lod @10 :UInt32;
+  stream @11 :UInt64;
+  blocking @12 :Bool;
+}
+
+# --- modules and libraries -----------------------------------------------------------------------------------------------------------------
+
+struct ModuleOffer {
+  digest @0 :Data;              # SHA-256 of the image
+  bytes @1 :UInt64;
+}
+struct ModuleOfferReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  have @2 :Bool;                # the server has it: no ModuleData is needed
+}
+struct ModuleData {
+  digest @0 :Data;
+  offset @1 :UInt64;            # pieces arrive in order, starting at 0
+  last @2 :Bool;
+}
+struct ModuleLoad {
+  handle @0 :UInt64;            # chosen by the client: a module or a library handle; says which of the two is loaded
+  digest @1 :Data;
+  jitOptions @2 :List(JitOption);
+  libraryOptions @3 :List(JitOption);
+  errorLogBytes @4 :UInt32;     # how much the program's buffers hold
+  infoLogBytes @5 :UInt32;
+}
+struct JitOption { option @0 :Int32; value @1 :UInt64; }
+struct ModuleLoadReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  errorLog @2 :Text;
+  infoLog @3 :Text;
+  wallTimeMs @4 :Float32;
+}
+struct ModuleUnload { handle @0 :UInt64; }
+struct ModuleFunction {
+  module @0 :UInt64;            # a module or a library handle
+  name @1 :Text;
+  handle @2 :UInt64;            # chosen by the client: a function (of a module) or a kernel (of a library)
+}
+struct FunctionFacts {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  parameterOffsets @2 :List(UInt32);
+  parameterSizes @3 :List(UInt32);
+  attributes @4 :List(Int32);   # by CUfunction_attribute, on the caller's device
+  attributeErrors @5 :List(Int32);
+}
+struct ModuleGlobal {
+  module @0 :UInt64;
+  name @1 :Text;
+  managed @2 :Bool;             # cuLibraryGetManaged
+}
+struct ModuleGlobalReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  address @2 :UInt64;
+  bytes @3 :UInt64;
+}
+struct ModuleFunctions {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  names @2 :List(Text);
+}
+
+# --- completion and callbacks -----------------------------------------------------------------------------------------------------------------
+
+struct WatchEvent { event @0 :UInt64; record @1 :UInt64; }   # record: the sequence of the frame that recorded the event
+struct WatchStream { stream @0 :UInt64; }                     # answered with this frame's sequence
+struct HostFunction {
+  stream @0 :UInt64;
+  callback @1 :UInt64;          # a number the client chose
+  kind @2 :UInt8;               # 0: cuLaunchHostFunc; 1: cuStreamAddCallback (runs after an error too, gets the stream's status)
+}
+struct HostFunctionDone { callback @0 :UInt64; }
+
+struct RetainPrimary { context @0 :UInt64; device @1 :Int32; flags @2 :UInt32; }
+
+# --- notices -------------------------------------------------------------------------------------------------------------------------------------
+
+struct Completion {
+  event @0 :UInt64;             # set for watch_event
+  record @1 :UInt64;
+  stream @2 :UInt64;            # set for watch_stream
+  sequence @3 :UInt64;          # of the watch frame
+  result @4 :Int32;             # CUDA_SUCCESS, or the error that the stream ended with
+}
+struct DeferredError {
+  result @0 :Int32;
+  sequence @1 :UInt64;          # of the posted frame that failed
+  ordinal @2 :UInt32;
+  context @3 :UInt32;
+  sticky @4 :Bool;              # the context is unusable from here on
+  message @5 :Text;             # for the client's log, may be empty
+}
+struct HostCallback { callback @0 :UInt64; status @1 :Int32; }
+struct CopyData { sequence @0 :UInt64; offset @1 :UInt64; result @2 :Int32; last @3 :Bool; }
+struct Output { descriptor @0 :UInt8; }                       # 1 or 2: where the program's text belongs
+struct Ending { reason @0 :Text; result @1 :Int32; }          # result: what the client's calls return from now on

@@ -1,0 +1,31 @@
+// Every bound on what one side accepts from the other. A peer that passes one of them ends its session.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpuwire::wire {
+
+inline constexpr uint16_t kProtocolMajor = 1;
+inline constexpr uint16_t kProtocolMinor = 0;
+
+inline constexpr uint32_t kMessageWordsMax = 64 * 1024;        // 512 KiB: a Cap'n Proto message, one segment
+inline constexpr uint64_t kBulkBytesMax = 64ull << 20;         // raw bytes behind one message; longer copies are cut
+inline constexpr uint32_t kLaunchParameterBytesMax = 32 * 1024;  // CUDA's own limit is 32,764 (CUDA 12.1, sm_70 and later)
+inline constexpr uint32_t kLaunchAttributesMax = 64;
+inline constexpr uint32_t kNameBytesMax = 64 * 1024;           // mangled kernel and variable names
+inline constexpr uint64_t kModuleBytesMax = 2ull << 30;        // one image
+inline constexpr uint32_t kListItemsMax = 16 * 1024;           // items of any list in a message
+inline constexpr uint32_t kRefusalBytesMax = 1024;             // the text of a refused handshake
+inline constexpr uint32_t kHandshakeTimeoutMs = 5000;
+inline constexpr uint64_t kHandlesPerSessionMax = 4u << 20;
+
+// What each side keeps until the other has acknowledged it.
+inline constexpr size_t kSendWindowBytes = 16u << 20;
+// Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory, and the call waits.
+inline constexpr size_t kPostedBulkBytesMax = 256u << 10;
+// The receiver acknowledges at the latest after so many bytes or messages.
+inline constexpr size_t kAcknowledgeBytes = 2u << 20;
+inline constexpr uint32_t kAcknowledgeMessages = 4096;
+
+}  // namespace gpuwire::wire

@@ -1,0 +1,50 @@
+// Ordinals of the messages that belong to the session itself. Never reused. Driver functions start at 1000 (protocol/api/).
+#pragma once
+
+#include <cstdint>
+
+namespace gpuwire::wire {
+
+inline constexpr uint32_t kFirstDriverOrdinal = 1000;
+inline constexpr uint32_t kOrdinalMax = 4096;
+
+// FrameKind::control; structures in schema/handshake.capnp.
+enum class ControlOrdinal : uint32_t { hello = 1, welcome = 2, goodbye = 3 };
+
+// FrameKind::posted or called; structures in schema/session.capnp, named alike in PascalCase.
+enum class SessionOrdinal : uint32_t {
+  ping = 1,              // called: empty
+  sink = 2,              // called: bulk is thrown away (bandwidth to the server)
+  source = 3,            // called: Source; the reply's bulk is that many bytes (bandwidth from the server)
+  launch = 10,           // posted, or called with CUDA_LAUNCH_BLOCKING
+  copy_to_device = 11,   // posted or called: CopyToDevice + bulk
+  copy_from_device = 12, // called: the reply's bulk; posted: data come back as a CopyData notice with this frame's sequence
+  copy_2d_to_device = 13,
+  copy_2d_from_device = 14,
+  module_offer = 20,     // called: ModuleOffer -> ModuleOfferReply
+  module_data = 21,      // posted, in order: ModuleData + bulk (a piece of the image)
+  module_load = 22,      // called: ModuleLoad -> ModuleLoadReply
+  module_unload = 23,    // posted
+  module_function = 24,  // called: ModuleFunction -> FunctionFacts
+  module_global = 25,    // called: ModuleGlobal -> ModuleGlobalReply
+  module_functions = 26, // called: ModuleUnload (the handle) -> ModuleFunctions
+  watch_event = 30,      // posted: push a Completion notice when this record of the event is done
+  watch_stream = 31,     // posted: push one when everything sent to this stream so far is done
+  host_function = 32,    // posted: HostFunction; the server sends a HostCallback notice when the stream gets there
+  host_function_done = 33,  // posted: the callback has returned
+  retain_primary = 40,   // posted: RetainPrimary, binds a context handle to a device's primary context
+  release_primary = 41,  // posted
+  reset_primary = 42,    // called
+};
+
+// FrameKind::notice; structures in schema/session.capnp.
+enum class NoticeOrdinal : uint32_t {
+  completion = 1,
+  deferred_error = 2,
+  host_callback = 3,
+  copy_data = 4,   // + bulk
+  output = 5,      // + bulk: text of device printf or assert
+  ending = 6,      // the server ends the session; says why
+};
+
+}  // namespace gpuwire::wire

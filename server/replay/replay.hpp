@@ -1,0 +1,109 @@
+// The replay: what a decoded call finds on the server. One Replay per session, owned by the executor thread; nothing in it is touched by
+// another thread unless said so.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <capnp/message.h>
+
+#include "protocol/wire/frame.hpp"
+#include "protocol/wire/handle.hpp"
+#include "protocol/wire/ordinals.hpp"
+
+namespace gpuwire::server {
+
+struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
+
+// Client handle -> the driver's. Every lookup checks kind, generation and presence.
+class HandleTable {
+ public:
+  // False: the number is malformed, taken, of another kind or over the limit.
+  bool insert(wire::HandleKind kind, uint64_t handle, void* native);
+  // False: never given out, destroyed, or of another kind.
+  bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
+  bool erase(wire::HandleKind kind, uint64_t handle);
+  size_t size() const;
+  // Newest first, for teardown.
+  void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
+
+ private:
+  struct Slot {
+    void* native = nullptr;
+    uint16_t generation = 0;
+    bool used = false;
+  };
+  std::vector<Slot> slots_[wire::kHandleKinds];
+  size_t size_ = 0;
+};
+
+// The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after it.
+class BulkReader {
+ public:
+  virtual ~BulkReader() = default;
+  virtual uint64_t remaining() const = 0;
+  // Fills `out` from the connection; false: the connection is gone.
+  virtual bool read(std::span<std::byte> out) = 0;
+};
+
+// Sends what answers a call, from any thread. Replies carry the call's sequence.
+class Outbox {
+ public:
+  virtual ~Outbox() = default;
+  virtual void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) = 0;
+  virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) = 0;
+};
+
+// One decoded frame.
+struct Call {
+  const wire::FrameHeader& header;
+  capnp::MessageReader& message;
+  BulkReader& bulk;
+  bool answered = false;  // set by a call whose reply is sent by itself, now or later from a waiter thread
+};
+
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  virtual const DriverTable& driver() const = 0;
+  virtual HandleTable& handles() = 0;
+  virtual Outbox& outbox() = 0;
+
+  // A call that waits: `work` runs on a waiter thread, where it makes the driver call that waits and sends the reply itself. The caller's
+  // context is made current there. Bounded (kWaitersMax): past it the executor waits for a free one.
+  virtual void wait_elsewhere(std::function<void()> work) = 0;
+
+  // The native context of the frame being executed, made current on the executor thread before the call runs.
+  virtual CUcontext context() const = 0;
+
+  // Remembers the first failure of posted calls and tells the client (NoticeOrdinal::deferred_error).
+  virtual void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) = 0;
+  // What a reply's `deferred` field carries: the failure not yet told in a reply, once. Any thread.
+  virtual CUresult take_deferred() = 0;
+};
+
+// A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this reason.
+struct ProtocolFault {
+  std::string reason;
+};
+
+// What stands in the dispatch table for each ordinal: decodes, calls, replies. Throws ProtocolFault or kj::Exception on bad bytes.
+using ReplayFunction = void (*)(Replay& replay, Call& call);
+struct ReplayEntry {
+  ReplayFunction function = nullptr;
+  const char* name = nullptr;
+  bool posted = false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
+};
+
+// Generated (driver functions, ordinals >= kFirstDriverOrdinal); index: ordinal - kFirstDriverOrdinal.
+std::span<const ReplayEntry> generated_replay_table();
+// Hand-written (SessionOrdinal), by ordinal: server/replay/session_calls.cpp.
+std::span<const ReplayEntry> session_replay_table();
+
+}  // namespace gpuwire::server
