@@ -19,6 +19,8 @@
 
 namespace gpuwire::server {
 
+class CompletionWatcher;  // server/worker/watcher.hpp
+
 struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
 
 // Client handle -> the driver's. Every lookup checks kind, generation and presence.
@@ -68,6 +70,15 @@ struct Call {
   bool answered = false;  // set by a call whose reply is sent by itself, now or later from a waiter thread
 };
 
+// A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to go on; `wait` blocks until it is done; `finish`
+// sends the reply, exactly once, with what either of them answered. query runs on the executor, wait on a waiter thread with the caller's
+// context current, finish on whichever of the two came to the end.
+struct DeviceWait {
+  std::function<CUresult()> query;  // may be empty: then it goes to a waiter at once
+  std::function<CUresult()> wait;
+  std::function<void(CUresult)> finish;
+};
+
 class Replay {
  public:
   virtual ~Replay() = default;
@@ -86,6 +97,24 @@ class Replay {
   virtual void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) = 0;
   // What a reply's `deferred` field carries: the failure not yet told in a reply, once. Any thread.
   virtual CUresult take_deferred() = 0;
+
+  // Most waits are short: asks wait.query for up to kWaitPollUs on the executor while the client sends nothing new, then leaves the rest to
+  // a waiter thread. Sets call.answered. True: finished already.
+  virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
+
+  virtual CompletionWatcher& watcher() = 0;
+
+  // Sends what device printf has written so far, so that it reaches the client before the reply to the synchronisation that flushed it.
+  // To be called when a synchronisation has ended and before its reply. Any thread.
+  virtual void drain_output() = 0;
+
+  // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts fast). True once, for
+  // that device: the reference is the caller's from now on, in place of a cuDevicePrimaryCtxRetain of its own.
+  virtual bool take_prewarmed_primary(CUdevice device) = 0;
+
+  // The call has made another context current on the executor thread, or destroyed one: the next frame makes its own current anew. Contexts are
+  // found in handles() (HandleKind::context) by the low 32 bits of their handle.
+  virtual void context_changed() = 0;
 };
 
 // A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this reason.

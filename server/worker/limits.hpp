@@ -1,0 +1,30 @@
+// Bounds of one session's process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpuwire::server {
+
+// --- waiting ---------------------------------------------------------------------------------------------------------------------------
+inline constexpr uint32_t kWaitPollUs = 40;      // a synchronisation is polled on the executor for so long, then a waiter takes it
+inline constexpr uint32_t kSocketSpinUs = 80;    // the executor looks at its socket for so long after the last frame, then sleeps in poll()
+inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
+inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls
+inline constexpr size_t kWatchedMax = 64 * 1024; // events and streams watched at once
+inline constexpr uint32_t kWatchSleepMinUs = 20;
+inline constexpr uint32_t kWatchSleepMaxUs = 500;
+
+// --- the connection ----------------------------------------------------------------------------------------------------------------------
+inline constexpr size_t kReadBytes = 64u << 10;           // one read; no more than this of a bulk is copied twice
+inline constexpr uint32_t kPeerStallMs = 30'000;          // a client that takes nothing for so long has gone
+inline constexpr uint32_t kKeepaliveIdleS = 15, kKeepaliveIntervalS = 5, kKeepaliveProbes = 4;
+
+// --- the end -------------------------------------------------------------------------------------------------------------------------------
+inline constexpr uint32_t kEndGraceMs = 800;      // from the client's (or the broker's) end to the worker's own, whatever the driver is doing
+inline constexpr uint32_t kEndingNoticeMs = 200;  // for telling the client why
+
+inline constexpr size_t kOutputPieceBytes = 32u << 10;   // device printf text per notice
+inline constexpr int kOutputPipeBytes = 1 << 20;
+
+}  // namespace gpuwire::server
