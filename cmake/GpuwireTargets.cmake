@@ -76,7 +76,12 @@ function(gpuwire_program name)
   endif()
 endfunction()
 
+# gpuwire_asan_tests and gpuwire_tsan_tests build what `make test` runs once more under a sanitizer.
+add_custom_target(gpuwire_asan_tests)
+add_custom_target(gpuwire_tsan_tests)
+
 # gpuwire_test(NAME SOURCES... LINK targets... [LABELS labels...] [TIMEOUT seconds]): a doctest program, run as one ctest test.
+# The labels asan and tsan say that `make test` also runs it under that sanitizer.
 function(gpuwire_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT GPUWIRE_BUILD_TESTS)
@@ -92,6 +97,11 @@ function(gpuwire_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  foreach(sanitizer asan tsan)
+    if(sanitizer IN_LIST ARG_LABELS)
+      add_dependencies(gpuwire_${sanitizer}_tests ${name})
+    endif()
+  endforeach()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${ARG_ENVIRONMENT}")
 endfunction()

@@ -1,0 +1,145 @@
+// Times the calls that programs make most, on whatever libcuda.so.1 the loader finds: NVIDIA's natively, gpuwire's through `gpuwire run`.
+// Prints one JSON object. Every figure is the median over rounds; bench/run runs it natively and remotely in turn.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../examples/check.hpp"
+
+__global__ void nothing() {}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_of(const std::function<void()>& body) {
+  auto start = Clock::now();
+  body();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double median_seconds(int rounds, const std::function<void()>& body) {
+  body();
+  std::vector<double> values;
+  for (int i = 0; i < rounds; ++i) values.push_back(seconds_of(body));
+  return median(values);
+}
+
+bool first_figure = true;
+void figure(const char* name, double value) {
+  std::printf("%s\"%s\": %.4f", first_figure ? "" : ", ", name, value);
+  first_figure = false;
+}
+
+void launches(int count) {
+  figure("launch_async_us", 1e6 / count * median_seconds(5, [&] {
+                              for (int i = 0; i < count; ++i) nothing<<<1, 32>>>();
+                              CHECK_RUNTIME(cudaDeviceSynchronize());
+                            }));
+  // What one launch costs its caller while the buffers have room: a burst, without the synchronize.
+  std::vector<double> bursts;
+  for (int round = 0; round < 51; ++round) {
+    bursts.push_back(seconds_of([] {
+      for (int i = 0; i < 200; ++i) nothing<<<1, 32>>>();
+    }));
+    CHECK_RUNTIME(cudaDeviceSynchronize());
+  }
+  figure("launch_posted_us", 1e6 / 200 * median(bursts));
+  figure("launch_sync_us", 1e6 * median_seconds(501, [] {
+                             nothing<<<1, 32>>>();
+                             CHECK_RUNTIME(cudaDeviceSynchronize());
+                           }));
+}
+
+void small_step() {
+  std::vector<char> host(4096);
+  char* device;
+  CHECK_RUNTIME(cudaMalloc(&device, host.size()));
+  figure("h2d_20_launches_d2h_us", 1e6 * median_seconds(201, [&] {
+                                     CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
+                                     for (int i = 0; i < 20; ++i) nothing<<<1, 32>>>();
+                                     CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
+                                   }));
+  figure("h2d_4k_us", 1e6 * median_seconds(201, [&] { CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice)); }));
+  figure("d2h_4k_us", 1e6 * median_seconds(201, [&] { CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost)); }));
+  CHECK_RUNTIME(cudaFree(device));
+  figure("malloc_1m_us", 1e6 * median_seconds(51, [] {
+                           void* memory;
+                           CHECK_RUNTIME(cudaMalloc(&memory, 1 << 20));
+                           CHECK_RUNTIME(cudaFree(memory));
+                         }));
+}
+
+void queries() {
+  cudaStream_t stream;
+  cudaEvent_t event;
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
+  CHECK_RUNTIME(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  nothing<<<1, 32, 0, stream>>>();
+  CHECK_RUNTIME(cudaEventRecord(event, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  constexpr int kCount = 1000;
+  figure("stream_query_us", 1e6 / kCount * median_seconds(21, [&] {
+                              for (int i = 0; i < kCount; ++i) (void)cudaStreamQuery(stream);
+                            }));
+  figure("event_query_us", 1e6 / kCount * median_seconds(21, [&] {
+                             for (int i = 0; i < kCount; ++i) (void)cudaEventQuery(event);
+                           }));
+  figure("event_record_us", 1e6 / 200 * median_seconds(51, [&] {
+                              for (int i = 0; i < 200; ++i) (void)cudaEventRecord(event, stream);
+                            }));
+  // From a launch to the first query that finds it done, by polling.
+  figure("launch_poll_us", 1e6 * median_seconds(201, [&] {
+                             nothing<<<1, 32, 0, stream>>>();
+                             CHECK_RUNTIME(cudaEventRecord(event, stream));
+                             while (cudaEventQuery(event) == cudaErrorNotReady) {
+                             }
+                           }));
+  CHECK_RUNTIME(cudaEventDestroy(event));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+}
+
+void copies(size_t bytes, int rounds) {
+  std::vector<char> pageable(bytes, 1);
+  char *pinned, *device;
+  CHECK_RUNTIME(cudaMallocHost(&pinned, bytes));
+  std::memset(pinned, 1, bytes);
+  CHECK_RUNTIME(cudaMalloc(&device, bytes));
+  auto rate = [&](const char* name, void* to, const void* from, cudaMemcpyKind kind) {
+    figure(name, bytes / 1e9 / median_seconds(rounds, [&] { CHECK_RUNTIME(cudaMemcpy(to, from, bytes, kind)); }));
+  };
+  rate("h2d_64m_gb_s", device, pageable.data(), cudaMemcpyHostToDevice);
+  rate("d2h_64m_gb_s", pageable.data(), device, cudaMemcpyDeviceToHost);
+  rate("h2d_64m_pinned_gb_s", device, pinned, cudaMemcpyHostToDevice);
+  rate("d2h_64m_pinned_gb_s", pinned, device, cudaMemcpyDeviceToHost);
+  CHECK_RUNTIME(cudaFree(device));
+  CHECK_RUNTIME(cudaFreeHost(pinned));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // On the software device a launch takes longer and copies are plain memory copies: fewer of both.
+  bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
+  std::printf("{");
+  CHECK_RUNTIME(cudaFree(nullptr));
+  launches(small ? 1000 : 10000);
+  small_step();
+  queries();
+  copies(size_t(64) << 20, small ? 3 : 11);
+  std::printf("}\n");
+  return 0;
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# make test: builds everything and runs every test that needs no GPU. The last line reads "N passed, N failed".
+set -u
+cd "$(dirname "$0")/.."
+
+passed=0
+failed=0
+failures=""
+
+# count NAME COMMAND...: runs a command as one test.
+count() {
+  local name=$1
+  shift
+  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); failures="$failures $name"; fi
+}
+
+finish() {
+  [ -n "$failures" ] && echo "failed:$failures"
+  echo "$passed passed, $failed failed"
+  [ "$failed" = 0 ]
+  exit $?
+}
+
+# run_ctest BUILD [CTEST ARGUMENTS...]: adds ctest's counts to ours.
+run_ctest() {
+  local build=$1 log
+  shift
+  log=$build/ctest.log
+  ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "$@" 2>&1 | tee "$log"
+  local total bad
+  total=$(sed -n 's/^.* tests failed out of \([0-9]*\)$/\1/p; s/^.*tests passed, .* out of \([0-9]*\)$/\1/p' "$log" | tail -1)
+  bad=$(sed -n 's/^.*tests passed, \([0-9]*\) tests failed out of .*$/\1/p' "$log" | tail -1)
+  if [ -z "$total" ]; then
+    failed=$((failed + 1)); failures="$failures ctest:$build"
+    return
+  fi
+  passed=$((passed + total - ${bad:-0}))
+  failed=$((failed + ${bad:-0}))
+  [ "${bad:-0}" = 0 ] || failures="$failures $(sed -n 's/^[[:space:]]*[0-9]* - \(.*\) (.*)$/\1/p' "$log" | tr '\n' ' ')"
+}
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1 directory=build
+  shift
+  [ "$preset" = release ] || directory=build/$preset
+  [ -f "$directory/build.ninja" ] || cmake --preset "$preset" >"$preset.configure.log" 2>&1 || { cat "$preset.configure.log"; return 1; }
+  rm -f "$preset.configure.log"
+  echo "building $directory ${*:-everything}"
+  ninja -C "$directory" "$@" >"$directory/build.log" 2>&1 || { grep -A20 'FAILED\|error:' "$directory/build.log" | head -80; return 1; }
+}
+
+cmake/install_packages.sh || { failures=" packages"; failed=1; finish; }
+
+if build release; then
+  passed=$((passed + 1))
+  run_ctest build
+else
+  failed=$((failed + 1)); failures="$failures build"
+fi
+
+# The parts that read what a peer sends, once more under the sanitizers.
+for sanitizer in asan tsan; do
+  if build $sanitizer gpuwire_${sanitizer}_tests; then
+    passed=$((passed + 1))
+    run_ctest build/$sanitizer -L "^$sanitizer\$"
+  else
+    failed=$((failed + 1)); failures="$failures build-$sanitizer"
+  fi
+done
+
+finish
