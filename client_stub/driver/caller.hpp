@@ -11,6 +11,7 @@
 namespace gpuwire::client {
 
 class Session;
+struct ContextState;
 
 enum class Needs : uint8_t {
   nothing,      // works before cuInit
@@ -22,13 +23,19 @@ struct Caller {
   Session* session = nullptr;    // set unless Needs::nothing
   uint32_t context = 0;          // what goes into the frame header
   uint64_t context_handle = 0;   // the full handle
+  ContextState* state = nullptr; // the current context, context.hpp; set for Needs::context
   CUresult error = CUDA_SUCCESS; // not success: return it, and nothing else is set
 };
 
 Caller enter(Needs needs) noexcept;
 
-// The result of a forwarded call on its way to the program: notes sticky errors in the current context. Returns `result`.
+// The result of a forwarded call on its way to the program: notes sticky errors in the current context. A success becomes the deferred
+// error of an earlier posted call, if the context has one: this is where those surface (call() itself ignores a reply's `deferred`, because
+// the notice that tells the same failure is always read before that reply).
 CUresult leave(const Caller& caller, CUresult result) noexcept;
+
+// What travels for a device argument: the server's ordinal. error: CUDA_ERROR_INVALID_DEVICE.
+int32_t server_device(CUdevice device, CUresult& error) noexcept;
 
 // --- handles ------------------------------------------------------------------------------------------------------------------------------
 // Any thread; lookups take no lock.

@@ -26,8 +26,8 @@ CUresult post(Session& session, uint32_t ordinal, uint32_t context, uint32_t wor
   if (CUresult error = session.begin(wire::FrameKind::posted, ordinal, context, words_max, bulk, slot)) return error;
   try {
     capnp::FlatMessageBuilder message(slot.words);
+    if (sequence) *sequence = slot.sequence;  // before `write`, which may register what waits for this frame's answer
     write(message.initRoot<Params>());
-    if (sequence) *sequence = slot.sequence;
     session.commit(slot, message.getSegmentsForOutput()[0].size());
     return CUDA_SUCCESS;
   } catch (...) {
@@ -36,8 +36,8 @@ CUresult post(Session& session, uint32_t ordinal, uint32_t context, uint32_t wor
   }
 }
 
-// Appends a called one and waits; `read` gets a Results::Reader, also when the result is an error. Returns the reply's deferred error if it
-// carries one, else its result.
+// Appends a called one and waits; `read` gets a Results::Reader, also when the result is an error. Returns the reply's result. Its
+// `deferred` is told by a notice that came before it, and surfaces in leave().
 template <class Params, class Results, class Write, class Read>
 CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, Read&& read, const Bulk& bulk = {},
               const BulkSink& sink = {}) noexcept {
@@ -62,7 +62,7 @@ CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t wor
       [](void* user, capnp::MessageReader& message) {
         auto& self = *static_cast<Reply*>(user);
         auto results = message.getRoot<Results>();
-        self.result = results.getDeferred() ? CUresult(results.getDeferred()) : CUresult(results.getResult());
+        self.result = CUresult(results.getResult());
         self.read(results);
       },
       &reply, sink);

@@ -1,0 +1,96 @@
+// What the client knows about addresses: which ranges are device memory, pinned host memory or variables of a module. Device addresses are
+// the server's own; the same pages of this process are kept reserved so that no host mapping can land on them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+
+namespace gpuwire::client {
+
+enum class RangeKind : uint8_t {
+  device,           // cuMemAlloc, cuMemAllocPitch
+  pool,             // cuMemAllocAsync and its kin; `owner`: the pool, or 0
+  managed,          // cuMemAllocManaged
+  mapped,           // cuMemMap; freed by cuMemUnmap
+  variable,         // a module's or library's global; `owner`: its handle
+  managed_variable, // a __managed__ one
+  imported,         // opened from another process
+  host_allocated,   // cuMemHostAlloc, cuMemAllocHost
+  host_registered,  // cuMemHostRegister: the program's own memory
+};
+
+constexpr bool is_host(RangeKind kind) { return kind >= RangeKind::host_allocated; }
+constexpr bool is_managed(RangeKind kind) { return kind == RangeKind::managed || kind == RangeKind::managed_variable; }
+
+struct AddressRange {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  RangeKind kind = RangeKind::device;
+  int32_t device = -1;       // the program's ordinal; -1: none
+  uint64_t context = 0;      // handle of the context it was made in
+  uint64_t owner = 0;
+  uint64_t buffer_id = 0;    // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
+  uint32_t host_flags = 0;   // CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
+  bool sync_memops = false;
+
+  uint64_t end() const noexcept { return base + bytes; }
+  bool contains(uint64_t address, uint64_t count) const noexcept { return address >= base && count <= bytes && address - base <= bytes - count; }
+};
+
+// The ranges by address; they never overlap. Any thread; readers do not exclude each other.
+class AddressMap {
+ public:
+  // A range that overlaps the new one is dropped: both sides hand out an address only when it is free, so the old one is stale. 0 bytes: not inserted.
+  void insert(AddressRange range);
+  // The range that holds `address`.
+  std::optional<AddressRange> find(uint64_t address) const;
+  // Takes out the range that begins at `base`, if `accept` says so.
+  std::optional<AddressRange> take(uint64_t base, const std::function<bool(const AddressRange&)>& accept);
+  // Changes the range that holds `address`; base and bytes must stay. False: there is none.
+  bool update(uint64_t address, const std::function<void(AddressRange&)>& change);
+  // Takes out all ranges that `accept` chooses, and shows each to `removed`.
+  void take_all(const std::function<bool(const AddressRange&)>& accept, const std::function<void(const AddressRange&)>& removed);
+  size_t size() const;
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<uint64_t, AddressRange> ranges_;  // by base
+  uint64_t last_buffer_id_ = 0;
+};
+
+// Pages of this process that device allocations occupy, kept inaccessible. Small allocations share pages, so pages are counted. Any thread.
+class AddressReservations {
+ public:
+  AddressReservations() = default;
+  AddressReservations(const AddressReservations&) = delete;
+  AddressReservations& operator=(const AddressReservations&) = delete;
+  ~AddressReservations();
+
+  // False, and nothing is reserved: something of the program's lies there already.
+  bool reserve(uint64_t base, uint64_t bytes);
+  // Undoes one reserve() of the same arguments.
+  void release(uint64_t base, uint64_t bytes);
+  // Reserved bytes, each page once.
+  uint64_t reserved_bytes() const;
+
+ private:
+  struct Segment {
+    uint64_t end = 0;
+    uint32_t uses = 0;
+  };
+  void split(uint64_t address);
+
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Segment> segments_;  // disjoint, by first byte; page-aligned
+};
+
+// Those of this process. Never destroyed: the program's threads may still run while it exits.
+AddressMap& address_map();
+AddressReservations& address_reservations();
+
+}  // namespace gpuwire::client

@@ -1,0 +1,53 @@
+// The one object of a process that uses CUDA: made by the first successful cuInit, never destroyed, because programs call the driver
+// from their last exit handlers.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client_stub/driver/context.hpp"
+#include "client_stub/driver/handles.hpp"
+#include "client_stub/driver/stream.hpp"
+#include "client_stub/session/session.hpp"
+
+namespace gpuwire::client {
+
+inline constexpr int kDriverVersion = 13000;  // what cuDriverGetVersion says, whatever the server's driver is
+
+// A device that the program sees.
+struct Device {
+  int server_ordinal = 0;
+  const DeviceFacts* facts = nullptr;   // owned by the session
+  ContextState* primary = nullptr;      // its handle is fixed from the start: cudart asks for it before it retains
+};
+
+struct Process {
+  std::unique_ptr<Session> session;
+  std::vector<Device> devices;          // by the program's ordinal; does not change
+  std::atomic<uint64_t> next_id{1};     // contexts and streams, for cuCtxGetId and cuStreamGetId
+
+  const Device* device(CUdevice ordinal) const noexcept {
+    return ordinal >= 0 && size_t(ordinal) < devices.size() ? &devices[size_t(ordinal)] : nullptr;
+  }
+};
+
+// Null before cuInit has succeeded, in a forked child, and when the program is past its exit; absent_process() says which.
+extern std::atomic<Process*> g_process;
+inline Process* process() noexcept { return g_process.load(std::memory_order_acquire); }
+// CUDA_ERROR_NOT_INITIALIZED or CUDA_ERROR_DEINITIALIZED.
+CUresult absent_process() noexcept;
+
+// cuInit without its argument check.
+CUresult initialise_process() noexcept;
+
+// A process over a session that is already there: initialise_process() after connecting, and the tests. Publishes it.
+CUresult install_process(std::unique_ptr<Session> session, const char* visible_devices) noexcept;
+// Tests only: as if the process had never been initialised.
+void uninstall_process_for_test() noexcept;
+
+}  // namespace gpuwire::client

@@ -1,0 +1,67 @@
+// What the stub knows of streams and events, so that queries and most synchronisation need not ask the server.
+//
+// All is told in sequences of frames: work sent with sequence s is known to be done when some `done` that covers its stream is >= s.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace gpuwire::client {
+
+struct ContextState;
+struct CaptureState;
+
+// Raises `value` to at least `to`. Relaxed: sequences carry no other data with them, and what a completed frame wrote for the program
+// (the bytes of a copy) is published by the session's own lock between reader and waiter.
+inline void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
+  uint64_t seen = value.load(std::memory_order_relaxed);
+  while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
+// Type-stable: recycled into other streams, never freed, because a notice may be about a stream that is being destroyed.
+struct StreamState {
+  std::atomic<uint64_t> handle{0};   // wire handle; 0 for the NULL stream and between two lives
+  ContextState* context = nullptr;
+  uint32_t flags = 0;                // CU_STREAM_NON_BLOCKING
+  int32_t priority = 0;
+  uint64_t id = 0;                   // cuStreamGetId
+  std::atomic<uint64_t> work{0};     // newest frame that sent work here
+  std::atomic<uint64_t> done{0};
+  std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
+  std::atomic<int32_t> failed{0};    // what a completion notice said went wrong, until reported
+  std::atomic<CaptureState*> capture{nullptr};
+};
+
+// Type-stable, as streams.
+struct EventState {
+  std::atomic<uint64_t> handle{0};
+  ContextState* context = nullptr;
+  uint32_t flags = 0;
+  std::atomic<uint64_t> record{0};   // frame of the newest record; 0: never recorded
+  std::atomic<uint64_t> stream{0};   // wire handle of the stream it was recorded in
+  std::atomic<uint64_t> done{0};     // newest record known to be done
+  std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
+  std::atomic<int32_t> failed{0};
+  std::atomic<CaptureState*> capture{nullptr};  // recorded in a capturing stream: the capture
+};
+
+// The state behind a wire stream handle (0 and 1: the context's NULL stream). Null: not known.
+StreamState* find_stream(const ContextState* context, uint64_t wire_stream) noexcept;
+EventState* find_event(CUevent event) noexcept;
+
+// Handles with state attached; 0: too many.
+uint64_t create_stream_handle(ContextState* context, uint32_t flags, int32_t priority) noexcept;
+uint64_t create_event_handle(ContextState* context, uint32_t flags) noexcept;
+
+// Everything that was sent to the context up to `sequence` is done (a context was synchronised).
+void note_context_done(ContextState& context, uint64_t sequence) noexcept;
+// The same for one stream.
+void note_stream_done(StreamState& stream, uint64_t sequence) noexcept;
+// Is there nothing on the stream, or in the context, that is not known to be done?
+bool stream_idle(const StreamState& stream) noexcept;
+bool context_idle(const ContextState& context) noexcept;
+
+}  // namespace gpuwire::client
