@@ -81,6 +81,7 @@ tl::expected<Entry, Error> read_entry(std::span<const uint8_t> bytes, const Entr
   entry.debug = (header.flags & kFlagDebug) != 0;
   entry.compression = (header.flags & kFlagLz4) != 0 ? Compression::lz4 : (header.flags & kFlagZstd) != 0 ? Compression::zstd : Compression::none;
   entry.payload = bytes.subspan(header.header_bytes, header.padded_bytes);
+  entry.whole = bytes.first(header.header_bytes + header.padded_bytes);
   entry.options = read_options(bytes.first(header.header_bytes), header);
   entry.relocatable = entry.options.find(kRelocatableOption) != std::string::npos;
   if (entry.compression == Compression::none) {

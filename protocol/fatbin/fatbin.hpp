@@ -38,6 +38,7 @@ struct Entry {
   Compression compression = Compression::none;
   uint64_t decompressed_bytes = 0;       // of the payload when it is compressed
   std::span<const uint8_t> payload;      // as stored, without padding when its size is known; points into the container
+  std::span<const uint8_t> whole;        // header, payload and padding: behind a container header of its own it is a fat binary again
   std::string options;                   // compiler options recorded with the entry
 };
 
