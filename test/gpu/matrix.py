@@ -1,0 +1,39 @@
+"""The rows of test/gpu/run: which programs, how they are started, and what a right result is."""
+
+import dataclasses
+import os
+from typing import Callable, Dict, List, Optional
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def ends_with_passed(result, native) -> bool:
+    return result["code"] == 0 and result["out"].rstrip().endswith("PASSED")
+
+
+def same_output(result, native) -> bool:
+    """The remote run prints exactly what the native one printed."""
+    return result["code"] == 0 and (native is None or result["out"] == native["out"])
+
+
+@dataclasses.dataclass
+class Row:
+    group: str
+    name: str
+    command: List[str]
+    right: Callable[[dict, Optional[dict]], bool] = ends_with_passed
+    environment: Dict[str, str] = dataclasses.field(default_factory=dict)
+    limit_seconds: float = 120
+    shown_lines: int = 30
+
+
+def rows(build: str) -> List[Row]:
+    def example(name):
+        return os.path.join(build, "examples", name)
+
+    found = [Row("examples", name, [example(name)]) for name in (
+        "add_one", "vector_add", "reduction", "matmul_tiled", "streams_events", "pinned_async",
+        "context_bound_modules", "context_free_library", "managed_symbol")]
+    found.append(Row("examples", "errors", [example("errors")], right=same_output))
+    found.append(Row("libraries", "cublas_sgemm", [example("cublas_sgemm")]))
+    return found
