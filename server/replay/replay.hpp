@@ -21,28 +21,42 @@ namespace gpuwire::server {
 
 class CompletionWatcher;  // server/worker/watcher.hpp
 
-struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
+struct DriverTable;       // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
+class CompletionWatcher;  // completion.hpp
+class SessionState;       // session_state.hpp
 
-// Client handle -> the driver's. Every lookup checks kind, generation and presence.
+// Client handle -> the driver's. Every lookup checks kind, generation and presence. Executor thread only.
 class HandleTable {
  public:
-  // False: the number is malformed, taken, of another kind or over the limit.
+  HandleTable();
+  ~HandleTable();
+  HandleTable(const HandleTable&) = delete;
+  HandleTable& operator=(const HandleTable&) = delete;
+
+  // False: the number is malformed, taken, of another kind or over the limit (kHandlesPerSessionMax).
   bool insert(wire::HandleKind kind, uint64_t handle, void* native);
   // False: never given out, destroyed, or of another kind.
   bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
   bool erase(wire::HandleKind kind, uint64_t handle);
-  size_t size() const;
+  size_t size() const { return size_; }
   // Newest first, for teardown.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
 
+  // What is inserted from now on belongs to this context (the frame header's number) and dies with it.
+  void set_context(uint32_t context) { context_ = context; }
+  // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays, textures.
+  void erase_context(uint32_t context);
+
  private:
-  struct Slot {
-    void* native = nullptr;
-    uint16_t generation = 0;
-    bool used = false;
-  };
-  std::vector<Slot> slots_[wire::kHandleKinds];
+  struct Slot;
+  struct Page;
+  Slot* slot(wire::HandleKind kind, uint64_t handle) const;
+
+  std::vector<std::unique_ptr<Page>> pages_[wire::kHandleKinds];
   size_t size_ = 0;
+  size_t page_count_ = 0;
+  uint64_t insertions_ = 0;
+  uint32_t context_ = 0;
 };
 
 // The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after it.
@@ -87,7 +101,8 @@ class Replay {
   virtual Outbox& outbox() = 0;
 
   // A call that waits: `work` runs on a waiter thread, where it makes the driver call that waits and sends the reply itself. The caller's
-  // context is made current there. Bounded (kWaitersMax): past it the executor waits for a free one.
+  // context is made current there. Bounded (kWaitersMax): past it the executor waits for a free one. Executor and waiters run in
+  // CU_STREAM_CAPTURE_MODE_RELAXED: which calls a capture forbids to which thread of the program is the client's to judge.
   virtual void wait_elsewhere(std::function<void()> work) = 0;
 
   // The native context of the frame being executed, made current on the executor thread before the call runs.
@@ -97,6 +112,16 @@ class Replay {
   virtual void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) = 0;
   // What a reply's `deferred` field carries: the failure not yet told in a reply, once. Any thread.
   virtual CUresult take_deferred() = 0;
+
+  // What the hand-written calls keep from frame to frame. The worker creates it and asks it for the context of every frame
+  // (SessionState::enter), and ends it before the driver goes.
+  virtual SessionState& state() = 0;
+  // Tells when device work is done. Any thread.
+  virtual CompletionWatcher& watcher() = 0;
+  // Has the client sent more? Then the executor stops polling for a completion and lets a waiter thread do it. Executor only; cheap.
+  virtual bool input_waiting() = 0;
+  // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any thread.
+  virtual void drain_output() = 0;
 
   // Most waits are short: asks wait.query for up to kWaitPollUs on the executor while the client sends nothing new, then leaves the rest to
   // a waiter thread. Sets call.answered. True: finished already.

@@ -1,0 +1,62 @@
+// What the hand-written calls of one session keep from frame to frame. Created by the worker beside its Replay.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+
+#include "protocol/wire/frame.hpp"
+
+namespace gpuwire::server {
+
+class ContextTable;
+class CopyBack;
+class HostCallbacks;
+class ModuleCache;
+class ModuleStore;
+class Replay;
+class WatchedEvents;
+
+struct SessionSettings {
+  ModuleCache* module_cache = nullptr;  // outlives the session; null: images are kept for this session only
+  std::string tenant;                   // whose images the session may find in the cache; empty: the set that all nameless tenants share
+};
+
+// Executor thread only, except copy_back(), callbacks() and watched_events(), which lock for themselves.
+class SessionState {
+ public:
+  SessionState(Replay& replay, SessionSettings settings);
+  ~SessionState();
+  SessionState(const SessionState&) = delete;
+  SessionState& operator=(const SessionState&) = delete;
+
+  // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is first used) and
+  // gives what Replay::context() returns; null when the frame names none. Not CUDA_SUCCESS: the frame must not be executed and is answered
+  // with this error (a called one with a schema::Result, a posted one by Replay::fail_posted), its bulk thrown away.
+  CUresult enter(const wire::FrameHeader& header, CUcontext& native);
+
+  // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts. Afterwards nothing of it is
+  // left in the driver. False: the device did not come to rest within kTeardownMs; then only the end of the process frees it.
+  bool end();
+
+  ContextTable& contexts() { return *contexts_; }
+  ModuleStore& modules() { return *modules_; }
+  CopyBack& copy_back() { return *copy_back_; }
+  HostCallbacks& callbacks() { return *callbacks_; }
+  WatchedEvents& watched_events() { return *watched_events_; }
+
+ private:
+  bool device_at_rest();
+  void release_handles();
+
+  Replay& replay_;
+  std::unique_ptr<ContextTable> contexts_;
+  std::unique_ptr<ModuleStore> modules_;
+  std::unique_ptr<CopyBack> copy_back_;
+  std::unique_ptr<HostCallbacks> callbacks_;
+  std::unique_ptr<WatchedEvents> watched_events_;
+  bool ended_ = false;
+};
+
+}  // namespace gpuwire::server
