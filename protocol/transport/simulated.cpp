@@ -1,0 +1,158 @@
+#include "protocol/transport/simulated.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <random>
+
+namespace gpuwire::transport {
+
+namespace {
+
+struct Direction {
+  std::deque<std::byte> bytes;
+  size_t visible = 0;        // how many of `bytes` the receiver may take
+  unsigned looks_left = 0;   // until the rest becomes visible
+  uint64_t delivered = 0;
+  uint64_t cut_after = ~0ull;
+  bool closed = false;       // the sender has shut down
+};
+
+struct Link {
+  explicit Link(const SimulatedOptions& settings) : options(settings), random(settings.seed) {
+    directions[0].cut_after = settings.cut_first_to_second;
+    directions[1].cut_after = settings.cut_second_to_first;
+    broken = !settings.cut_first_to_second || !settings.cut_second_to_first;
+  }
+
+  const SimulatedOptions options;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::mt19937_64 random;
+  Direction directions[2];
+  bool broken = false;
+  bool woken[2] = {};
+
+  size_t up_to(size_t bytes) {
+    if (options.piece_bytes_max) bytes = std::min(bytes, options.piece_bytes_max);
+    return options.piece_bytes_max && bytes > 1 ? 1 + random() % bytes : bytes;
+  }
+  void sent(Direction& direction) {
+    if (!options.delay_looks_max)
+      direction.visible = direction.bytes.size();
+    else if (!direction.looks_left)
+      direction.looks_left = 1 + random() % options.delay_looks_max;
+  }
+  void look(Direction& direction, unsigned count) {
+    if (!direction.looks_left) return;
+    direction.looks_left -= std::min(count, direction.looks_left);
+    if (!direction.looks_left) direction.visible = direction.bytes.size();
+  }
+};
+
+class SimulatedTransport final : public Transport {
+ public:
+  SimulatedTransport(std::shared_ptr<Link> link, int side) : link_(std::move(link)), side_(side) {}
+  ~SimulatedTransport() override { shutdown(); }
+
+  IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    std::lock_guard lock(link_->mutex);
+    Direction& out = outgoing();
+    if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
+    if (out.closed || incoming().closed) return {IoStatus::failed, 0, EPIPE};
+    size_t room = link_->options.window_bytes - std::min(link_->options.window_bytes, out.bytes.size());
+    size_t total = 0;
+    for (const iovec& piece : pieces.first(std::min(pieces.size(), kPiecesMax))) total += piece.iov_len;
+    if (!total || !room) return {IoStatus::would_block};
+    size_t moved = link_->up_to(std::min(total, room)), left = moved;
+    for (const iovec& piece : pieces) {
+      size_t step = std::min(left, piece.iov_len);
+      auto from = static_cast<const std::byte*>(piece.iov_base);
+      out.bytes.insert(out.bytes.end(), from, from + step);
+      if (!(left -= step)) break;
+    }
+    link_->sent(out);
+    link_->changed.notify_all();
+    return {IoStatus::ok, moved};
+  }
+
+  IoResult try_receive(std::span<std::byte> into) noexcept override {
+    std::lock_guard lock(link_->mutex);
+    Direction& in = incoming();
+    link_->look(in, 1);
+    size_t uncut = size_t(std::min<uint64_t>(in.cut_after - in.delivered, in.bytes.size()));
+    size_t visible = std::min({in.visible, uncut, into.size()});
+    if (visible) {
+      size_t moved = link_->up_to(visible);
+      std::copy_n(in.bytes.begin(), moved, into.begin());
+      in.bytes.erase(in.bytes.begin(), in.bytes.begin() + ptrdiff_t(moved));
+      in.visible -= moved;
+      in.delivered += moved;
+      if (in.delivered == in.cut_after) link_->broken = true;
+      link_->changed.notify_all();
+      return {IoStatus::ok, moved};
+    }
+    if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
+    if (!in.bytes.empty()) return {IoStatus::would_block};
+    return {in.closed || outgoing().closed ? IoStatus::closed : IoStatus::would_block};
+  }
+
+  unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
+    std::unique_lock lock(link_->mutex);
+    unsigned ready = 0;
+    auto there = [&] { return (ready = ready_now(interest)) != 0; };
+    if (!there() && timeout.count() > 0) link_->changed.wait_for(lock, timeout, there);
+    if (ready & kWoken) link_->woken[side_] = false;
+    return ready;
+  }
+
+  void wake() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    link_->woken[side_] = true;
+    link_->changed.notify_all();
+  }
+
+  void shutdown() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    outgoing().closed = true;
+    // What has not been delivered when a side closes still arrives, as with TCP, and at once.
+    link_->look(outgoing(), ~0u);
+    link_->changed.notify_all();
+  }
+
+  int descriptor() const noexcept override { return -1; }
+  void abandon_after_fork() noexcept override {}
+  std::string peer() const override { return "simulated"; }
+
+ private:
+  Direction& outgoing() const { return link_->directions[side_]; }
+  Direction& incoming() const { return link_->directions[1 - side_]; }
+
+  unsigned ready_now(unsigned interest) {
+    unsigned ready = 0;
+    Direction& in = incoming();
+    Direction& out = outgoing();
+    bool over = link_->broken || in.closed || out.closed;
+    // A delay is over as soon as somebody waits for it: virtual time jumps forward.
+    if (interest & kReadable) link_->look(in, ~0u);
+    if (in.visible || over) ready |= kReadable;
+    if (out.bytes.size() < link_->options.window_bytes || over) ready |= kWritable;
+    if (link_->woken[side_]) ready |= kWoken;
+    return ready & interest;
+  }
+
+  std::shared_ptr<Link> link_;
+  int side_;
+};
+
+}  // namespace
+
+std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>> simulated_pair(const SimulatedOptions& options) {
+  auto link = std::make_shared<Link>(options);
+  return {std::make_unique<SimulatedTransport>(link, 0), std::make_unique<SimulatedTransport>(link, 1)};
+}
+
+}  // namespace gpuwire::transport

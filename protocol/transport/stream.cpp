@@ -1,0 +1,138 @@
+#include "protocol/transport/stream.hpp"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <ctime>
+
+namespace gpuwire::transport {
+
+namespace {
+
+class StreamTransport final : public Transport {
+ public:
+  StreamTransport(int socket, int event, std::string peer) : socket_(socket), event_(event), peer_(std::move(peer)) {}
+  ~StreamTransport() override {
+    close(socket_);
+    close(event_);
+  }
+
+  IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces.data());
+    message.msg_iovlen = std::min(pieces.size(), kPiecesMax);
+    ssize_t sent;
+    do sent = sendmsg(socket_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent > 0) return {IoStatus::ok, size_t(sent)};
+    if (sent == 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS) return {IoStatus::would_block};
+    return {IoStatus::failed, 0, errno};
+  }
+
+  IoResult try_receive(std::span<std::byte> out) noexcept override {
+    ssize_t got;
+    do got = recv(socket_, out.data(), out.size(), MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got > 0) return {IoStatus::ok, size_t(got)};
+    if (got == 0) return {IoStatus::closed};
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {IoStatus::would_block};
+    return {IoStatus::failed, 0, errno};
+  }
+
+  unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
+    pollfd polled[2] = {{socket_, 0, 0}, {event_, POLLIN, 0}};
+    if (interest & kReadable) polled[0].events |= POLLIN;
+    if (interest & kWritable) polled[0].events |= POLLOUT;
+    // A socket that is not asked about would still report its end, again and again.
+    if (!polled[0].events) polled[0].fd = -1;
+    auto count = std::max<Nanoseconds::rep>(timeout.count(), 0);
+    timespec limit{time_t(count / 1'000'000'000), long(count % 1'000'000'000)};
+    if (ppoll(polled, interest & kWoken ? 2 : 1, &limit, nullptr) <= 0) return 0;
+    unsigned ready = 0;
+    if (polled[0].revents & (POLLIN | POLLERR | POLLHUP | POLLNVAL)) ready |= kReadable;
+    if (polled[0].revents & (POLLOUT | POLLERR | POLLHUP | POLLNVAL)) ready |= kWritable;
+    if ((interest & kWoken) && polled[1].revents) {
+      uint64_t count_of_wakes;
+      if (read(event_, &count_of_wakes, sizeof count_of_wakes) > 0) ready |= kWoken;
+    }
+    return ready & interest;
+  }
+
+  void wake() noexcept override {
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = write(event_, &one, sizeof one);
+  }
+
+  void shutdown() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
+  int descriptor() const noexcept override { return socket_; }
+
+  void abandon_after_fork() noexcept override {
+    // The parent's connection lives on: the descriptor is shared, so it must not be shut down.
+    close(socket_);
+    close(event_);
+    socket_ = event_ = -1;
+  }
+
+  std::string peer() const override { return peer_; }
+
+ private:
+  int socket_;
+  int event_;
+  std::string peer_;
+};
+
+void set(int socket, int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); }
+
+// None of these is needed for correctness, so a system that refuses one is not an error.
+void tune_tcp(int socket) {
+  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kPeerLostMs / 1000 / 4);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kPeerLostMs / 1000 / 8);
+  set(socket, IPPROTO_TCP, TCP_KEEPCNT, 6);
+  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerLostMs);
+}
+
+int read_limit(const char* path) {
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char text[16] = {};
+  ssize_t got = read(file, text, sizeof text - 1);
+  close(file);
+  return got > 0 ? atoi(text) : 0;
+}
+
+}  // namespace
+
+void size_socket_buffers(int descriptor, bool tcp) {
+  // A size set by hand switches off the kernel's own sizing of a TCP buffer, which goes further than a small limit would let us.
+  if (!tcp || read_limit("/proc/sys/net/core/wmem_max") >= kSocketBufferBytes) set(descriptor, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
+  if (!tcp || read_limit("/proc/sys/net/core/rmem_max") >= kSocketBufferBytes) set(descriptor, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
+}
+
+std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer) {
+  int type = 0, domain = 0;
+  socklen_t size = sizeof type;
+  if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return nullptr;
+  size = sizeof domain;
+  if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return nullptr;
+  int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (event < 0) return nullptr;
+  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  if (domain == AF_INET || domain == AF_INET6)
+    tune_tcp(descriptor);
+  else
+    size_socket_buffers(descriptor, false);
+  return std::make_unique<StreamTransport>(descriptor, event, std::move(peer));
+}
+
+}  // namespace gpuwire::transport
