@@ -1,0 +1,192 @@
+"""Faults of one session: it ends with a reason, is gone within two seconds, and its neighbour does not notice."""
+
+import os
+import random
+import signal
+import socket
+import unittest
+
+from support import (FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, run, start, wait_until)
+
+SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251121"))
+
+
+class Faults(ServerCase):
+    def setUp(self):
+        self.neighbour = start(self.server.address, "neighbour")
+        self.assertEqual(self.neighbour.stdout.readline(), "working\n", self.neighbour.stderr)
+        wait_until(lambda: len(self.worker_ids()) >= 2, 10, "the neighbour's worker and a spare one")
+
+    def tearDown(self):
+        out, err = self.neighbour.communicate(timeout=60)
+        self.assertTrue(out.rstrip().endswith("PASSED"), f"the neighbour noticed: {out}{err}")
+        wait_until(lambda: len(self.worker_ids()) <= 1, GONE_WITHIN_SECONDS + 3, "no worker but the spare one")
+
+    def connection(self):
+        """A raw session: prefaces exchanged, frames may follow."""
+        host, port = self.server.address.rsplit(":", 1)
+        link = socket.create_connection((host, int(port)), timeout=10)
+        self.addCleanup(link.close)
+        return link
+
+    def greeted(self):
+        link = self.connection()
+        link.sendall(preface())
+        answer = b""
+        while len(answer) < PREFACE.size:
+            piece = link.recv(PREFACE.size - len(answer))
+            self.assertTrue(piece, "the server closed during the preface")
+            answer += piece
+        self.assertEqual(PREFACE.unpack(answer)[3], 0)
+        return link
+
+    def read_to_end(self, link):
+        """Everything until the server closes; fails when it does not."""
+        received = b""
+        try:
+            while True:
+                piece = link.recv(65536)
+                if not piece:
+                    return received
+                received += piece
+        except ConnectionResetError:
+            return received
+
+    def test_a_client_killed_in_the_middle_of_a_copy(self):
+        before = self.worker_ids()
+        copier = start(self.server.address, "endless_copies")
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        copier.kill()
+        copier.communicate()
+        wait_until(lambda: len(self.worker_ids()) <= len(before), GONE_WITHIN_SECONDS, "the dead client's worker")
+
+    def test_a_killed_worker_ends_its_session_with_an_error(self):
+        before = self.worker_ids()
+        copier = start(self.server.address, "endless_copies")
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        # The worker that serves the copier is the spare one of before, not the neighbour's: kill whichever is busy with 64 MiB copies.
+        serving = max(before, key=resident_bytes)
+        os.kill(serving, signal.SIGKILL)
+        out, err = copier.communicate(timeout=60)
+        self.assertEqual(copier.returncode, 3, out + err)
+        self.assertIn("cudaError", out)
+        self.assertNotIn("succeeded after", out)
+        self.assertIn("gpuwire", err)
+
+    def test_a_peer_that_is_no_gpuwire_client(self):
+        link = self.connection()
+        link.sendall(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n" + b" " * 64)
+        self.read_to_end(link)
+
+    def test_a_client_of_another_version_is_told_both(self):
+        link = self.connection()
+        link.sendall(preface(major=9, minor=1))
+        answer = self.read_to_end(link)
+        status, text_bytes = PREFACE.unpack(answer[:PREFACE.size])[3:5]
+        self.assertEqual(status, 1)
+        text = answer[PREFACE.size:PREFACE.size + text_bytes].decode()
+        self.assertIn("9.1", text)
+        self.assertIn("1.0", text)
+
+    def test_a_frame_of_absurd_length(self):
+        link = self.greeted()
+        link.sendall(FRAME.pack(1, 0, 0x5747, 1, 1, 0xffffffff, 0, 0))
+        self.read_to_end(link)
+        link = self.greeted()
+        link.sendall(FRAME.pack(2, 0, 0x5747, 11, 1, 4, 0, 1 << 60))
+        self.read_to_end(link)
+
+    def test_a_frame_of_unknown_ordinal_or_kind_or_magic(self):
+        for header in (FRAME.pack(3, 0, 0x5747, 4000000000, 1, 0, 0, 0), FRAME.pack(77, 0, 0x5747, 1, 1, 0, 0, 0), FRAME.pack(3, 0, 0x1111, 1, 1, 0, 0, 0)):
+            link = self.greeted()
+            link.sendall(header)
+            self.read_to_end(link)
+
+    def test_a_frame_cut_in_the_middle(self):
+        for keep in (1, 16, 31, 40):
+            link = self.greeted()
+            link.sendall((FRAME.pack(1, 0, 0x5747, 1, 1, 8, 0, 0) + b"\0" * 64)[:keep])
+            link.shutdown(socket.SHUT_WR)
+            self.read_to_end(link)
+
+    def test_a_connection_that_says_nothing_is_closed(self):
+        link = self.connection()
+        self.read_to_end(link)
+
+    def test_random_bytes(self):
+        random.seed(SEED)
+        print(f"seed {SEED}")
+        for _ in range(20):
+            link = self.greeted()
+            try:
+                link.sendall(random.randbytes(random.randrange(1, 4000)))
+                link.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+            self.read_to_end(link)
+
+    def test_frames_with_a_good_header_and_random_words(self):
+        random.seed(SEED + 1)
+        print(f"seed {SEED + 1}")
+        for _ in range(20):
+            link = self.greeted()
+            words = random.randrange(1, 64)
+            try:
+                link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, words, 0, 0) + random.randbytes(8 * words))
+                for sequence in range(1, 10):
+                    words = random.randrange(0, 64)
+                    ordinal = random.choice([1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24, 25, 30, 31, 40, random.randrange(1000, 1600)])
+                    link.sendall(FRAME.pack(random.choice([2, 3]), 0, 0x5747, ordinal, sequence, words, 0, 0) + random.randbytes(8 * words))
+                link.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+            self.read_to_end(link)
+
+    def test_a_hundred_half_open_connections_do_not_stop_a_program(self):
+        links = []
+        for _ in range(100):
+            try:
+                links.append(self.connection())
+            except OSError:
+                break
+        self.assert_passed(run(self.server.address, os.path.join(os.environ["GPUWIRE_BUILD"], "examples", "add_one")))
+
+
+def resident_bytes(process_id):
+    """How much memory a process holds: which worker is the one that copies."""
+    with open(f"/proc/{process_id}/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1])
+
+
+class ServerEnds(ServerCase):
+    def test_a_killed_server_ends_its_sessions_with_an_error_and_leaves_no_process(self):
+        copier = start(self.server.address, "endless_copies")
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        workers = self.worker_ids()
+        self.server.process.kill()
+        out, err = copier.communicate(timeout=60)
+        self.assertEqual(copier.returncode, 3, out + err)
+        self.assertIn("cudaError", out)
+        self.assertIn("gpuwire", err)
+        wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers), GONE_WITHIN_SECONDS, f"workers {workers} of the killed server")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+
+class ServerDrains(ServerCase):
+    server_arguments = ("--drain-seconds", "30")
+
+    def test_a_terminated_server_lets_running_sessions_end(self):
+        neighbour = start(self.server.address, "neighbour")
+        self.assertEqual(neighbour.stdout.readline(), "working\n")
+        self.server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: run(self.server.address, "first_error").returncode == 3, 10, "new sessions are refused")
+        out, err = neighbour.communicate(timeout=60)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
+        self.server.process.wait(10)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,62 @@
+// What is no module, PTX with an error in it, and good PTX, through the driver API. The JIT log comes back.
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "../../../examples/check.hpp"
+
+static const char* kGood =
+    "\n.version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry answer(.param .u64 out) {\n"
+    ".reg .b64 %rd<3>;\n.reg .b32 %r<2>;\n"
+    "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 42;\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+
+static CUresult load(const char* image, std::string& log) {
+  char errors[4096] = "";
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {errors, reinterpret_cast<void*>(sizeof errors)};
+  CUmodule module = nullptr;
+  CUresult result = cuModuleLoadDataEx(&module, image, 2, options, values);
+  log = errors;
+  if (result == CUDA_SUCCESS) {
+    CUfunction function;
+    CUdeviceptr out;
+    int value = 0;
+    CHECK_DRIVER(cuModuleGetFunction(&function, module, "answer"));
+    CUfunction missing;
+    if (cuModuleGetFunction(&missing, module, "no_such_kernel") != CUDA_ERROR_NOT_FOUND) result = CUDA_ERROR_UNKNOWN;
+    CHECK_DRIVER(cuMemAlloc(&out, sizeof value));
+    void* parameters[] = {&out};
+    CHECK_DRIVER(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    CHECK_DRIVER(cuMemcpyDtoH(&value, out, sizeof value));
+    if (value != 42) result = CUDA_ERROR_UNKNOWN;
+    CHECK_DRIVER(cuModuleUnload(module));
+  }
+  return result;
+}
+
+int main() {
+  CHECK_DRIVER(cuInit(0));
+  CUdevice device;
+  CUcontext context;
+  CHECK_DRIVER(cuDeviceGet(&device, 0));
+  CHECK_DRIVER(cuDevicePrimaryCtxRetain(&context, device));
+  CHECK_DRIVER(cuCtxSetCurrent(context));
+  std::string log, broken = kGood;
+  broken.replace(broken.find("mov.u32"), 7, "moo.u32");
+  CUresult garbage = load("\x7f" "this is no module at all, whatever it is taken for", log);
+  CUresult bad = load(broken.c_str(), log);
+  bool logged = !log.empty();
+  std::string unused;
+  CUresult good = load(kGood, unused);
+  CUmodule module;
+  CUresult absent = cuModuleLoad(&module, "/no/such/file.cubin");
+  std::printf("garbage %d, bad PTX %d%s, good %d, no file %d\n", garbage, bad, logged ? " with a log" : " without a log", good, absent);
+  // Garbage is INVALID_IMAGE, or INVALID_PTX where it was taken for text.
+  bool right = (garbage == CUDA_ERROR_INVALID_IMAGE || garbage == CUDA_ERROR_INVALID_PTX) && bad == CUDA_ERROR_INVALID_PTX && logged &&
+               good == CUDA_SUCCESS && absent == CUDA_ERROR_FILE_NOT_FOUND;
+  std::printf("%s\n", right ? "PASSED" : "FAILED");
+  return right ? 0 : 1;
+}

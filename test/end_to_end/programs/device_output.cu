@@ -1,0 +1,27 @@
+// printf of device code comes out on the client before the synchronize returns; a failed assert is an error, with its text on stderr.
+#include <cassert>
+#include <cstdio>
+#include <cstring>
+
+#include <cuda_runtime.h>
+
+#include "../../../examples/check.hpp"
+
+__global__ void speak(int value, double fraction, const char* word) { printf("kernel says %d, %.3f and %s\n", value, fraction, word); }
+__global__ void fail(int value) { assert(value == 0 && "the value is zero"); }
+
+int main(int argc, char** argv) {
+  char* word;
+  CHECK_RUNTIME(cudaMalloc(&word, 16));
+  CHECK_RUNTIME(cudaMemcpy(word, "a string", 9, cudaMemcpyHostToDevice));
+  speak<<<1, 1>>>(42, 2.5, word);
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+  std::printf("after the synchronize\n");
+  std::fflush(stdout);
+  if (argc > 1 && !std::strcmp(argv[1], "assert")) {
+    fail<<<1, 1>>>(1);
+    std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
+  }
+  std::printf("PASSED\n");
+  return 0;
+}

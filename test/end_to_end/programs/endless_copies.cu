@@ -1,0 +1,26 @@
+// Copies 64 MiB to and fro until a call fails; prints "copying" after the first copy and the error's name at the end. Exit code 3.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <vector>
+
+int main() {
+  std::vector<char> host(size_t(64) << 20, 1);
+  void* device = nullptr;
+  cudaError_t error = cudaMalloc(&device, host.size());
+  bool said = false;
+  while (error == cudaSuccess) {
+    error = cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice);
+    if (error == cudaSuccess && !said) {
+      std::printf("copying\n");
+      std::fflush(stdout);
+      said = true;
+    }
+    if (error == cudaSuccess) error = cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost);
+  }
+  std::printf("%s\n", cudaGetErrorName(error));
+  // What comes after the end of the session fails at once and does not hang.
+  void* more = nullptr;
+  if (cudaMalloc(&more, 16) == cudaSuccess) std::printf("an allocation succeeded after the end\n");
+  return 3;
+}

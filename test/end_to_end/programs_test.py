@@ -1,0 +1,81 @@
+"""Programs through the wire, each checking itself, and programs that end in unusual ways."""
+
+import signal
+import subprocess
+import unittest
+
+from support import BUILD, ServerCase, command, run, wait_until, GONE_WITHIN_SECONDS
+
+
+class Programs(ServerCase):
+    def test_eight_threads_share_one_session(self):
+        self.assert_passed(run(self.server.address, "threads"))
+
+    def test_callbacks_run_in_stream_order(self):
+        self.assert_passed(run(self.server.address, "callbacks"))
+
+    def test_a_forked_child_is_told_and_the_parent_goes_on(self):
+        self.assert_passed(run(self.server.address, "forks"))
+
+    def test_bad_modules_are_refused_with_a_log(self):
+        self.assert_passed(run(self.server.address, "bad_modules"))
+
+    def test_out_of_memory_is_an_error_and_the_program_goes_on(self):
+        self.assert_passed(run(self.server.address, "out_of_memory"))
+
+    def test_device_printf_comes_before_the_synchronize_returns(self):
+        ran = run(self.server.address, "device_output")
+        self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)
+
+    def test_a_failed_assert_is_an_error_with_its_text(self):
+        ran = run(self.server.address, "device_output", "assert")
+        self.assertIn("cudaErrorAssert", ran.stdout)
+        self.assertIn("the value is zero", ran.stderr)
+
+    def test_exit_codes_and_signals_are_the_programs_own(self):
+        expected = {"return": 9, "exit": 7, "_exit": 8, "abort": -signal.SIGABRT, "sigterm": -signal.SIGTERM,
+                    "sigkill": -signal.SIGKILL, "segv": -signal.SIGSEGV}
+        for how, code in expected.items():
+            with self.subTest(how):
+                ran = run(self.server.address, "endings", how)
+                self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+                self.assertEqual(ran.stdout, f"ending by {how}\n")
+
+    def test_sessions_that_ended_leave_no_worker_behind(self):
+        run(self.server.address, "endings", "return")
+        wait_until(lambda: len(self.worker_ids()) <= 1, GONE_WITHIN_SECONDS + 3, "only the spare worker is left")
+
+    def test_trace_has_a_line_for_each_call(self):
+        import os
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            line = command(self.server.address, "endings", "return")
+            line[2:2] = ["--trace", trace]
+            subprocess.run(line, capture_output=True, text=True, timeout=60)
+            with open(trace, encoding="utf-8") as lines:
+                text = lines.read()
+        self.assertRegex(text, r"cuLaunchKernel.*posted.*CUDA_SUCCESS")
+        self.assertRegex(text, r"cuDeviceGetAttribute.*local.*CUDA_SUCCESS")
+        self.assertRegex(text, r"cuMemAlloc_v2.*called.*CUDA_SUCCESS")
+
+    def test_stats_give_an_account(self):
+        line = command(self.server.address, "endings", "return")
+        line[2:2] = ["--stats"]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        for word in ("device", "server", "local", "posted", "called", "sent", "received", "waits"):
+            self.assertIn(word, ran.stderr)
+
+    def test_info_shows_the_devices(self):
+        ran = subprocess.run([BUILD + "/bin/gpuwire", "info", "--server", self.server.address], capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertRegex(ran.stdout.lower(), r"round.trip")
+
+    def test_a_program_that_is_not_there_is_said(self):
+        ran = run(self.server.address, "/no/such/program")
+        self.assertEqual(ran.returncode, 127)
+        self.assertIn("/no/such/program", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,132 @@
+"""What the end-to-end tests share: programs, prefaces, processes of a server."""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "support"))
+from gpuwire_server import Server  # noqa: E402,F401
+
+BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build")))
+PROGRAMS = os.path.join(BUILD, "test_programs")
+DEVICE = os.environ.get("GPUWIRE_TEST_DEVICE", "software")
+RUN_LIMIT_SECONDS = 60
+GONE_WITHIN_SECONDS = 2.0
+
+PREFACE = struct.Struct("<8sHHIII24s16s")
+FRAME = struct.Struct("<BBHIQIIQ")
+MAGIC = b"GPUWIRE\n"
+VERSION = (1, 0)
+
+
+def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_bytes=0, release=b"0.0.0-test"):
+    return PREFACE.pack(magic, major, minor, status, text_bytes, 0, release, b"")
+
+
+def command(address, program, *arguments):
+    """The command line that runs a test program (or a path) against a server."""
+    path = program if os.sep in program else os.path.join(PROGRAMS, program)
+    return [os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", address, "--", path, *arguments]
+
+
+def run(address, program, *arguments, **extra):
+    return subprocess.run(command(address, program, *arguments), capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, **extra)
+
+
+def start(address, program, *arguments):
+    return subprocess.Popen(command(address, program, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def children(process_id):
+    """Process ids of all children, by /proc."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as stat:
+                fields = stat.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[1]) == process_id and fields[0] != "Z":
+            found.append(int(entry))
+    return found
+
+
+def wait_until(condition, limit_seconds, what):
+    """Looks at a condition until it holds; a test waits for a state, never for a time."""
+    end = time.monotonic() + limit_seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {limit_seconds} s: {what}")
+        time.sleep(0.005)
+
+
+class OneAnswer:
+    """A listening socket that answers every connection with the same bytes and closes it."""
+
+    def __init__(self, answer):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.socket.getsockname()[1]
+        self.answer = answer
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.settimeout(5)
+                try:
+                    connection.recv(64)
+                    connection.sendall(self.answer)
+                    # The peer closes first, so that no reset overtakes the answer.
+                    while connection.recv(4096):
+                        pass
+                except OSError:
+                    pass
+
+    def close(self):
+        self.socket.close()
+
+
+class ServerCase(unittest.TestCase):
+    """A test case with one server for all its tests, and a check that it ends well."""
+
+    server_arguments = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(BUILD, ["--device", DEVICE, *cls.server_arguments]).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.server.stop()
+        if code != 0:
+            raise AssertionError(f"the server ended with {code}:\n" + "".join(cls.server.log))
+
+    def assert_passed(self, ran):
+        self.assertEqual(ran.returncode, 0, f"{ran.stdout}\n{ran.stderr}\n" + "".join(self.server.log[-20:]))
+        self.assertTrue(ran.stdout.rstrip().endswith("PASSED"), ran.stdout + ran.stderr)
+
+    def worker_ids(self):
+        return set(children(self.server.process.pid))
+
+    def server_log(self):
+        return "".join(self.server.log)
+
+
+def one_line_naming(stderr, *words):
+    """The lines on stderr that gpuwire wrote; exactly one, with all the words in it."""
+    lines = [line for line in stderr.splitlines() if re.match(r"gpuwire\b", line)]
+    return len(lines) == 1 and all(word.lower() in lines[0].lower() for word in words)
