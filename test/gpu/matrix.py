@@ -36,4 +36,21 @@ def rows(build: str) -> List[Row]:
         "context_bound_modules", "context_free_library", "managed_symbol")]
     found.append(Row("examples", "errors", [example("errors")], right=same_output))
     found.append(Row("libraries", "cublas_sgemm", [example("cublas_sgemm")]))
+
+    def program(name, group, **more):
+        return Row(group, name, ["python3", os.path.join(HERE, "programs", name + ".py")], **more)
+
+    found += [
+        program("torch_basic", "frameworks"),
+        program("torch_steps", "frameworks"),
+        program("torch_mnist", "frameworks", limit_seconds=200),
+        program("jax_basic", "frameworks"),
+        program("cupy_basic", "frameworks"),
+        program("numba_basic", "frameworks"),
+        program("triton_basic", "frameworks"),
+    ]
+    tests = os.path.join(build, "test_programs")
+    found += [Row("programs", name, [os.path.join(tests, name)])
+              for name in ("threads", "callbacks", "forks", "bad_modules", "out_of_memory")]
+    found.append(Row("programs", "device_output", [os.path.join(tests, "device_output")], right=same_output))
     return found
