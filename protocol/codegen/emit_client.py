@@ -1,0 +1,421 @@
+"""generated/client/: forward.hpp, hand.hpp, forward_<family>.cpp, exports_<family>.cpp, symbols.{hpp,cpp}."""
+
+import re
+
+from model import accessor
+from text import arguments, banner, block, names
+
+
+# --- forward ------------------------------------------------------------------------------------------------------------------------------
+
+
+def forward_extra(function, defaults):
+    extra = []
+    if function.takes_per_thread:
+        used = defaults or function.stream_param
+        extra.append(("bool per_thread" if used else "bool") + (" = false" if defaults else ""))
+    if function.cls == "posted":
+        extra.append("uint64_t* sequence" + (" = nullptr" if defaults else ""))
+    return extra
+
+
+def forward_signature(function, defaults):
+    own = [p.c_type if p.kind == "host" and not defaults else f"{p.c_type} {p.local}" for p in function.params]
+    parameters = ", ".join(["const Caller& caller"] + own + forward_extra(function, defaults))
+    return f"CUresult {function.name}({parameters})"
+
+
+def forward_header(api):
+    declarations = []
+    for family in api.families:
+        if family.forwarded:
+            declarations.append(f"\n// {family.name}\n")
+            declarations += [forward_signature(f, True) + ";\n" for f in family.forwarded]
+    return f"""{banner()}// One function per driver call that travels: checks the arguments and handles, sends, and for called ones waits. Handles are the client's.
+// `per_thread`: the stream argument means what it means in the _ptds and _ptsz forms. `sequence`: of the posted frame.
+#pragma once
+
+#include <cstdint>
+
+#include "client_stub/driver/caller.hpp"
+#include "cuda_names.hpp"
+
+namespace gpuwire::client::forward {{
+{"".join(declarations)}
+}}  // namespace gpuwire::client::forward
+"""
+
+
+def count_expression(function, p):
+    """The count in terms of the C parameters."""
+    return re.sub(r"[A-Za-z_]\w*", lambda m: dereferenced(function.param(m.group(0))), p.count)
+
+
+def dereferenced(p):
+    return f"*{p.local}" if p.is_pointer else p.local
+
+
+def kind_name(p):
+    return f"wire::HandleKind::{p.kind}"
+
+
+class Client:
+    """Collects the pieces of one forward function."""
+
+    def __init__(self, function):
+        self.function = function
+        self.checks, self.creates, self.bytes, self.sets, self.reads, self.after, self.failed = [], [], [], [], [], [], []
+        self.lists = 0
+        for p in function.params:
+            if p.kind == "host":
+                continue
+            if p.is_pointer and not p.opt:
+                self.check(f"!{p.local}", "CUDA_ERROR_INVALID_VALUE", counted=p)
+            self.add(p)
+
+    def check(self, condition, error, counted=None):
+        if counted is not None and counted.kind in ("list", "bytes"):
+            return  # may be null when the count is 0; checked with the count
+        self.checks.append(f"if ({condition}) return {error};")
+
+    def add(self, p):
+        self.field = accessor(p.name)
+        if p.kind == "list":
+            self.add_list(p)
+        elif p.kind == "bytes":
+            self.add_bytes(p)
+        elif p.kind == "by_attribute":
+            self.add_by_attribute(p)
+        elif p.kind == "struct" or p.kind == "byval":
+            self.add_struct(p)
+        elif p.kind == "string":
+            self.checks.append(f"size_t {p.local}_bytes = strnlen({p.local}, wire::kNameBytesMax + 1);")
+            self.check(f"{p.local}_bytes > wire::kNameBytesMax", "CUDA_ERROR_INVALID_VALUE")
+            self.bytes.append(f"{p.local}_bytes + 1")
+            self.lists += 1
+            self.sets.append(f"params.set{self.field}(capnp::Text::Reader({p.local}, {p.local}_bytes));")
+        elif p.is_handle:
+            self.add_handle(p)
+        else:
+            self.add_scalar(p)
+
+    def add_scalar(self, p):
+        wire = "int32_t" if p.kind == "enum" else ""
+        value = dereferenced(p)
+        if p.kind == "pointer":
+            wire = "word"
+        if p.direction in ("in", "inout"):
+            if p.direction == "inout" and p.opt:
+                value = f"{p.local} ? {value} : {p.value_type}{{}}"
+            self.sets.append(f"params.set{self.field}({wire}({value}));" if wire else f"params.set{self.field}({value});")
+        if p.returns:
+            guard = f"if ({p.local}) " if p.opt else ""
+            self.reads.append(f"{guard}*{p.local} = from_word<{p.value_type}>(results.get{self.field}());")
+
+    def add_handle(self, p):
+        if p.direction == "out":
+            raise ValueError(f"{self.function.name}: {p.name}: an out handle is new or given")
+        wire = f"{p.local}_wire"
+        if p.direction in ("new", "given"):
+            self.creates.append(f"uint64_t {wire} = create_handle(caller, {kind_name(p)});")
+            self.creates.append(f"if (!{wire}) return CUDA_ERROR_OUT_OF_MEMORY;")
+            self.failed.append(f"forget_handle({kind_name(p)}, {wire});")
+            self.sets.append(f"params.set{self.field}({wire});")
+            guard = f"if ({p.local}) " if p.opt else ""
+            if p.direction == "new":
+                self.after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({wire});")
+            else:
+                self.reads.append(f"{p.local}_given = results.get{self.field}();")
+                self.creates.append(f"uint64_t {p.local}_given = 0;")
+                self.after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});")
+                self.after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({p.local}_given);")
+            return
+        if p.kind == "stream" and p.direction == "in":
+            per_thread = "per_thread" if self.function.takes_per_thread else "false"
+            self.checks.append("CUresult error = CUDA_SUCCESS;" if "CUresult error = CUDA_SUCCESS;" not in self.checks else "")
+            self.checks.append(f"uint64_t {wire} = stream_handle(caller, {p.local}, {per_thread}, error);")
+            self.checks.append("if (error) return error;")
+        else:
+            self.checks.append(f"uint64_t {wire} = word({p.local});")
+            known = f"known_function({wire})" if p.kind == "func" else f"known_handle({kind_name(p)}, {wire})"
+            optional = f"{wire} && " if p.opt else ""
+            error = "CUDA_ERROR_INVALID_CONTEXT" if p.kind == "context" else "CUDA_ERROR_INVALID_HANDLE"
+            self.check(f"{optional}!{known}", error)
+        self.sets.append(f"params.set{self.field}({wire});")
+        if p.direction == "destroy":
+            self.after.append(f"forget_handle({kind_name(p)}, {wire});")
+
+    def add_struct(self, p):
+        address = p.local if p.kind == "struct" else f"&{p.local}"
+        if p.direction in ("in", "inout"):
+            self.bytes.append(f"sizeof({p.value_type})")
+            self.lists += 1
+            guard = f"if ({p.local}) " if p.opt else ""
+            self.sets.append(f"{guard}params.set{self.field}(bytes_of({address}, sizeof({p.value_type})));")
+        if p.returns:
+            guard = f"if ({p.local}) " if p.opt else ""
+            self.reads.append(f"{guard}copy_exactly(results.get{self.field}(), {p.local}, sizeof({p.value_type}));")
+
+    def add_by_attribute(self, p):
+        attribute = self.function.param(p.count).local
+        self.checks.append(f"uint32_t {p.local}_bytes = attribute_bytes({attribute});")
+        self.check(f"!{p.local}_bytes", "CUDA_ERROR_INVALID_VALUE")
+        if p.direction in ("in", "inout"):
+            self.bytes.append(f"{p.local}_bytes")
+            self.lists += 1
+            self.sets.append(f"params.set{self.field}(bytes_of({p.local}, {p.local}_bytes));")
+        if p.returns:
+            self.reads.append(f"copy_exactly(results.get{self.field}(), {p.local}, {p.local}_bytes);")
+
+    def add_bytes(self, p):
+        count = count_expression(self.function, p)
+        self.checks.append(f"size_t {p.local}_bytes = {count};")
+        self.check(f"{p.local}_bytes > kDataBytesMax || ({p.local}_bytes && !{p.local})", "CUDA_ERROR_INVALID_VALUE")
+        if p.direction in ("in", "inout"):
+            self.bytes.append(f"{p.local}_bytes")
+            self.lists += 1
+            self.sets.append(f"params.set{self.field}(bytes_of({p.local}, {p.local}_bytes));")
+        if p.returns:
+            self.reads.append(f"copy_exactly(results.get{self.field}(), {p.local}, {p.local}_bytes);")
+
+    def add_list(self, p):
+        count = f"{p.local}_count"
+        missing = f"{count} && !{p.local}"
+        self.checks.append(f"size_t {count} = {count_expression(self.function, p)};")
+        if p.opt:
+            self.checks.append(f"if (!{p.local}) {count} = 0;")
+            missing = ""
+        size = "sizeof(uint64_t)" if p.item.is_handle else f"sizeof({p.value_type})"
+        too_many = f"{count} > wire::kListItemsMax || {count} * {size} > kDataBytesMax"
+        self.check(too_many + (f" || ({missing})" if missing else ""), "CUDA_ERROR_INVALID_VALUE")
+        if p.item.is_handle:
+            self.add_handle_list(p, count)
+        elif p.direction == "in":
+            self.bytes.append(f"{count} * {size}")
+            self.lists += 1
+            guard = f"if ({p.local}) " if p.opt else ""
+            self.sets.append(f"{guard}params.set{self.field}(bytes_of({p.local}, {count} * {size}));")
+        else:
+            if p.opt:
+                self.sets.append(f"params.set{self.field}Wanted({p.local} != nullptr);")
+            self.reads.append(f"copy_at_most(results.get{self.field}(), {p.local}, {count} * {size});")
+
+    def add_handle_list(self, p, count):
+        kind = f"wire::HandleKind::{p.item.kind}"
+        self.bytes.append(f"{count} * sizeof(uint64_t)")
+        self.lists += 1
+        guard = f"if ({p.local}) " if p.opt else ""
+        if p.direction == "in":
+            self.check(f"!known_handles({kind}, {p.local}, {count})", "CUDA_ERROR_INVALID_HANDLE")
+            self.sets.append(f"{guard}set_handles(params.init{self.field}({count}), {p.local});")
+            return
+        self.creates.append(f"Candidates {p.local}_candidates({kind});")
+        self.creates.append(f"if (!{p.local}_candidates.create(caller, {count})) return CUDA_ERROR_OUT_OF_MEMORY;")
+        self.sets.append(f"{guard}set_handles(params.init{self.field}({count}), {p.local}_candidates.handles());")
+        self.reads.append(f"{p.local}_candidates.take(results.get{self.field}(), {p.local});")
+
+    def words(self):
+        data = " + ".join(self.bytes) if self.bytes else "0"
+        return f"message_words<schema::{self.function.pascal}Params>({data}, {self.lists})"
+
+    def text(self):
+        f = self.function
+        builder = f"schema::{f.pascal}Params::Builder" + (" params" if self.sets else "")
+        common = f"*caller.session, {f.ordinal}, caller.context, {self.words()}"
+        lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
+        lines += self.checks + self.creates
+        writer = f"[&]({builder}) {{ {' '.join(self.sets)} }}".replace("{  }", "{}")
+        if f.cls == "posted":
+            lines.append("uint64_t sent = 0;")
+            lines.append(f"CUresult result = post<schema::{f.pascal}Params>({common},")
+            lines.append(f"    {writer}, {{}}, &sent);")
+        else:
+            reader = f"schema::{f.results_struct}::Reader" + (" results" if self.reads else "")
+            lines.append(f"CUresult result = call<schema::{f.pascal}Params, schema::{f.results_struct}>({common},")
+            lines.append(f"    {writer},")
+            if self.reads:
+                lines.append(f"    [&]({reader}) {{")
+                lines.append("      if (results.getResult()) return;")
+                lines += ["      " + read for read in self.reads]
+                lines.append("    });")
+            else:
+                lines.append(f"    [&]({reader}) {{}});")
+        if self.failed:
+            lines.append("if (result) {")
+            lines += ["  " + line for line in self.failed + ["return result;"]]
+            lines.append("}")
+        elif self.after or f.cls == "posted":
+            lines.append("if (result) return result;")
+        lines += self.after
+        if f.cls == "posted":
+            if f.stream_param:
+                lines.append(f"note_stream_work(caller, {f.stream_param.local}_wire, sent);")
+            elif f.null_stream:
+                lines.append("note_stream_work(caller, wire::kStreamNull, sent);")
+            lines.append("if (sequence) *sequence = sent;")
+        lines.append("return result;")
+        return f"{forward_signature(f, False)} {{\n{block(lines)}}}\n"
+
+
+def forward_source(family):
+    functions = "\n".join(Client(f).text() for f in family.forwarded)
+    return f"""{banner(family.name + ".toml")}
+#include "client/forward.hpp"
+
+#include "client_stub/driver/generated_support.hpp"
+#include "schema/api_{family.name}.capnp.h"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client::forward {{
+
+{functions}
+}}  // namespace gpuwire::client::forward
+"""
+
+
+# --- hand ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def hand_header(api):
+    declarations = []
+    for family in api.families:
+        hand = [f for f in family.functions if f.is_hand]
+        if not hand:
+            continue
+        declarations.append(f"\n// {family.name}\n")
+        for f in hand:
+            extra = ["bool per_thread"] if f.takes_per_thread else []
+            declarations.append(f"CUresult {f.name}({arguments(f, extra)});\n")
+    return f"""{banner()}// What is written by hand on the client: client_stub/driver/*.cpp define these. `per_thread`: called through the _ptds or _ptsz form.
+#pragma once
+
+#include "cuda_names.hpp"
+
+namespace gpuwire::client::hand {{
+{"".join(declarations)}
+}}  // namespace gpuwire::client::hand
+"""
+
+
+# --- exports ------------------------------------------------------------------------------------------------------------------------------
+
+
+def trace_format(p):
+    if p.is_pointer or p.kind == "host" and p.type.endswith("*"):
+        return "string" if p.kind == "string" else "pointer"
+    if p.kind in ("i32", "device", "enum"):
+        return "signed_number"
+    if p.kind in ("u32", "u64", "uint64", "size", "u8", "u16"):
+        return "number"
+    if p.kind == "f32":
+        return "real"
+    return "opaque" if p.kind == "byval" else "pointer"
+
+
+def entry_body(function, per_thread):
+    """The lambda's statements for a function that is exported under some name."""
+    f = function.target if function.same_as else function
+    values = names(function)
+    flag = [per_thread] if f.takes_per_thread else []
+    if f.unsupported:
+        return "return CUDA_ERROR_NOT_SUPPORTED;"
+    if f.is_hand:
+        return f"return hand::{f.name}({names(function, flag)});"
+    needs = f"Needs::{f.needs}"
+    enter = f"Caller caller = enter({needs}); if (caller.error) return caller.error; "
+    if f.via:
+        values = names(function, ["nullptr", per_thread])
+        return enter + f"return leave(caller, forward::{f.target.name}(caller, {values}));"
+    values = ", ".join(["caller"] + [p.local for p in function.params] + flag)
+    return enter + f"return leave(caller, forward::{f.name}({values}));"
+
+
+def entry_class(function):
+    f = function.target or function
+    return "local" if f.unsupported else f.cls
+
+
+def export(function, symbol):
+    per_thread = "false" if symbol == function.name else "true"
+    words = ", ".join(f"trace::word({p.local})" for p in function.params) or "0"
+    count = len(function.params)
+    unused = ""
+    return (
+        f"GPUWIRE_EXPORT CUresult CUDAAPI {symbol}({arguments(function)}) {{\n"
+        f"  const trace::Arguments<{max(count, 1)}> arguments{{&trace_{function.name}, {{{words}}}}};{unused}\n"
+        f'  return run_entry("{symbol}", CallClass::{entry_class(function)}, trace::print, &arguments, [&]() -> CUresult {{ {entry_body(function, per_thread)} }});\n'
+        f"}}\n"
+    )
+
+
+def trace_layout(function):
+    items = ", ".join(f'{{"{p.name}", trace::Format::{trace_format(p)}}}' for p in function.params)
+    if not items:
+        return f"static constexpr trace::Layout trace_{function.name}{{nullptr, 0}};\n"
+    return (
+        f"static constexpr trace::Parameter parameters_{function.name}[] = {{{items}}};\n"
+        f"static constexpr trace::Layout trace_{function.name}{{parameters_{function.name}, {len(function.params)}}};\n"
+    )
+
+
+def exports_source(family):
+    layouts = "".join(trace_layout(f) for f in family.functions)
+    exports = "\n".join(export(f, symbol) for f in family.functions for symbol in f.symbols)
+    return f"""{banner(family.name + ".toml")}
+// The header then declares every exported symbol under its own name, and the compiler compares each definition below with it.
+#define __CUDA_API_VERSION_INTERNAL
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client/trace.hpp"
+#include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/entry.hpp"
+
+#define GPUWIRE_EXPORT extern "C" __attribute__((visibility("default")))
+
+using namespace gpuwire::client;
+
+{layouts}
+{exports}"""
+
+
+# --- symbols ------------------------------------------------------------------------------------------------------------------------------
+
+
+def symbols_header(api):
+    return f"""{banner()}#pragma once
+
+#include <span>
+
+namespace gpuwire::client {{
+
+struct ExportedSymbol {{
+  const char* name;
+  void* address;
+}};
+
+// Every exported function of the driver API, sorted by name.
+std::span<const ExportedSymbol> exported_symbols();
+
+}}  // namespace gpuwire::client
+"""
+
+
+def symbols_source(api):
+    declarations = "".join(f"void gpuwire_symbol_{s}() __asm__(\"{s}\");\n" for s in api.symbols)
+    rows = "".join(f'    {{"{s}", reinterpret_cast<void*>(&gpuwire_symbol_{s})}},\n' for s in api.symbols)
+    return f"""{banner()}#include "client/symbols.hpp"
+
+// Only addresses are taken, so the parameters do not matter; the names are given to the assembler, out of reach of cuda.h's macros.
+extern "C" {{
+{declarations}}}
+
+namespace gpuwire::client {{
+
+std::span<const ExportedSymbol> exported_symbols() {{
+  static const ExportedSymbol kSymbols[] = {{
+{rows}  }};
+  return kSymbols;
+}}
+
+}}  // namespace gpuwire::client
+"""

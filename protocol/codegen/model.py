@@ -1,0 +1,359 @@
+"""Reads protocol/api/*.toml into the objects that every emitter works on. Nothing here knows a function by name."""
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FIRST_ORDINAL = 1000
+ORDINAL_MAX = 4096
+CLASSES = ("posted", "called", "local")
+NEEDS = ("context", "initialised", "nothing")
+
+# kind -> (C type, Cap'n Proto type)
+SCALARS = {
+    "i32": ("int", "Int32"),
+    "u32": ("unsigned int", "UInt32"),
+    "u64": ("unsigned long long", "UInt64"),
+    "uint64": ("cuuint64_t", "UInt64"),
+    "size": ("size_t", "UInt64"),
+    "u8": ("unsigned char", "UInt8"),
+    "u16": ("unsigned short", "UInt16"),
+    "f32": ("float", "Float32"),
+    "f64": ("double", "Float64"),
+    "device": ("CUdevice", "Int32"),
+    "deviceptr": ("CUdeviceptr", "UInt64"),
+    "pointer": ("void*", "UInt64"),  # a device address that the C interface calls void*
+}
+
+# wire::HandleKind -> C type
+HANDLES = {
+    "context": "CUcontext",
+    "stream": "CUstream",
+    "event": "CUevent",
+    "module": "CUmodule",
+    "function": "CUfunction",
+    "library": "CUlibrary",
+    "kernel": "CUkernel",
+    "graph": "CUgraph",
+    "graph_node": "CUgraphNode",
+    "graph_exec": "CUgraphExec",
+    "array": "CUarray",
+    "mipmapped_array": "CUmipmappedArray",
+    "memory_pool": "CUmemoryPool",
+    "link_state": "CUlinkState",
+    "green_context": "CUgreenCtx",
+    "memory_allocation": "CUmemGenericAllocationHandle",
+    "texture_object": "CUtexObject",
+    "surface_object": "CUsurfObject",
+    "texture_reference": "CUtexref",
+    "surface_reference": "CUsurfref",
+    "user_object": "CUuserObject",
+    "external_memory": "CUexternalMemory",
+    "external_semaphore": "CUexternalSemaphore",
+    "graphics_resource": "CUgraphicsResource",
+    "async_callback": "CUasyncCallbackHandle",
+    "logs_callback": "CUlogsCallbackHandle",
+    "device_resource_desc": "CUdevResourceDesc",
+    "func": "CUfunction",  # a function, or a kernel handle in a function's place
+}
+
+# Types that cuda.h shows only to the driver itself; functions with them are exported, but not looked up in a driver.
+OLD_ABI_TYPES = re.compile(
+    r"\b(CUdeviceptr_v1|CUDA_MEMCPY2D_v1|CUDA_MEMCPY3D_v1|CUDA_ARRAY_DESCRIPTOR_v1|CUDA_ARRAY3D_DESCRIPTOR_v1)\b"
+)
+
+PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst")
+# Names that generated functions use themselves.
+RESERVED = {"result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results", "error", "sent"}
+
+
+class DescriptionError(Exception):
+    pass
+
+
+@dataclass
+class Param:
+    name: str
+    text: str
+    direction: str = "in"  # in, out, inout, new, given, destroy
+    opt: bool = False
+    nonconst: bool = False
+    kind: str = ""  # a key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
+    type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
+    item: "Param | None" = None  # of a list
+    count: str = ""  # C expression over parameter names: items of a list, bytes of `bytes`; the attribute of by_attribute
+
+    @property
+    def local(self):
+        return self.name + "_" if self.name in RESERVED else self.name
+
+    @property
+    def is_handle(self):
+        return self.kind in HANDLES
+
+    @property
+    def sends(self):
+        """Does something of it travel to the server?"""
+        return self.kind != "host" and self.direction != "out" or (self.direction == "out" and self.kind == "list" and self.opt)
+
+    @property
+    def returns(self):
+        return self.kind != "host" and self.direction in ("out", "inout", "given")
+
+    @property
+    def is_pointer(self):
+        """Is the C parameter a pointer to the described value?"""
+        return self.direction in ("out", "inout", "new", "given") or self.kind in ("struct", "list", "bytes", "by_attribute", "string")
+
+    @property
+    def count_names(self):
+        return re.findall(r"[A-Za-z_]\w*", self.count)
+
+    @property
+    def value_type(self):
+        """The C type of one value, without the pointer."""
+        if self.kind in SCALARS:
+            return SCALARS[self.kind][0]
+        if self.kind in HANDLES:
+            return HANDLES[self.kind]
+        if self.kind == "list":
+            return self.item.value_type
+        return self.type
+
+    @property
+    def c_type(self):
+        if self.kind == "host":
+            return self.type
+        const = "" if self.nonconst or self.direction != "in" else "const "
+        if self.kind == "string":
+            return "const char*"
+        if self.kind in ("bytes", "by_attribute"):
+            return const + "void*"
+        if self.kind in ("struct", "list"):
+            return const + self.value_type + "*"
+        return self.value_type + ("*" if self.is_pointer else "")
+
+
+@dataclass
+class Function:
+    name: str
+    family: str
+    params: list
+    ordinal: int | None = None
+    cls: str = "local"
+    needs: str = "context"
+    client: str = "generated"
+    server: str = "generated"
+    unsupported: str = ""
+    same_as: str = ""
+    via: str = ""
+    null_stream: bool = False
+    variants: list = field(default_factory=list)
+    target: "Function | None" = None  # of same_as and via
+
+    @property
+    def travels(self):
+        return self.ordinal is not None
+
+    @property
+    def is_hand(self):
+        return self.client == "hand"
+
+    @property
+    def symbols(self):
+        return [self.name] + [f"{self.name}_{v}" for v in self.variants]
+
+    @property
+    def pascal(self):
+        return "".join(part[:1].upper() + part[1:] for part in self.name.split("_"))
+
+    @property
+    def is_old_abi(self):
+        return any(OLD_ABI_TYPES.search(p.c_type) for p in self.params)
+
+    @property
+    def has_results(self):
+        return any(p.returns for p in self.params)
+
+    @property
+    def stream_param(self):
+        return next((p for p in self.params if p.kind == "stream" and p.direction == "in"), None)
+
+    @property
+    def takes_per_thread(self):
+        return bool(self.variants)
+
+    @property
+    def results_struct(self):
+        return self.pascal + "Results" if self.has_results else "Result"
+
+    def param(self, name):
+        return next(p for p in self.params if p.name == name)
+
+
+@dataclass
+class Family:
+    name: str
+    title: str
+    functions: list
+
+    @property
+    def forwarded(self):
+        return [f for f in self.functions if f.travels]
+
+
+@dataclass
+class Api:
+    families: list
+
+    @property
+    def functions(self):
+        return [f for family in self.families for f in family.functions]
+
+    @property
+    def symbols(self):
+        return sorted(s for f in self.functions for s in f.symbols)
+
+
+def field_name(name):
+    """The Cap'n Proto name of a parameter: camelCase that starts with a small letter."""
+    parts = name.split("_")
+    joined = parts[0] + "".join(p[:1].upper() + p[1:] for p in parts[1:])
+    joined = joined[:1].lower() + joined[1:]
+    return joined + "Value" if joined in ("result", "deferred") else joined
+
+
+def accessor(name):
+    camel = field_name(name)
+    return camel[:1].upper() + camel[1:]
+
+
+def parse_param(text, where):
+    name, _, rest = text.partition(":")
+    name, rest = name.strip(), rest.strip()
+    param = Param(name=name, text=rest)
+    words = rest.split(" ")
+    while len(words) > 1 and words[0] in PREFIXES:
+        word = words.pop(0)
+        if word == "opt":
+            param.opt = True
+        elif word == "nonconst":
+            param.nonconst = True
+        else:
+            param.direction = word
+    kind = " ".join(words)
+    counted = re.fullmatch(r"(.*)\[([^\]]*)\]", kind)
+    if counted:
+        kind, param.count = counted.group(1), counted.group(2)
+    head, _, tail = kind.partition(":")
+    if head == "array" and tail:
+        param.kind, param.item = "list", parse_param("item:" + tail, where)
+        if not param.count:
+            raise DescriptionError(f"{where}: {name}: an array needs a count")
+    elif head in ("enum", "value", "struct", "byval"):
+        param.kind, param.type = head, tail
+    elif head == "host":
+        param.kind, param.type = "host", tail or "void*"
+    elif head in SCALARS or head in HANDLES or head in ("bytes", "by_attribute", "string"):
+        param.kind = head
+    else:
+        raise DescriptionError(f"{where}: {name}: unknown kind '{kind}'")
+    return param
+
+
+FUNCTION_KEYS = {
+    "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
+}
+
+
+def parse_function(name, table, family):
+    where = f"{family}.toml: {name}"
+    unknown = set(table) - FUNCTION_KEYS
+    if unknown:
+        raise DescriptionError(f"{where}: unknown keys {sorted(unknown)}")
+    function = Function(
+        name=name,
+        family=family,
+        params=[parse_param(text, where) for text in table["params"]],
+        ordinal=table.get("ordinal"),
+        cls=table.get("class", "local"),
+        needs=table.get("needs", "context"),
+        client=table.get("client", "generated"),
+        server=table.get("server", "generated"),
+        unsupported=table.get("unsupported", ""),
+        same_as=table.get("same_as", ""),
+        via=table.get("via", ""),
+        null_stream=table.get("null_stream", False),
+        variants=table.get("variants", []),
+    )
+    check_function(function, table, where)
+    return function
+
+
+def check_function(function, table, where):
+    def demand(condition, what):
+        if not condition:
+            raise DescriptionError(f"{where}: {what}")
+
+    demand(sum(key in table for key in ("class", "unsupported", "same_as", "via")) == 1, "exactly one of class, unsupported, same_as, via")
+    demand(function.cls in CLASSES, "class")
+    demand(function.needs in NEEDS, "needs")
+    demand(function.client in ("generated", "hand"), "client")
+    demand(function.server in ("generated", "hand", "none"), "server")
+    demand(set(function.variants) <= {"ptsz", "ptds"}, "variants")
+    if "class" in table and function.server != "none":
+        demand(function.travels, "what travels needs an ordinal")
+        demand(function.cls != "local", "what travels is not local")
+        demand(FIRST_ORDINAL <= function.ordinal < ORDINAL_MAX, "ordinal out of range")
+        demand(function.needs != "nothing", "what travels needs a session")
+        demand(function.cls == "called" or not function.has_results, "a posted call has no results")
+    else:
+        demand(not function.travels, "an ordinal is for what travels")
+    if "class" in table and function.server == "none":
+        demand(function.is_hand, "what is never sent is written by hand on the client")
+    names = {p.name for p in function.params}
+    for p in function.params:
+        demand(set(p.count_names) <= names, f"{p.name}: count over unknown parameter")
+        if function.travels and p.kind == "list" and p.item.is_handle:
+            demand(p.direction in ("in", "given"), f"{p.name}: an array of handles is in or given")
+
+
+def read_api(folder):
+    families = []
+    for path in sorted(Path(folder).glob("*.toml")):
+        text = path.read_text()
+        title = text.splitlines()[0].lstrip("# ").strip()
+        tables = tomllib.loads(text)
+        functions = [parse_function(name, table, path.stem) for name, table in tables.items()]
+        families.append(Family(path.stem, title, functions))
+    api = Api(families)
+    check_api(api)
+    return api
+
+
+def check_api(api):
+    by_name, ordinals = {}, {}
+    for function in api.functions:
+        if function.name in by_name:
+            raise DescriptionError(f"{function.name} is described twice")
+        by_name[function.name] = function
+        if function.travels:
+            if function.ordinal in ordinals:
+                raise DescriptionError(f"{function.name}: ordinal {function.ordinal} belongs to {ordinals[function.ordinal]}")
+            ordinals[function.ordinal] = function.name
+    for function in api.functions:
+        other = function.same_as or function.via
+        if not other:
+            continue
+        target = by_name.get(other)
+        if target is None or target.unsupported or target.same_as:
+            raise DescriptionError(f"{function.name}: stands for {other}, which is not there")
+        expected = [p.c_type for p in target.params]
+        if function.via:
+            if not target.travels or target.is_hand or expected[-1] != "CUstream":
+                raise DescriptionError(f"{function.name}: via needs a generated function with a stream at its end")
+            expected = expected[:-1]
+        if [p.c_type for p in function.params] != expected:
+            raise DescriptionError(f"{function.name}: other parameters than {other}")
+        function.target = target
