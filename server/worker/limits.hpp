@@ -11,7 +11,8 @@ inline constexpr uint32_t kWaitPollUs = 40;      // a synchronisation is polled 
 inline constexpr uint32_t kSocketSpinUs = 80;    // the executor looks at its socket for so long after the last frame, then sleeps in poll()
 inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
 inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls
-inline constexpr size_t kWatchedMax = 64 * 1024; // events and streams watched at once
+inline constexpr size_t kWatchedMax = 64 * 1024; // events watched at once
+inline constexpr uint32_t kWatchSpinUs = 30;     // polled without sleeping after something new is watched
 inline constexpr uint32_t kWatchSleepMinUs = 20;
 inline constexpr uint32_t kWatchSleepMaxUs = 500;
 

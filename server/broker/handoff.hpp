@@ -1,0 +1,67 @@
+// What a broker and a worker process say to each other, over a Unix socket pair of kind SOCK_SEQPACKET. Both are of one build.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <unistd.h>
+
+namespace gpuwire::server {
+
+// The descriptor on which a worker finds its end of the pair.
+inline constexpr int kHandoffDescriptor = 3;
+inline constexpr size_t kHandoffTextBytesMax = 4096;  // longer text is cut
+
+enum class HandoffKind : uint32_t {
+  ready = 1,    // worker: the driver is initialised; number: how many devices; text: device_summary()
+  failed = 2,   // worker: it cannot be, text says why; the process ends
+  session = 3,  // broker: a client's socket (attached), whose preface has been read; id; text: the peer's address
+  begun = 4,    // worker: the handshake is done; text: who the client is
+  ended = 5,    // worker: the session is over; number: EndCause; text: why. The process ends
+  stop = 6,     // broker: end the session now; text: why
+};
+
+// A descriptor with one owner.
+class OwnedDescriptor {
+ public:
+  OwnedDescriptor() = default;
+  explicit OwnedDescriptor(int descriptor) : descriptor_(descriptor) {}
+  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
+    reset(std::exchange(other.descriptor_, -1));
+    return *this;
+  }
+  ~OwnedDescriptor() { reset(); }
+
+  int get() const { return descriptor_; }
+  int release() { return std::exchange(descriptor_, -1); }
+  void reset(int descriptor = -1) {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = descriptor;
+  }
+  explicit operator bool() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+struct Handoff {
+  HandoffKind kind = HandoffKind::failed;
+  uint32_t number = 0;
+  std::array<uint8_t, 16> id{};
+  std::string text;
+  OwnedDescriptor socket;
+};
+
+// Both ends close on exec. False: errno says why.
+bool open_handoff(OwnedDescriptor& broker, OwnedDescriptor& worker);
+// Sends without waiting; false: the other end is gone, or has not read for long (the pair's buffer is full).
+bool send_handoff(int descriptor, const Handoff& handoff);
+
+enum class HandoffReceived : uint8_t { message, none_yet, closed };
+// `wait`: blocks until there is a message or the end. A message that is not ours counts as closed.
+HandoffReceived receive_handoff(int descriptor, bool wait, Handoff& handoff);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,59 @@
+// The driver that a worker replays on, opened by name at run time.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+
+#include <tl/expected.hpp>
+
+namespace gpuwire::server {
+
+struct DriverTable;
+
+enum class DeviceChoice : uint8_t { automatic, cuda, software };
+
+struct DriverOptions {
+  DeviceChoice device = DeviceChoice::automatic;
+  std::string software_library;  // path of the software device's library
+  unsigned software_devices = 1;
+};
+
+// An opened, initialised driver with at least one device, and the primary context of device 0 retained, so that a session finds it warm.
+// Lives as long as the process: a driver library is never closed.
+class DriverLibrary {
+ public:
+  // The error is one line that names the library, the call and the driver's answer.
+  static tl::expected<DriverLibrary, std::string> open(const DriverOptions& options);
+
+  DriverLibrary(DriverLibrary&&) noexcept;
+  ~DriverLibrary();
+
+  const DriverTable& table() const { return *table_; }
+  bool software() const { return software_; }
+  int version() const { return version_; }
+  int device_count() const { return device_count_; }
+  // "NVIDIA 580.159.04" or "software device".
+  const std::string& name() const { return name_; }
+  CUcontext primary() const { return primary_; }
+  // A symbol of the library that is not in cuda.h; null: it has none.
+  void* symbol(const char* name) const;
+
+ private:
+  DriverLibrary();
+  static tl::expected<DriverLibrary, std::string> open_one(const std::string& library, bool software);
+
+  void* handle_ = nullptr;
+  std::unique_ptr<DriverTable> table_;
+  bool software_ = false;
+  int version_ = 0;
+  int device_count_ = 0;
+  std::string name_;
+  CUcontext primary_ = nullptr;
+};
+
+// "CUDA_ERROR_NO_DEVICE (100)", by the driver's own table of names.
+std::string describe_result(const DriverTable& driver, CUresult result);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,118 @@
+#include "server/worker/frame_source.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "server/worker/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+FrameSource::Filled FrameSource::fill(int deadline_ms) {
+  std::span<std::byte> room = decoder_.space();
+  room = room.first(std::min(room.size(), kReadBytes));
+  Clock::time_point started{};
+  for (;;) {
+    ssize_t got = ::recv(socket_, room.data(), room.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      decoder_.filled(size_t(got));
+      buffered_ += uint64_t(got);
+      return Filled::some;
+    }
+    if (got == 0) return Filled::ended;
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return Filled::ended;
+    Clock::time_point now = Clock::now();
+    if (started == Clock::time_point{}) started = now;
+    if (now - started < std::chrono::microseconds(spin_us_)) {
+      relax();
+      continue;
+    }
+    int wait_ms = -1;
+    if (deadline_ms >= 0) {
+      auto spent_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
+      if (spent_ms >= deadline_ms) return Filled::late;
+      wait_ms = int(deadline_ms - spent_ms);
+    }
+    if (!wait_readable(wait_ms)) return Filled::ended;
+  }
+}
+
+bool FrameSource::wait_readable(int timeout_ms) {
+  pollfd ready[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};
+  ::poll(ready, 2, timeout_ms);
+  return ready[1].revents == 0;
+}
+
+FrameSource::Next FrameSource::next(int deadline_ms) {
+  if (decoder_.bulk_left() != 0 && !discard_bulk()) return Next::ended;
+  for (;;) {
+    switch (decoder_.next()) {
+      case wire::FrameDecoder::Next::frame:
+        buffered_ -= sizeof(wire::FrameHeader) + uint64_t(header().message_words) * sizeof(capnp::word);
+        return Next::frame;
+      case wire::FrameDecoder::Next::fault: return Next::fault;
+      case wire::FrameDecoder::Next::need_more: break;
+    }
+    switch (fill(deadline_ms)) {
+      case Filled::some: break;
+      case Filled::ended: return Next::ended;
+      case Filled::late: return Next::late;
+    }
+  }
+}
+
+bool FrameSource::input_pending() const {
+  if (buffered_ > decoder_.bulk_left()) return true;
+  if (buffered_ != 0) return false;  // still within this frame's bulk
+  std::byte probe;
+  ssize_t got = ::recv(socket_, &probe, 1, MSG_DONTWAIT | MSG_PEEK);
+  return got >= 0 || (errno != EAGAIN && errno != EINTR);  // the end of the connection is news too
+}
+
+bool FrameSource::read(std::span<std::byte> out) {
+  if (out.size() > decoder_.bulk_left()) return false;
+  std::span<const std::byte> here = decoder_.buffered_bulk();
+  here = here.first(std::min(out.size(), here.size()));
+  if (!here.empty()) std::memcpy(out.data(), here.data(), here.size());
+  decoder_.take_bulk(here.size());
+  buffered_ -= here.size();
+  out = out.subspan(here.size());
+  while (!out.empty()) {
+    ssize_t got = ::recv(socket_, out.data(), out.size(), MSG_WAITALL);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) {
+      if (!wait_readable(-1)) return false;
+      continue;
+    }
+    if (got <= 0) return false;
+    decoder_.bulk_read_elsewhere(size_t(got));
+    out = out.subspan(size_t(got));
+  }
+  return true;
+}
+
+bool FrameSource::discard_bulk() {
+  std::byte scratch[16 << 10];
+  while (uint64_t left = decoder_.bulk_left()) {
+    if (!read({scratch, size_t(std::min<uint64_t>(left, sizeof scratch))})) return false;
+  }
+  return true;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,47 @@
+// What the driver prints into this process: device printf on descriptor 1, device asserts on 2. It belongs to the client's program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+
+namespace gpuwire::server {
+
+// Puts pipes in place of descriptors 1 and 2 of the process and forwards what comes out of them. One at a time.
+class OutputCapture {
+ public:
+  // Called with at most kOutputPieceBytes, in order, on whichever thread found the text, under the capture's lock.
+  using Sink = std::function<void(uint8_t descriptor, std::span<const std::byte> text)>;
+
+  OutputCapture() = default;
+  ~OutputCapture();
+  OutputCapture(const OutputCapture&) = delete;
+  OutputCapture& operator=(const OutputCapture&) = delete;
+
+  // False: the pipes could not be had; nothing is then changed.
+  bool start(Sink sink);
+  // When it returns, everything printed by calls that had returned before has been given to the sink. Any thread.
+  void drain();
+  // Drains and puts the original descriptors back.
+  void stop();
+
+ private:
+  struct Pipe {
+    int read_end = -1;
+    int original = -1;  // what the descriptor was before
+  };
+  bool open_pipe(Pipe& pipe, int descriptor);
+  void read_all(const Pipe& pipe, uint8_t descriptor);  // under mutex_
+  void forward();
+
+  std::mutex mutex_;
+  Sink sink_;
+  Pipe pipes_[2];  // of descriptors 1 and 2
+  int stop_event_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server

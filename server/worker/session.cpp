@@ -1,0 +1,291 @@
+#include "server/worker/session.hpp"
+
+#include <chrono>
+#include <exception>
+
+#include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "protocol/wire/limits.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "protocol/wire/preface.hpp"
+#include "schema/handshake.capnp.h"
+#include "schema/session.capnp.h"
+#include "server/driver_table.hpp"
+#include "server/replay/reply.hpp"
+#include "server/worker/limits.hpp"
+#include "server/worker/sticky.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kLoggedNameBytesMax = 256;
+
+std::string logged(capnp::Text::Reader text) {
+  std::string out(text.begin(), std::min<size_t>(text.size(), kLoggedNameBytesMax));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEventQuery, driver.cuCtxSetCurrent}; }
+
+uint32_t if_cores(const SessionParts& parts, uint32_t spin_us) { return parts.cores >= kSpinCoresMin ? spin_us : 0; }
+
+}  // namespace
+
+CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls) {
+  CallTable table{};
+  for (size_t i = 0; i < session_calls.size() && i < wire::kFirstDriverOrdinal; ++i) {
+    if (session_calls[i].function) table[i] = &session_calls[i];
+  }
+  for (size_t i = 0; i < driver_calls.size() && i + wire::kFirstDriverOrdinal < table.size(); ++i) {
+    if (driver_calls[i].function) table[i + wire::kFirstDriverOrdinal] = &driver_calls[i];
+  }
+  return table;
+}
+
+Session::Session(SessionParts parts)
+    : parts_(std::move(parts)),
+      wake_(::eventfd(0, EFD_CLOEXEC)),
+      source_(parts_.socket, wake_.get(), if_cores(parts_, kSocketSpinUs)),
+      outbox_(parts_.socket),
+      watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
+      waiters_([this] { enter_thread(); }),
+      poll_us_(if_cores(parts_, kWaitPollUs)) {}
+
+Session::~Session() { release(); }
+
+void Session::enter_thread() noexcept {
+  if (!parts_.driver->cuThreadExchangeStreamCaptureMode) return;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  parts_.driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+// --- the beginning -----------------------------------------------------------------------------------------------------------------------
+
+std::optional<SessionEnd> Session::begin() {
+  wire::PrefaceBytes preface = wire::encode(wire::own_preface());
+  if (!outbox_.raw(preface)) return SessionEnd{EndCause::cut, "the connection was cut before the handshake"};
+  if (auto end = read_hello()) {
+    tell_ending(*end);
+    return end;
+  }
+  auto welcome = parts_.welcome->getRoot<schema::Welcome>();
+  auto id = welcome.getSessionId();
+  std::copy_n(parts_.id.begin(), std::min(parts_.id.size(), id.size()), id.begin());
+  outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
+  enter_thread();
+  start_capture();
+  state_ = std::make_unique<SessionState>(*this, parts_.settings);
+  return std::nullopt;
+}
+
+std::optional<SessionEnd> Session::read_hello() {
+  switch (source_.next(int(wire::kHandshakeTimeoutMs))) {
+    case FrameSource::Next::frame: break;
+    case FrameSource::Next::ended: return connection_ended();
+    case FrameSource::Next::fault: return SessionEnd{EndCause::fault, source_.fault()};
+    case FrameSource::Next::late: return SessionEnd{EndCause::fault, fmt::format("no Hello within {} ms", wire::kHandshakeTimeoutMs)};
+  }
+  const wire::FrameHeader& header = source_.header();
+  if (wire::FrameKind(header.kind) != wire::FrameKind::control || header.ordinal != uint32_t(wire::ControlOrdinal::hello))
+    return SessionEnd{EndCause::fault, fmt::format("the first frame is no Hello (kind {}, ordinal {})", header.kind, header.ordinal)};
+  auto wrong = wire::read_guarded([&] {
+    wire::SegmentReader message(source_.message());
+    auto hello = message.getRoot<schema::Hello>();
+    client_ = {logged(hello.getRelease()), logged(hello.getProgram()), logged(hello.getHost()), hello.getProcessId()};
+  });
+  if (wrong) return SessionEnd{EndCause::fault, "Hello: " + *wrong};
+  return std::nullopt;
+}
+
+void Session::start_capture() {
+  capture_.start([this](uint8_t descriptor, std::span<const std::byte> text) {
+    SmallMessage<> message;
+    message.root<schema::Output>().setDescriptor(descriptor);
+    outbox_.notice(wire::NoticeOrdinal::output, *message, text);
+  });
+}
+
+// --- the executor ---------------------------------------------------------------------------------------------------------------------------
+
+SessionEnd Session::run() {
+  std::optional<SessionEnd> end;
+  try {
+    while (!end) end = execute();
+  } catch (const std::exception& error) {
+    end = SessionEnd{EndCause::internal, error.what()};
+  }
+  tell_ending(*end);
+  return *end;
+}
+
+std::optional<SessionEnd> Session::execute() {
+  if (stopping_.load(std::memory_order_relaxed)) [[unlikely]] return stopped();
+  switch (source_.next()) {
+    case FrameSource::Next::frame: break;
+    case FrameSource::Next::ended: return connection_ended();
+    case FrameSource::Next::fault: return SessionEnd{EndCause::fault, source_.fault()};
+    case FrameSource::Next::late: return std::nullopt;
+  }
+  const wire::FrameHeader& header = source_.header();
+  switch (wire::FrameKind(header.kind)) {
+    case wire::FrameKind::posted:
+    case wire::FrameKind::called: return execute_call();
+    case wire::FrameKind::acknowledge: return std::nullopt;  // nothing is kept for resuming yet
+    case wire::FrameKind::control:
+      if (header.ordinal == uint32_t(wire::ControlOrdinal::goodbye)) return SessionEnd{EndCause::finished, "goodbye"};
+      break;
+    default: break;
+  }
+  return SessionEnd{EndCause::fault, fmt::format("a frame of kind {} and ordinal {} within a session", header.kind, header.ordinal)};
+}
+
+std::optional<SessionEnd> Session::execute_call() {
+  const wire::FrameHeader& header = source_.header();
+  auto fault = [](std::string reason) { return SessionEnd{EndCause::fault, std::move(reason)}; };
+  if (header.sequence != executed_ + 1) return fault(fmt::format("frame {} follows frame {}", header.sequence, executed_));
+  const ReplayEntry* entry = header.ordinal < parts_.calls->size() ? (*parts_.calls)[header.ordinal] : nullptr;
+  if (!entry) return fault(fmt::format("unknown call ordinal {} in frame {}", header.ordinal, header.sequence));
+  if (wire::FrameKind(header.kind) == wire::FrameKind::posted && !entry->posted)
+    return fault(fmt::format("{} may not be posted (frame {})", entry->name, header.sequence));
+
+  std::string wrong;
+  try {
+    wire::SegmentReader message(source_.message());
+    Call call{header, message, source_};
+    dispatch(*entry, call);
+  } catch (const ProtocolFault& found) {
+    wrong = found.reason;
+  } catch (const std::exception&) {  // kj::Exception reaches here as one
+    wrong = wire::describe_exception(std::current_exception());
+  } catch (const kj::Exception&) {
+    wrong = wire::describe_exception(std::current_exception());
+  }
+  if (!wrong.empty()) {
+    if (auto end = stopped()) return end;
+    return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
+  }
+  executed_ = header.sequence;
+  bytes_since_acknowledged_ += sizeof(wire::FrameHeader) + uint64_t(header.message_words) * sizeof(capnp::word) + header.bulk_bytes;
+  acknowledge_if_due();
+  return std::nullopt;
+}
+
+void Session::dispatch(const ReplayEntry& entry, Call& call) {
+  bool called = wire::FrameKind(call.header.kind) == wire::FrameKind::called;
+  if (CUresult error = state_->enter(call.header, context_)) {
+    finish(*this, call, error);
+    return;
+  }
+  entry.function(*this, call);
+  // A call with nothing to say but that it was done leaves the reply to its caller.
+  if (called && !call.answered && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
+}
+
+void Session::acknowledge_if_due() {
+  if (executed_ - acknowledged_ < wire::kAcknowledgeMessages && bytes_since_acknowledged_ < wire::kAcknowledgeBytes) return;
+  outbox_.acknowledge(executed_);
+  acknowledged_ = executed_;
+  bytes_since_acknowledged_ = 0;
+}
+
+// --- waiting -----------------------------------------------------------------------------------------------------------------------------------
+
+bool Session::poll_or_defer(Call& call, DeviceWait wait) {
+  call.answered = true;
+  if (wait.query) {
+    Clock::time_point until = Clock::now() + std::chrono::microseconds(poll_us_);
+    do {
+      CUresult result = wait.query();
+      if (result != CUDA_ERROR_NOT_READY) {
+        wait.finish(result);
+        return true;
+      }
+    } while (!source_.input_pending() && Clock::now() < until);
+  }
+  wait_elsewhere([wait = std::move(wait)] { wait.finish(wait.wait()); });
+  return false;
+}
+
+void Session::wait_elsewhere(std::function<void()> work) {
+  waiters_.run([this, context = context_, work = std::move(work)] {
+    try {
+      if (context) parts_.driver->cuCtxSetCurrent(context);
+      work();
+    } catch (const std::exception& error) {
+      stop(EndCause::internal, error.what());
+    } catch (...) {
+      stop(EndCause::internal, "unknown exception");
+    }
+  });
+}
+
+void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
+  int none = CUDA_SUCCESS;
+  deferred_.compare_exchange_strong(none, int(result), std::memory_order_relaxed);
+  capnp::MallocMessageBuilder builder(uint(16 + message.size() / sizeof(capnp::word)));
+  auto notice = builder.initRoot<schema::DeferredError>();
+  notice.setResult(result);
+  notice.setSequence(header.sequence);
+  notice.setOrdinal(header.ordinal);
+  notice.setContext(header.context);
+  notice.setSticky(is_sticky(result));
+  notice.setMessage(message);
+  outbox_.notice(wire::NoticeOrdinal::deferred_error, builder);
+}
+
+CUresult Session::take_deferred() {
+  if (deferred_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] return CUDA_SUCCESS;
+  return CUresult(deferred_.exchange(CUDA_SUCCESS, std::memory_order_relaxed));
+}
+
+bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && std::exchange(parts_.primary_warm, false); }
+
+// --- the end -----------------------------------------------------------------------------------------------------------------------------------
+
+void Session::stop(EndCause cause, std::string reason) {
+  {
+    std::lock_guard lock(stop_mutex_);
+    if (stop_) return;
+    stop_ = SessionEnd{cause, std::move(reason)};
+  }
+  stopping_.store(true, std::memory_order_relaxed);
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof one);
+}
+
+std::optional<SessionEnd> Session::stopped() {
+  std::lock_guard lock(stop_mutex_);
+  return stop_;
+}
+
+SessionEnd Session::connection_ended() {
+  if (auto end = stopped()) return *end;
+  return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
+}
+
+void Session::tell_ending(const SessionEnd& end) {
+  if (end.cause == EndCause::finished || end.cause == EndCause::cut) return;
+  capnp::MallocMessageBuilder builder(uint(16 + end.reason.size() / sizeof(capnp::word)));
+  auto notice = builder.initRoot<schema::Ending>();
+  notice.setReason(end.reason);
+  notice.setResult(end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN);
+  outbox_.notice(wire::NoticeOrdinal::ending, builder);
+}
+
+bool Session::release() {
+  bool at_rest = !state_ || state_->end();
+  watcher_.stop();
+  waiters_.finish();
+  capture_.stop();
+  state_.reset();
+  return at_rest;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,127 @@
+// One session: the executor that takes a client's frames in order and replays them.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "server/broker/handoff.hpp"
+#include "server/replay/replay.hpp"
+#include "server/replay/session_state.hpp"
+#include "server/worker/frame_source.hpp"
+#include "server/worker/output_capture.hpp"
+#include "server/worker/polling_watcher.hpp"
+#include "server/worker/socket_outbox.hpp"
+#include "server/worker/waiter_pool.hpp"
+
+namespace gpuwire::server {
+
+// By ordinal; null: unknown.
+using CallTable = std::array<const ReplayEntry*, wire::kOrdinalMax>;
+CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls);
+
+// How a session ended.
+enum class EndCause : uint8_t {
+  finished,  // the client said goodbye, or closed between two frames
+  cut,       // the connection went away
+  fault,     // the client sent what cannot be
+  stopped,   // stop() was called
+  internal,  // the server's own failure
+};
+struct SessionEnd {
+  EndCause cause = EndCause::finished;
+  std::string reason;  // one line
+};
+
+// What a session stands on; all of it outlives the session.
+struct SessionParts {
+  int socket = -1;  // connected, blocking
+  const DriverTable* driver = nullptr;
+  const CallTable* calls = nullptr;
+  capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id
+  std::array<uint8_t, 16> id{};
+  bool primary_warm = false;  // see Replay::take_prewarmed_primary
+  unsigned cores = 1;         // how many the process may run on
+  SessionSettings settings;
+};
+
+// Who the client says it is; for logs only.
+struct ClientFacts {
+  std::string release, program, host;
+  uint32_t process_id = 0;
+};
+
+class Session final : public Replay {
+ public:
+  explicit Session(SessionParts parts);
+  ~Session() override;
+
+  // Shakes hands. Not empty: why there is no session; the client has been told.
+  std::optional<SessionEnd> begin();
+  const ClientFacts& client() const { return client_; }
+  // Executes until the end of the session, then tells the client why if it is the server that ends it. On the thread that called begin().
+  SessionEnd run();
+  // Everything the session holds in the driver is given back. False: the device did not come to rest; only the process's end frees it.
+  bool release();
+
+  // Ends the session soon, whatever it is doing except a driver call that does not return. Any thread, any time.
+  void stop(EndCause cause, std::string reason);
+
+  const DriverTable& driver() const override { return *parts_.driver; }
+  HandleTable& handles() override { return handles_; }
+  Outbox& outbox() override { return outbox_; }
+  SessionState& state() override { return *state_; }
+  CompletionWatcher& watcher() override { return watcher_; }
+  void wait_elsewhere(std::function<void()> work) override;
+  CUcontext context() const override { return context_; }
+  void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) override;
+  CUresult take_deferred() override;
+  bool input_waiting() override { return source_.input_pending(); }
+  void drain_output() override { capture_.drain(); }
+  bool poll_or_defer(Call& call, DeviceWait wait) override;
+  bool take_prewarmed_primary(CUdevice device) override;
+
+ private:
+  // Each returns the end when there is one.
+  std::optional<SessionEnd> read_hello();
+  std::optional<SessionEnd> execute();
+  std::optional<SessionEnd> execute_call();
+  void dispatch(const ReplayEntry& entry, Call& call);
+  void acknowledge_if_due();
+  SessionEnd connection_ended();
+  void tell_ending(const SessionEnd& end);
+  void start_capture();
+  void enter_thread() noexcept;
+  std::optional<SessionEnd> stopped();
+
+  SessionParts parts_;
+  OwnedDescriptor wake_;  // an eventfd that stop() makes readable
+  FrameSource source_;
+  SocketOutbox outbox_;
+  OutputCapture capture_;
+  HandleTable handles_;
+  PollingWatcher watcher_;
+  WaiterPool waiters_;
+  std::unique_ptr<SessionState> state_;
+  ClientFacts client_;
+
+  CUcontext context_ = nullptr;
+  const uint32_t poll_us_;
+  uint64_t executed_ = 0;  // sequence of the last frame
+  uint64_t acknowledged_ = 0;
+  uint64_t bytes_since_acknowledged_ = 0;
+
+  // The first failure of a posted call that no reply has told. Written by whoever fails, taken by whoever replies; it publishes nothing else.
+  std::atomic<int> deferred_{CUDA_SUCCESS};
+  std::mutex stop_mutex_;
+  std::optional<SessionEnd> stop_;  // under stop_mutex_; the first one counts
+  std::atomic<bool> stopping_{false};  // set after stop_, looked at before each frame; the reason is read under the mutex, so relaxed is enough
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,148 @@
+// gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a client's socket.
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server/broker/handoff.hpp"
+#include "server/worker/driver_library.hpp"
+#include "server/worker/limits.hpp"
+#include "server/worker/session.hpp"
+#include "server/worker/warden.hpp"
+#include "server/worker/welcome.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+struct WorkerOptions {
+  DriverOptions driver;
+};
+
+// The process runs on behalf of whoever is on the network: it gains no privileges, leaves no core files (they would hold the client's data)
+// and holds no descriptor of the broker's. Until it has a session it dies with the broker, whatever it is doing.
+void confine() {
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  ::close_range(kHandoffDescriptor + 1, ~0u, 0);
+  // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
+  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+}
+
+unsigned usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned(CPU_COUNT(&set)) : 1u;
+}
+
+void tune(int socket) {
+  auto set = [socket](int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, int(kPeerStallMs));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, int(kKeepaliveIdleS));
+  set(IPPROTO_TCP, TCP_KEEPINTVL, int(kKeepaliveIntervalS));
+  set(IPPROTO_TCP, TCP_KEEPCNT, int(kKeepaliveProbes));
+}
+
+// Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it is waiting for.
+void close_gently(int socket) {
+  ::shutdown(socket, SHUT_WR);
+  char discarded[4096];
+  for (uint32_t waited_ms = 0; waited_ms < kEndingNoticeMs;) {
+    ssize_t got = ::recv(socket, discarded, sizeof discarded, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) break;
+    if (got > 0) continue;
+    constexpr uint32_t kStepMs = 20;
+    pollfd ready{socket, POLLIN, 0};
+    ::poll(&ready, 1, int(kStepMs));
+    if (!ready.revents) waited_ms += kStepMs;
+  }
+  ::close(socket);
+}
+
+void tell_broker(HandoffKind kind, uint32_t number, std::string text) {
+  Handoff handoff;
+  handoff.kind = kind;
+  handoff.number = number;
+  handoff.text = std::move(text);
+  send_handoff(kHandoffDescriptor, handoff);  // a broker that has gone needs no telling
+}
+
+std::string describe(const ClientFacts& client) {
+  return fmt::format("{} (process {} on {}, release {})", client.program, client.process_id, client.host, client.release);
+}
+
+[[noreturn]] void serve(Handoff handoff, const DriverLibrary& driver, const CallTable& calls, capnp::MallocMessageBuilder& welcome) {
+  ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
+  int socket = handoff.socket.release();
+  tune(socket);
+  Session session({.socket = socket,
+                   .driver = &driver.table(),
+                   .calls = &calls,
+                   .welcome = &welcome,
+                   .id = handoff.id,
+                   .primary_warm = true,
+                   .cores = usable_cores()});
+  Warden warden(kHandoffDescriptor, socket, [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); });
+  std::optional<SessionEnd> end = session.begin();
+  if (!end) {
+    tell_broker(HandoffKind::begun, 0, describe(session.client()));
+    end = session.run();
+  }
+  warden.begin_grace();
+  tell_broker(HandoffKind::ended, uint32_t(end->cause), end->reason);
+  close_gently(socket);
+  session.release();
+  std::exit(0);  // without unwinding: the warden watches over the driver's own clean-up too
+}
+
+int run(const WorkerOptions& options) {
+  confine();
+  auto driver = DriverLibrary::open(options.driver);
+  if (!driver) {
+    tell_broker(HandoffKind::failed, 0, driver.error());
+    return 1;
+  }
+  CallTable calls = make_call_table(session_replay_table(), generated_replay_table());
+  auto welcome = build_welcome(*driver, calls);
+  tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), device_summary(*driver));
+  Handoff handoff;
+  for (;;) {
+    if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
+    if (handoff.kind == HandoffKind::session && handoff.socket) serve(std::move(handoff), *driver, calls, *welcome);
+  }
+}
+
+std::string default_software_library() {
+  std::error_code error;
+  auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (program.parent_path().parent_path() / "lib/gpuwire_server/libgpuwire_software_cuda.so").string();
+}
+
+}  // namespace
+}  // namespace gpuwire::server
+
+int main(int argc, char** argv) {
+  using namespace gpuwire::server;
+  WorkerOptions options;
+  options.driver.software_library = default_software_library();
+  CLI::App app("The process of one gpuwire session. Started by gpuwire-serve; of no use by itself.", "gpuwire-worker");
+  std::map<std::string, DeviceChoice> devices{{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
+  app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
+  app.add_option("--software-devices", options.driver.software_devices);
+  app.add_option("--software-library", options.driver.software_library);
+  CLI11_PARSE(app, argc, argv);
+  return run(options);
+}
