@@ -30,8 +30,6 @@ struct ContextState {
   std::atomic<bool> alive{false};
   std::atomic<bool> destroyed{false};
   std::atomic<uint32_t> flags{0};
-  std::atomic<int32_t> cache_config{0};
-  std::atomic<int32_t> shared_config{0};
 
   // CUresult of the fault that ended the context's usefulness, 0: none. Never leaves it again but by a reset of a primary context.
   std::atomic<int32_t> sticky{0};
@@ -42,11 +40,13 @@ struct ContextState {
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
   StreamState legacy;                    // the NULL stream; `work` there counts all streams that synchronise with it
-  std::atomic<uint32_t> captures{0};     // captures under way in this context
+  // Captures under way in this context, and those among them that began in a stream which synchronises with the NULL stream.
+  std::atomic<uint32_t> captures{0};
+  std::atomic<uint32_t> blocking_captures{0};
 
   std::mutex mutex;                      // all below; a leaf lock
   uint64_t limits[kContextLimits] = {};  // ~0: not asked, or the query failed
-  uint32_t retain_count = 0;             // primary only
+  uint32_t usage = 0;                    // primary: retains; others: cuCtxAttach
 };
 
 inline CUcontext as_cuda(const ContextState* context) { return context ? reinterpret_cast<CUcontext>(context->handle) : nullptr; }
@@ -81,6 +81,12 @@ inline CUresult context_health(const ContextState& context) noexcept {
 }
 
 bool is_sticky(CUresult result) noexcept;
+
+// enter(Needs::context) for a given context instead of the current one.
+Caller enter_context(ContextState& context) noexcept;
+
+// The context is about to end at the server, or has just ended: runs what libraries hung onto it, then forgets all that belonged to it.
+void end_context(ContextState& context) noexcept;
 
 // Everything that belonged to a context is gone at the server. The owners of these tables (memory.cpp, module.cpp and so on) forget what
 // they keep for it; called after the context has been marked dead, without locks held.

@@ -58,10 +58,10 @@ class HandleTable {
 
   struct Kind {
     // Chunks are published with release and never taken back; partner: live_slot().
-    std::atomic<Slot*> chunks[kChunks];
+    std::atomic<Slot*> chunks[kChunks] = {};
     std::mutex mutex;  // all below; a leaf lock
-    uint32_t next_fresh;  // slots handed out so far; 0 is never one, so that no handle's low 32 bits are zero
-    uint32_t free_first, free_last, free_count;
+    uint32_t next_fresh = 0;  // slots handed out so far; 0 is never one, so that no handle's low 32 bits are zero
+    uint32_t free_first = 0, free_last = 0, free_count = 0;
   };
 
   const Slot* live_slot(wire::HandleKind kind, uint64_t handle) const noexcept {
@@ -75,7 +75,7 @@ class HandleTable {
   }
   Slot* slot_at(Kind& kind, uint32_t index) noexcept;
 
-  Kind kinds_[wire::kHandleKinds];
+  Kind kinds_[wire::kHandleKinds] = {};
 };
 
 // The process's one table; in zero-initialised storage, usable at any time.

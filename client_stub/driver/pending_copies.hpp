@@ -1,6 +1,7 @@
 // Asynchronous copies to host memory whose bytes are still on their way: where the data of each CopyData notice go.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,6 +32,10 @@ class PendingCopies {
   // The piece has been stored; `last`: the copy is over.
   void stored(uint64_t sequence, bool last) noexcept;
 
+  // Is a copy into any of these bytes still under way? Costs one atomic load when there is none at all. Pitched ones count as touching
+  // everything.
+  bool touches(const void* data, size_t bytes) const noexcept;
+
   // The session has ended.
   void clear() noexcept;
 
@@ -39,8 +44,11 @@ class PendingCopies {
     CopyDestination destination;
     std::function<void(size_t offset, std::span<const std::byte> piece)> shifted;  // scatter from the offset of the piece being read
   };
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Copy> copies_;
+  // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write, and of other
+  // threads' copies it can only know by synchronising with them.
+  std::atomic<size_t> count_{0};
 };
 
 PendingCopies& pending_copies() noexcept;

@@ -11,10 +11,9 @@
 namespace gpuwire::client {
 
 struct ContextState;
-struct CaptureState;
 
-// Raises `value` to at least `to`. Relaxed: sequences carry no other data with them, and what a completed frame wrote for the program
-// (the bytes of a copy) is published by the session's own lock between reader and waiter.
+// Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; whoever sees that a copy
+// is done also sees the bytes that the reading thread stored before.
 inline void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
   uint64_t seen = value.load(std::memory_order_relaxed);
   while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release, std::memory_order_relaxed)) {
@@ -32,7 +31,7 @@ struct StreamState {
   std::atomic<uint64_t> done{0};
   std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
   std::atomic<int32_t> failed{0};    // what a completion notice said went wrong, until reported
-  std::atomic<CaptureState*> capture{nullptr};
+  std::atomic<uint64_t> capture{0};  // id of the capture it takes part in, capture.hpp; 0: none
 };
 
 // Type-stable, as streams.
@@ -45,16 +44,19 @@ struct EventState {
   std::atomic<uint64_t> done{0};     // newest record known to be done
   std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
   std::atomic<int32_t> failed{0};
-  std::atomic<CaptureState*> capture{nullptr};  // recorded in a capturing stream: the capture
+  std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
 };
 
 // The state behind a wire stream handle (0 and 1: the context's NULL stream). Null: not known.
 StreamState* find_stream(const ContextState* context, uint64_t wire_stream) noexcept;
 EventState* find_event(CUevent event) noexcept;
 
-// Handles with state attached; 0: too many.
-uint64_t create_stream_handle(ContextState* context, uint32_t flags, int32_t priority) noexcept;
-uint64_t create_event_handle(ContextState* context, uint32_t flags) noexcept;
+// Handles with state attached; 0: too many. Flags and priority are set by the creator before it hands the handle out.
+uint64_t create_stream_handle(ContextState* context) noexcept;
+uint64_t create_event_handle(ContextState* context) noexcept;
+// End a handle and recycle its state. False: was not known.
+bool forget_stream_handle(uint64_t handle) noexcept;
+bool forget_event_handle(uint64_t handle) noexcept;
 
 // Everything that was sent to the context up to `sequence` is done (a context was synchronised).
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;
@@ -63,5 +65,7 @@ void note_stream_done(StreamState& stream, uint64_t sequence) noexcept;
 // Is there nothing on the stream, or in the context, that is not known to be done?
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;
+// Is the newest record of the event known to be done (or was there none)?
+bool event_done(const EventState& event) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,0 +1,53 @@
+// Functions of the program that run when a stream gets to them: cuLaunchHostFunc, cuStreamAddCallback.
+#pragma once
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+namespace gpuwire::client {
+
+struct HostCallback {
+  CUhostFn host_function = nullptr;           // cuLaunchHostFunc
+  CUstreamCallback stream_callback = nullptr; // cuStreamAddCallback
+  CUstream stream = nullptr;
+  void* user_data = nullptr;
+  bool repeats = false;                       // part of a captured graph: runs with every launch of it, so it is kept
+};
+
+// Any thread; one leaf lock, not held while a function of the program runs.
+class HostCallbacks {
+ public:
+  // A number to send with host_function; the thread that will run it starts with the first one. 0: no memory, no thread.
+  uint64_t add(const HostCallback& callback) noexcept;
+  // It was not sent after all.
+  void remove(uint64_t number) noexcept;
+  // The stream got there. False: no such number. Runs on our thread, in the order of these calls.
+  bool reached(uint64_t number, CUresult status) noexcept;
+
+ private:
+  struct Due {
+    uint64_t number;
+    CUresult status;
+  };
+  void run() noexcept;
+
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::unordered_map<uint64_t, HostCallback> callbacks_;
+  std::deque<Due> due_;  // at most one for each stream at a time: the server's stream waits until the function has returned
+  uint64_t next_ = 1;
+  std::thread thread_;   // lives until the process ends
+};
+
+HostCallbacks& host_callbacks() noexcept;
+
+// Is this thread running one? Such a function must not wait for the device (CUDA_ERROR_NOT_PERMITTED).
+bool in_host_callback() noexcept;
+
+}  // namespace gpuwire::client

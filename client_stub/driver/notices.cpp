@@ -1,0 +1,130 @@
+#include "client_stub/driver/notices.hpp"
+
+#include <cerrno>
+#include <unistd.h>
+
+#include "client_stub/driver/error_text.hpp"
+#include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/pending_copies.hpp"
+#include "client_stub/driver/process.hpp"
+#include "client_stub/driver/say.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr size_t kOutputBytesMax = 4u << 20;  // of one notice; the server sends its printf buffer in pieces far smaller
+
+void keep_first(std::atomic<int32_t>& place, int32_t value) noexcept {
+  int32_t none = 0;
+  place.compare_exchange_strong(none, value, std::memory_order_relaxed);
+}
+
+// A frame's context field, back to the context: handles of contexts are never reused, so their generation is 1 and fits.
+ContextState* context_of_frame(uint32_t wire_context) noexcept {
+  constexpr uint32_t kIndexMask = (1u << wire::kHandleIndexBits) - 1;
+  uint64_t handle = wire::make_handle(wire::HandleKind::context, wire_context & kIndexMask, uint16_t(wire_context >> wire::kHandleIndexBits));
+  return handles().find<ContextState>(wire::HandleKind::context, handle);
+}
+
+void completion(const schema::Completion::Reader& done) noexcept {
+  if (uint64_t event = done.getEvent()) {
+    EventState* state = handles().find<EventState>(wire::HandleKind::event, event);
+    if (!state) return;
+    if (done.getResult()) keep_first(state->failed, done.getResult());
+    raise(state->done, done.getRecord());
+    return;
+  }
+  // Watches of a context's NULL stream carry the frame's context only in the frame; the sequence finds them.
+  uint64_t stream = done.getStream();
+  uint64_t sequence = done.getSequence();
+  auto told = [&](StreamState& state) {
+    if (done.getResult()) keep_first(state.failed, done.getResult());
+    raise(state.done, sequence);
+  };
+  if (stream > wire::kStreamLegacy) {
+    if (auto* state = handles().find<StreamState>(wire::HandleKind::stream, stream)) told(*state);
+    return;
+  }
+  handles().for_each(wire::HandleKind::context, [&](uint64_t, void* object) {
+    auto* context = static_cast<ContextState*>(object);
+    if (context && context->legacy.watched.load(std::memory_order_acquire) == sequence) told(context->legacy);
+  });
+}
+
+void deferred_error(const schema::DeferredError::Reader& error) noexcept {
+  int32_t result = error.getResult();
+  auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(CUresult(result)) ? context.sticky : context.deferred, result); };
+  if (ContextState* context = error.getContext() ? context_of_frame(error.getContext()) : nullptr) {
+    note(*context);
+  } else {
+    handles().for_each(wire::HandleKind::context, [&](uint64_t, void* object) {
+      auto* state = static_cast<ContextState*>(object);
+      if (state && state->alive.load(std::memory_order_relaxed)) note(*state);
+    });
+  }
+  if (error.getMessage().size() > 0) say({error.getMessage().cStr(), error.getMessage().size()});
+}
+
+void write_all(int descriptor, std::span<const std::byte> text) noexcept {
+  while (!text.empty()) {
+    ssize_t written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // closed or full: natively the text would be lost as well
+    text = text.subspan(size_t(written));
+  }
+}
+
+}  // namespace
+
+void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) {
+  switch (ordinal) {
+    case wire::NoticeOrdinal::completion: return completion(message.getRoot<schema::Completion>());
+    case wire::NoticeOrdinal::deferred_error: return deferred_error(message.getRoot<schema::DeferredError>());
+    case wire::NoticeOrdinal::host_callback: {
+      auto callback = message.getRoot<schema::HostCallback>();
+      host_callbacks().reached(callback.getCallback(), CUresult(callback.getStatus()));
+      return;
+    }
+    case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
+    case wire::NoticeOrdinal::output: return;
+    case wire::NoticeOrdinal::ending: return;     // the session itself ends, and calls ended()
+  }
+}
+
+BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) {
+  if (ordinal == wire::NoticeOrdinal::copy_data) {
+    auto copy = message.getRoot<schema::CopyData>();
+    return pending_copies().sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
+  }
+  if (ordinal == wire::NoticeOrdinal::output && bulk_bytes <= kOutputBytesMax) {
+    text_.resize(bulk_bytes);
+    BulkSink sink;
+    sink.data = text_.data();
+    sink.bytes = bulk_bytes;
+    return sink;
+  }
+  return {};
+}
+
+void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) {
+  if (ordinal == wire::NoticeOrdinal::copy_data) {
+    auto copy = message.getRoot<schema::CopyData>();
+    pending_copies().stored(copy.getSequence(), copy.getLast());
+  } else if (ordinal == wire::NoticeOrdinal::output) {
+    int descriptor = message.getRoot<schema::Output>().getDescriptor() == 2 ? STDERR_FILENO : STDOUT_FILENO;
+    write_all(descriptor, text.empty() ? std::span<const std::byte>(text_) : text);
+    text_.clear();
+  }
+}
+
+void Notices::ended(CUresult result, std::string_view reason) {
+  pending_copies().clear();
+  if (!process() || reason.empty()) return;  // the program is past its exit, or the end is an orderly one
+  std::string line = "the session ended: ";
+  line.append(reason);
+  if (const char* name = error_name(result)) line.append(" (").append(name).append(")");
+  say(line);
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,165 @@
+#include "client_stub/driver/stream.hpp"
+
+#include <algorithm>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/stream_call.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+// Nothing was sent that is not known to be done. What a watch found to have failed is returned once, and noted in the context.
+CUresult finished(const StreamCall& on) noexcept {
+  int32_t failed = on.state->failed.load(std::memory_order_relaxed);
+  if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
+  return leave(on.caller, CUresult(failed));
+}
+
+// Sends one question about the work so far; the answer comes as a notice. The completion of a watch covers all that was sent before it.
+CUresult watch(const StreamCall& on) noexcept {
+  if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  uint64_t sequence = 0;
+  CUresult error = post<schema::WatchStream>(
+      *on.caller.session, uint32_t(wire::SessionOrdinal::watch_stream), on.caller.context, message_words<schema::WatchStream>(),
+      [&](schema::WatchStream::Builder message) {
+        // Before the frame leaves, so that the answer finds it.
+        raise(on.state->watched, sequence);
+        message.setStream(on.wire_stream);
+      },
+      {}, &sequence);
+  if (error == CUDA_SUCCESS) on.caller.session->flush();
+  return error;
+}
+
+}  // namespace
+
+CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!out || (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
+  const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
+  priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
+  CUstream stream = nullptr;
+  CUresult result = priority == 0 ? forward::cuStreamCreate(caller, &stream, flags)
+                                  : forward::cuStreamCreateWithPriority(caller, &stream, flags, priority);
+  if (result) return leave(caller, result);
+  if (StreamState* state = find_stream(caller.state, reinterpret_cast<uint64_t>(stream))) {
+    state->flags = flags;
+    state->priority = priority;
+  }
+  *out = stream;
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) { return hand::cuStreamCreateWithPriority(out, flags, 0); }
+
+// Work that was sent to the stream still runs; only the name goes.
+CUresult hand::cuStreamDestroy_v2(CUstream stream) {
+  if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD)) {
+    return process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
+  }
+  StreamCall on(stream, false);
+  if (on.error) return on.error;
+  return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
+}
+
+CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    if (capture_status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
+      return leave(on.caller, forward::cuStreamQuery(on.caller, on.stream()));
+    }
+  }
+  if (stream_idle(*on.state)) return finished(on);
+  if (CUresult error = watch(on)) return leave(on.caller, error);
+  return CUDA_ERROR_NOT_READY;
+}
+
+CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0 && stream_idle(*on.state)) return finished(on);
+  uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
+  CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
+  if (result == CUDA_SUCCESS) note_stream_done(*on.state, up_to);
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  EventState* state = find_event(event);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if ((flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t capture = state->capture.load(std::memory_order_acquire);
+  bool capturing = capture != 0 || on.state->capture.load(std::memory_order_relaxed) != 0;
+  // Waiting for what is over changes nothing.
+  if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
+  CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
+  if (result == CUDA_SUCCESS) join_capture(*on.state, capture);
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = on.state->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = on.state->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!priority) return CUDA_ERROR_INVALID_VALUE;
+  *priority = on.state->priority;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = on.caller.state->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  *context = as_cuda(on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+// Green contexts are not among what the stub tracks, so no stream is known to belong to one.
+CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+  if (green) *green = nullptr;
+  return hand::cuStreamGetCtx(stream, context, per_thread);
+}
+
+CUresult hand::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
+  StreamCall on(stream, false);
+  if (on.error) return on.error;
+  if (!green) return CUDA_ERROR_INVALID_VALUE;
+  *green = nullptr;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client
