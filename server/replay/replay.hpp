@@ -19,8 +19,6 @@
 
 namespace gpuwire::server {
 
-class CompletionWatcher;  // server/worker/watcher.hpp
-
 struct DriverTable;       // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
 class CompletionWatcher;  // completion.hpp
 class SessionState;       // session_state.hpp
@@ -127,19 +125,9 @@ class Replay {
   // a waiter thread. Sets call.answered. True: finished already.
   virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
 
-  virtual CompletionWatcher& watcher() = 0;
-
-  // Sends what device printf has written so far, so that it reaches the client before the reply to the synchronisation that flushed it.
-  // To be called when a synchronisation has ended and before its reply. Any thread.
-  virtual void drain_output() = 0;
-
   // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts fast). True once, for
   // that device: the reference is the caller's from now on, in place of a cuDevicePrimaryCtxRetain of its own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
-
-  // The call has made another context current on the executor thread, or destroyed one: the next frame makes its own current anew. Contexts are
-  // found in handles() (HandleKind::context) by the low 32 bits of their handle.
-  virtual void context_changed() = 0;
 };
 
 // A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this reason.

@@ -1,0 +1,53 @@
+// Program images on disk, named by their SHA-256, kept across sessions and shared by the worker processes of a host.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <tl/expected.hpp>
+
+#include "server/module_cache/digest.hpp"
+#include "server/module_cache/module_image.hpp"
+
+namespace gpuwire::server {
+
+struct ModuleCacheSettings {
+  std::filesystem::path directory;              // created with mode 0700; must be the user's own and nobody else's to write
+  uint64_t bytes_max = uint64_t{8} << 30;       // of all images together; the least recently used go first
+};
+
+// $XDG_CACHE_HOME/gpuwire, for root without it /var/cache/gpuwire, else ~/.cache/gpuwire, else a folder of the user's below the temporary one.
+std::filesystem::path default_module_cache_directory();
+
+// Any thread and any number of processes on one directory. What a tenant has loaded is told to no other: the cache keeps one copy of the
+// bytes, but a tenant finds only digests whose bytes it has itself sent at some time (a marker file per tenant and digest).
+class ModuleCache {
+ public:
+  // Fails when the directory cannot be made or others may write it.
+  static tl::expected<std::unique_ptr<ModuleCache>, std::string> open(ModuleCacheSettings settings);
+
+  // The image, if this tenant may know of it. Its digest has been checked; a file that has changed is removed and not found.
+  std::shared_ptr<const ModuleImage> find(std::string_view tenant, const Digest& digest);
+  // Keeps an image, whose digest the caller has checked, and lets this tenant find it. False: it could not be written, or is larger than
+  // all the cache may hold.
+  bool insert(std::string_view tenant, const Digest& digest, std::span<const std::byte> bytes);
+
+  // What the images take on disk now.
+  uint64_t bytes() const;
+
+ private:
+  explicit ModuleCache(ModuleCacheSettings settings) : settings_(std::move(settings)) {}
+  std::filesystem::path object(const Digest& digest) const;
+  std::filesystem::path marker(std::string_view tenant, const Digest& digest) const;
+  bool write_object(const Digest& digest, std::span<const std::byte> bytes);
+  void evict();
+  void remove_object(const std::string& name);
+  void remove_stale_temporaries();
+
+  ModuleCacheSettings settings_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,150 @@
+#include "server/replay/callbacks.hpp"
+
+#include "server/driver_table.hpp"
+#include "server/replay/completion.hpp"
+#include "server/replay/contexts.hpp"
+#include "server/replay/copy_back.hpp"
+#include "server/replay/reply.hpp"
+#include "server/replay/session_handlers.hpp"
+#include "server/replay/session_state.hpp"
+
+namespace gpuwire::server {
+
+struct HostCallbacks::Shared {
+  std::mutex mutex;
+  std::condition_variable changed;
+  Replay* replay = nullptr;  // null: the session has ended
+  unsigned sending = 0;      // trampolines that use `replay` without the lock
+  size_t on_streams = 0;
+  // By the client's number: how often the client was asked, less how often it has answered.
+  std::unordered_map<uint64_t, unsigned> asked;
+};
+
+struct HostCallbacks::Trampoline {
+  std::shared_ptr<Shared> shared;
+  uint64_t callback = 0;
+  bool repeats = false;
+  std::shared_ptr<bool> data_left;  // under shared->mutex; null: no copies from the device are before it on any stream
+};
+
+HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>()) { shared_->replay = &replay; }
+
+// A trampoline may not call the driver, so another thread must see to it that the data of earlier copies leave before the notice does.
+std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stream) {
+  Context* context = replay.state().contexts().current();
+  CopyBack& copies = replay.state().copy_back();
+  if (!context || copies.pending() == 0) return nullptr;
+  PooledEvent event = context->events->take();
+  if (!event || drive(replay.driver().cuEventRecord, event.get(), stream) != CUDA_SUCCESS) return nullptr;
+  auto left = std::make_shared<bool>(false);
+  CUevent native = event.get();
+  auto held = std::make_shared<PooledEvent>(std::move(event));
+  bool watched = replay.watcher().watch(context->native, native, [&copies, left, held, shared = shared_](CUresult) {
+    copies.deliver_finished();
+    std::lock_guard lock(shared->mutex);
+    *left = true;
+    shared->changed.notify_all();
+  });
+  return watched ? left : nullptr;
+}
+
+CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind, bool repeats) {
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, repeats, repeats ? nullptr : hold_for_data(replay, stream)});
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
+    if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!repeats) ++shared_->on_streams;
+  }
+  CUresult result = kind == Kind::host_function
+                        ? drive(replay.driver().cuLaunchHostFunc, stream, &run_host_function, static_cast<void*>(trampoline.get()))
+                        : drive(replay.driver().cuStreamAddCallback, stream, &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
+  if (result != CUDA_SUCCESS) {
+    std::lock_guard lock(shared_->mutex);
+    if (!repeats) --shared_->on_streams;
+    return result;
+  }
+  if (repeats) {
+    repeating_.push_back(std::move(trampoline));
+  } else {
+    trampoline.release();
+  }
+  return CUDA_SUCCESS;
+}
+
+HostCallbacks::~HostCallbacks() { end(); }
+
+bool HostCallbacks::done(uint64_t callback) {
+  std::lock_guard lock(shared_->mutex);
+  auto found = shared_->asked.find(callback);
+  if (found == shared_->asked.end()) return false;
+  if (--found->second == 0) shared_->asked.erase(found);
+  shared_->changed.notify_all();
+  return true;
+}
+
+size_t HostCallbacks::outstanding() const {
+  std::lock_guard lock(shared_->mutex);
+  return shared_->on_streams + shared_->asked.size();
+}
+
+void HostCallbacks::end() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->replay = nullptr;
+  shared_->asked.clear();
+  shared_->changed.notify_all();
+  // A send ends at the latest when the connection does.
+  shared_->changed.wait(lock, [&] { return shared_->sending == 0; });
+}
+
+void CUDA_CB HostCallbacks::run_host_function(void* user) { run(*static_cast<Trampoline*>(user), CUDA_SUCCESS); }
+
+void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* user) { run(*static_cast<Trampoline*>(user), status); }
+
+void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
+  std::unique_ptr<Trampoline> once(trampoline.repeats ? nullptr : &trampoline);
+  std::shared_ptr<Shared> shared = trampoline.shared;
+  uint64_t callback = trampoline.callback;
+  std::unique_lock lock(shared->mutex);
+  if (auto left = trampoline.data_left) shared->changed.wait(lock, [&] { return *left || !shared->replay; });
+  if (shared->replay) {
+    // A callback in a graph that is launched twice may be asked for while the client still runs it: each answer lets one go.
+    unsigned ahead = ++shared->asked[callback];
+    ++shared->sending;
+    Replay& replay = *shared->replay;
+    lock.unlock();
+    SmallMessage<> message;
+    auto notice = message.root<schema::HostCallback>();
+    notice.setCallback(callback);
+    notice.setStatus(status);
+    replay.outbox().notice(wire::NoticeOrdinal::host_callback, *message);
+    lock.lock();
+    if (--shared->sending == 0) shared->changed.notify_all();
+    shared->changed.wait(lock, [&] {
+      auto found = shared->asked.find(callback);
+      return !shared->replay || found == shared->asked.end() || found->second < ahead;
+    });
+  }
+  if (once) --shared->on_streams;
+}
+
+void host_function(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::HostFunction>();
+  if (params.getKind() > uint8_t(HostCallbacks::Kind::stream_callback)) throw ProtocolFault{"host_function: unknown kind"};
+  CUstream stream = nullptr;
+  if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (stream != nullptr) drive(replay.driver().cuStreamIsCapturing, stream, &status);
+  finish(replay, call,
+         replay.state().callbacks().enqueue(replay, stream, params.getCallback(), HostCallbacks::Kind(params.getKind()),
+                                            status != CU_STREAM_CAPTURE_STATUS_NONE));
+}
+
+void host_function_done(Replay& replay, Call& call) {
+  if (!replay.state().callbacks().done(call.message.getRoot<schema::HostFunctionDone>().getCallback())) {
+    throw ProtocolFault{"host_function_done: no such callback is running"};
+  }
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+}  // namespace gpuwire::server

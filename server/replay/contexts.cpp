@@ -1,0 +1,174 @@
+#include "server/replay/contexts.hpp"
+
+#include <algorithm>
+
+#include "server/driver_table.hpp"
+#include "server/replay/reply.hpp"
+
+namespace gpuwire::server {
+
+ContextTable::~ContextTable() { end(); }
+
+Context* ContextTable::find(uint32_t number) {
+  auto found = contexts_.find(number);
+  return found == contexts_.end() ? nullptr : found->second.get();
+}
+
+CUresult ContextTable::make_current(uint32_t number) {
+  if (number == current_number_ && (number == 0 || (current_ && current_->native))) return CUDA_SUCCESS;
+  Context* context = nullptr;
+  if (number != 0) {
+    context = find(number);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (CUresult error = activate(*context)) return error;
+  }
+  CUresult result = drive(driver_.cuCtxSetCurrent, context ? context->native : nullptr);
+  if (result != CUDA_SUCCESS) return result;
+  current_ = context;
+  current_number_ = number;
+  handles_.set_context(number);
+  return CUDA_SUCCESS;
+}
+
+CUresult ContextTable::activate(Context& context) {
+  if (context.native) return CUDA_SUCCESS;
+  if (context.error) return context.error;
+  if (context.flags) drive(driver_.cuDevicePrimaryCtxSetFlags_v2, context.device, context.flags);
+  context.error = drive(driver_.cuDevicePrimaryCtxRetain, &context.native, context.device);
+  if (context.error) {
+    context.native = nullptr;
+    return context.error;
+  }
+  // The reference that the worker took ahead is one too many now.
+  if (replay_.take_prewarmed_primary(context.device)) drive(driver_.cuDevicePrimaryCtxRelease_v2, context.device);
+  if (!handles_.insert(wire::HandleKind::context, context.handle, context.native)) {
+    drive(driver_.cuDevicePrimaryCtxRelease_v2, context.device);
+    context.native = nullptr;
+    return context.error = CUDA_ERROR_INVALID_HANDLE;
+  }
+  context.staging = std::make_shared<StagingPool>(driver_);
+  context.events = std::make_shared<EventPool>(driver_);
+  return CUDA_SUCCESS;
+}
+
+CUresult ContextTable::retain_primary(uint64_t handle, CUdevice device, unsigned flags) {
+  uint32_t number = wire_context(handle);
+  if (wire::handle_kind(handle) != wire::HandleKind::context || number == 0) return CUDA_ERROR_INVALID_HANDLE;
+  Context* context = find(number);
+  if (context) {
+    if (context->handle != handle || !context->primary || context->device != device) return CUDA_ERROR_INVALID_HANDLE;
+    context->error = CUDA_SUCCESS;
+    return activate(*context);
+  }
+  if (contexts_.size() >= kContextsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto made = std::make_unique<Context>();
+  made->handle = handle;
+  made->device = device;
+  made->primary = true;
+  made->flags = flags;
+  context = made.get();
+  contexts_[number] = std::move(made);
+  order_.push_back(number);
+  return activate(*context);
+}
+
+bool ContextTable::adopt(uint64_t handle, CUcontext native, CUdevice device) {
+  uint32_t number = wire_context(handle);
+  if (number == 0 || contexts_.size() >= kContextsMax || find(number)) return false;
+  if (!handles_.insert(wire::HandleKind::context, handle, native)) return false;
+  auto made = std::make_unique<Context>();
+  made->handle = handle;
+  made->device = device;
+  made->native = native;
+  made->staging = std::make_shared<StagingPool>(driver_);
+  made->events = std::make_shared<EventPool>(driver_);
+  contexts_[number] = std::move(made);
+  order_.push_back(number);
+  return true;
+}
+
+void ContextTable::drain(Context& context) {
+  if (!context.native) return;
+  drive(driver_.cuCtxSetCurrent, context.native);
+  drive(driver_.cuCtxSynchronize);
+  context.uploads.clear();
+  // What waiter and watcher still hold leaves now that the device is at rest.
+  context.events->all_returned(std::chrono::milliseconds(kContextDrainMs));
+}
+
+void ContextTable::abandon(Context& context) {
+  if (!context.native) return;
+  context.staging->abandon();
+  context.events->abandon();
+  context.staging.reset();
+  context.events.reset();
+  handles_.erase_context(wire_context(context.handle));
+  handles_.erase(wire::HandleKind::context, context.handle);
+  context.native = nullptr;
+  context.error = CUDA_SUCCESS;
+}
+
+void ContextTable::forget_current() {
+  drive(driver_.cuCtxSetCurrent, static_cast<CUcontext>(nullptr));
+  current_ = nullptr;
+  current_number_ = 0;
+  handles_.set_context(0);
+}
+
+CUresult ContextTable::release_primary(uint64_t handle) {
+  Context* context = find(wire_context(handle));
+  if (!context || context->handle != handle || !context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  CUresult result = CUDA_SUCCESS;
+  if (context->native) {
+    drain(*context);
+    CUdevice device = context->device;
+    abandon(*context);
+    forget_current();
+    result = drive(driver_.cuDevicePrimaryCtxRelease_v2, device);
+  }
+  std::erase(order_, wire_context(handle));
+  contexts_.erase(wire_context(handle));
+  return result;
+}
+
+CUresult ContextTable::reset_primary(uint64_t handle) {
+  Context* context = find(wire_context(handle));
+  if (!context || context->handle != handle || !context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  context->error = CUDA_SUCCESS;
+  if (!context->native) return CUDA_SUCCESS;
+  drain(*context);
+  abandon(*context);
+  CUresult result = drive(driver_.cuDevicePrimaryCtxReset_v2, context->device);
+  // A reset does not give back what cuDevicePrimaryCtxRetain took (CUDA driver API, "Primary Context Management").
+  drive(driver_.cuDevicePrimaryCtxRelease_v2, context->device);
+  forget_current();
+  return result;
+}
+
+CUresult ContextTable::destroy(uint64_t handle) {
+  Context* context = find(wire_context(handle));
+  if (!context || context->handle != handle || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  drain(*context);
+  CUcontext native = context->native;
+  abandon(*context);
+  forget_current();
+  CUresult result = drive(driver_.cuCtxDestroy_v2, native);
+  std::erase(order_, wire_context(handle));
+  contexts_.erase(wire_context(handle));
+  return result;
+}
+
+void ContextTable::end() {
+  while (!order_.empty()) {
+    Context& context = *contexts_[order_.back()];
+    if (!context.primary) {
+      destroy(context.handle);
+    } else {
+      // Memory that the session left in the primary context goes with it, also when another part of the process holds it too.
+      reset_primary(context.handle);
+      release_primary(context.handle);
+    }
+  }
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,84 @@
+// The contexts of a session: which native one stands behind the number in a frame header, and what the replay keeps for each.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+
+#include "server/replay/event_pool.hpp"
+#include "server/replay/replay.hpp"
+#include "server/replay/staging.hpp"
+
+namespace gpuwire::server {
+
+// A copy to the device whose source must stay until the device has read it.
+struct Upload {
+  StagingBlock block;
+  PooledEvent done;
+};
+
+struct Context {
+  uint64_t handle = 0;  // the client's
+  CUdevice device = 0;
+  CUcontext native = nullptr;      // null: a primary context that is not active now
+  CUresult error = CUDA_SUCCESS;   // why it could not be made active
+  bool primary = false;
+  unsigned flags = 0;
+  std::shared_ptr<StagingPool> staging;
+  std::shared_ptr<EventPool> events;
+  std::deque<Upload> uploads;  // oldest first
+};
+
+inline constexpr size_t kContextsMax = 1024;
+// How long destroying a context waits for replies and notices about its last work to leave.
+inline constexpr unsigned kContextDrainMs = 5000;
+
+// What a frame header carries for a context handle.
+constexpr uint32_t wire_context(uint64_t handle) { return uint32_t(handle); }
+
+// Executor thread only.
+class ContextTable {
+ public:
+  explicit ContextTable(Replay& replay) : replay_(replay), driver_(replay.driver()), handles_(replay.handles()) {}
+  ~ContextTable();
+
+  // Makes the context with this number current on this thread; 0: none.
+  CUresult make_current(uint32_t number);
+  // The one made current last, or null.
+  Context* current() { return current_; }
+  Context* find(uint32_t number);
+
+  // Binds a handle to a device's primary context and activates it. Binding it again changes nothing.
+  CUresult retain_primary(uint64_t handle, CUdevice device, unsigned flags);
+  CUresult release_primary(uint64_t handle);
+  // The context and all in it go; the handle stays bound, and its next use starts it afresh.
+  CUresult reset_primary(uint64_t handle);
+  // Takes over a context that cuCtxCreate gave. False: the handle cannot be used.
+  bool adopt(uint64_t handle, CUcontext native, CUdevice device);
+  CUresult destroy(uint64_t handle);
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (uint32_t number : order_) visit(*contexts_[number]);
+  }
+  // Destroys all of them, newest first.
+  void end();
+
+ private:
+  CUresult activate(Context& context);
+  void drain(Context& context);
+  void abandon(Context& context);
+  void forget_current();
+
+  Replay& replay_;
+  const DriverTable& driver_;
+  HandleTable& handles_;
+  std::unordered_map<uint32_t, std::unique_ptr<Context>> contexts_;
+  std::deque<uint32_t> order_;  // of creation
+  Context* current_ = nullptr;
+  uint32_t current_number_ = 0;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,65 @@
+#include "server/replay/copy_back.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "server/replay/completion.hpp"
+#include "server/replay/polling.hpp"
+#include "server/replay/reply.hpp"
+
+namespace gpuwire::server {
+
+void send_copy(Replay& replay, const CopyFromDeviceState& copy, CUresult result) {
+  std::span<const std::byte> bulk;
+  if (result == CUDA_SUCCESS && copy.bytes) bulk = {copy.block.data(), copy.bytes};
+  if (copy.called) return send_result(replay, copy.sequence, result, bulk);
+  SmallMessage<> message;
+  auto notice = message.root<schema::CopyData>();
+  notice.setSequence(copy.sequence);
+  notice.setResult(result);
+  notice.setLast(true);
+  replay.outbox().notice(wire::NoticeOrdinal::copy_data, *message, bulk);
+}
+
+void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {
+  auto shared = std::make_shared<CopyFromDeviceState>(std::move(copy));
+  CUevent event = shared->done.get();
+  {
+    std::lock_guard lock(list_);
+    copies_.push_back(shared);
+    count_.store(copies_.size(), std::memory_order_release);
+  }
+  // The callback holds the copy, so its event outlives the watch even when another thread delivers it first.
+  if (replay_.watcher().watch(context, event, [this, shared](CUresult) { deliver_finished(); })) return;
+  wait_for_event(replay_.driver(), event);
+  deliver_finished();
+}
+
+void CopyBack::deliver_finished() {
+  if (count_.load(std::memory_order_acquire) == 0) return;
+  std::lock_guard delivering(delivering_);
+  std::vector<std::shared_ptr<CopyFromDeviceState>> candidates;
+  {
+    std::lock_guard lock(list_);
+    candidates.assign(copies_.begin(), copies_.end());
+  }
+  for (auto& copy : candidates) {
+    CUresult result = replay_.driver().cuEventQuery(copy->done.get());
+    if (result == CUDA_ERROR_NOT_READY) continue;
+    if (copy->called) result = settle(replay_, copy->done.get(), result);
+    send_copy(replay_, *copy, result);
+    copy->block = {};
+    std::lock_guard lock(list_);
+    std::erase(copies_, copy);
+    count_.store(copies_.size(), std::memory_order_release);
+  }
+}
+
+void CopyBack::clear() {
+  std::lock_guard delivering(delivering_);
+  std::lock_guard lock(list_);
+  copies_.clear();
+  count_.store(0, std::memory_order_release);
+}
+
+}  // namespace gpuwire::server

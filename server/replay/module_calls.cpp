@@ -1,0 +1,213 @@
+// Program images: offered, sent, loaded, unloaded.
+#include <algorithm>
+#include <cstring>
+
+#include "protocol/fatbin/image_size.hpp"
+#include "protocol/wire/limits.hpp"
+#include "server/driver_table.hpp"
+#include "server/replay/module_store.hpp"
+#include "server/replay/reply.hpp"
+#include "server/replay/session_handlers.hpp"
+#include "server/replay/session_state.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+constexpr uint32_t kJitLogBytesMax = 128u << 10;  // each log; both fit into a reply
+constexpr uint32_t kJitOptionsMax = 64;
+
+Digest read_digest(capnp::Data::Reader data) {
+  Digest digest;
+  if (data.size() != digest.size()) throw ProtocolFault{"an image digest of a wrong size"};
+  std::copy(data.begin(), data.end(), digest.begin());
+  return digest;
+}
+
+// The driver is given no length, so what the image says of its own must lie within what came. The wrapper holds pointers and never travels.
+bool well_formed(std::span<const std::byte> bytes) {
+  std::span<const uint8_t> image(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  tl::expected<uint64_t, fatbin::Error> size = 0;
+  switch (fatbin::image_kind(image)) {
+    case fatbin::ImageKind::wrapper: return false;
+    case fatbin::ImageKind::container: size = fatbin::container_bytes(image); break;
+    case fatbin::ImageKind::elf: size = fatbin::elf_bytes(image); break;
+    case fatbin::ImageKind::text: return true;
+  }
+  return size && *size <= image.size();
+}
+
+// The options of a load, with the server's own log buffers in place of the program's.
+class JitOptions {
+ public:
+  JitOptions(schema::ModuleLoad::Reader params) {
+    auto options = params.getJitOptions();
+    if (options.size() > kJitOptionsMax) throw ProtocolFault{"module_load: too many options"};
+    for (auto option : options) {
+      if (CUresult error = add(CUjit_option(option.getOption()), option.getValue())) result = error;
+    }
+    reserve(error_log_, params.getErrorLogBytes(), CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+    reserve(info_log_, params.getInfoLogBytes(), CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+    wall_time_ = names_.size();
+    push(CU_JIT_WALL_TIME, nullptr);
+  }
+
+  CUresult result = CUDA_SUCCESS;
+  unsigned count() const { return unsigned(names_.size()); }
+  CUjit_option* names() { return names_.data(); }
+  void** values() { return values_.data(); }
+
+  float wall_time_ms() const {
+    float ms = 0;
+    std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
+    return ms;
+  }
+  static kj::StringPtr text(std::vector<char>& log) {
+    if (log.empty()) return "";
+    log.back() = 0;
+    return {log.data(), std::strlen(log.data())};
+  }
+  kj::StringPtr error_log() { return text(error_log_); }
+  kj::StringPtr info_log() { return text(info_log_); }
+
+ private:
+  CUresult add(CUjit_option option, uint64_t value) {
+    switch (option) {
+      case CU_JIT_MAX_REGISTERS:
+      case CU_JIT_THREADS_PER_BLOCK:
+      case CU_JIT_OPTIMIZATION_LEVEL:
+      case CU_JIT_TARGET_FROM_CUCONTEXT:
+      case CU_JIT_TARGET:
+      case CU_JIT_FALLBACK_STRATEGY:
+      case CU_JIT_GENERATE_DEBUG_INFO:
+      case CU_JIT_LOG_VERBOSE:
+      case CU_JIT_GENERATE_LINE_INFO:
+      case CU_JIT_CACHE_MODE:
+      case CU_JIT_POSITION_INDEPENDENT_CODE:
+      case CU_JIT_MIN_CTA_PER_SM:
+      case CU_JIT_MAX_THREADS_PER_BLOCK:
+      case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
+        push(option, reinterpret_cast<void*>(value));
+        return CUDA_SUCCESS;
+      case CU_JIT_WALL_TIME:  // always asked for
+        return CUDA_SUCCESS;
+      default:  // the others hold pointers, or mean nothing to a load
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  void reserve(std::vector<char>& log, uint32_t bytes, CUjit_option buffer, CUjit_option size) {
+    if (bytes == 0) return;
+    log.assign(std::min(bytes, kJitLogBytesMax), 0);
+    push(buffer, log.data());
+    push(size, reinterpret_cast<void*>(uintptr_t(log.size())));
+  }
+  void push(CUjit_option option, void* value) {
+    names_.push_back(option);
+    values_.push_back(value);
+  }
+
+  std::vector<CUjit_option> names_;
+  std::vector<void*> values_;
+  std::vector<char> error_log_, info_log_;
+  size_t wall_time_ = 0;
+};
+
+CUresult load(Replay& replay, uint64_t handle, const ModuleImage& image, JitOptions& options, void*& native) {
+  const DriverTable& driver = replay.driver();
+  const void* bytes = image.bytes().data();
+  if (wire::handle_kind(handle) == wire::HandleKind::module) {
+    CUmodule module = nullptr;
+    CUresult result = drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
+    native = module;
+    return result;
+  }
+  CUlibraryOption names[] = {CU_LIBRARY_BINARY_IS_PRESERVED};
+  void* values[] = {reinterpret_cast<void*>(uintptr_t{1})};
+  CUlibrary library = nullptr;
+  CUresult result =
+      drive(driver.cuLibraryLoadData, &library, bytes, options.names(), options.values(), options.count(), names, values, 1u);
+  native = library;
+  return result;
+}
+
+CUresult unload(Replay& replay, uint64_t handle, void* native) {
+  if (wire::handle_kind(handle) == wire::HandleKind::module) return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
+  return drive(replay.driver().cuLibraryUnload, static_cast<CUlibrary>(native));
+}
+
+bool module_or_library(uint64_t handle) {
+  auto kind = wire::handle_kind(handle);
+  return kind == wire::HandleKind::module || kind == wire::HandleKind::library;
+}
+
+}  // namespace
+
+void module_offer(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::ModuleOffer>();
+  bool have = replay.state().modules().offer(read_digest(params.getDigest()), params.getBytes());
+  SmallMessage<> message;
+  auto reply = message.root<schema::ModuleOfferReply>();
+  reply.setHave(have);
+  reply.setDeferred(replay.take_deferred());
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
+}
+
+void module_data(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::ModuleData>();
+  replay.state().modules().receive(read_digest(params.getDigest()), params.getOffset(), params.getLast(), call.bulk);
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+void module_load(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::ModuleLoad>();
+  uint64_t handle = params.getHandle();
+  if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
+  JitOptions options(params);
+  ModuleStore& modules = replay.state().modules();
+  CUresult result = options.result;
+  // CUDA_ERROR_NOT_FOUND: the cache has dropped the image since the client last saw it there; it offers it again.
+  auto image = modules.find(read_digest(params.getDigest()));
+  if (result == CUDA_SUCCESS && !image) result = CUDA_ERROR_NOT_FOUND;
+  if (result == CUDA_SUCCESS && !well_formed(image->bytes())) result = CUDA_ERROR_INVALID_IMAGE;
+  if (result == CUDA_SUCCESS) {
+    void* native = nullptr;
+    result = load(replay, handle, *image, options, native);
+    if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native)) {
+      unload(replay, handle, native);
+      result = CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result == CUDA_SUCCESS) {
+      bool preserved = wire::handle_kind(handle) == wire::HandleKind::library;
+      modules.add(handle, preserved ? image : nullptr);
+    }
+  }
+  capnp::MallocMessageBuilder message;
+  auto reply = message.initRoot<schema::ModuleLoadReply>();
+  reply.setResult(result);
+  reply.setDeferred(replay.take_deferred());
+  reply.setErrorLog(options.error_log());
+  reply.setInfoLog(options.info_log());
+  reply.setWallTimeMs(options.wall_time_ms());
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, message);
+}
+
+void module_unload(Replay& replay, Call& call) {
+  uint64_t handle = call.message.getRoot<schema::ModuleUnload>().getHandle();
+  void* native = nullptr;
+  if (!module_or_library(handle) || !replay.handles().find(wire::handle_kind(handle), handle, native)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  ModuleStore& modules = replay.state().modules();
+  if (auto* loaded = modules.loaded(handle)) {
+    for (uint64_t function : loaded->functions) replay.handles().erase(wire::handle_kind(function), function);
+  }
+  CUresult result = unload(replay, handle, native);
+  replay.handles().erase(wire::handle_kind(handle), handle);
+  // An image that the driver still reads although unloading failed would be a hazard: it stays until the session ends.
+  if (result == CUDA_SUCCESS) modules.remove(handle);
+  finish(replay, call, result);
+}
+
+}  // namespace gpuwire::server

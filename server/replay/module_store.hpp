@@ -1,0 +1,65 @@
+// The program images of a session, on their way in and loaded.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/module_cache/digest.hpp"
+#include "server/module_cache/module_image.hpp"
+
+namespace gpuwire::server {
+
+class BulkReader;
+class ModuleCache;
+
+// Images of which a session sends pieces at the same time.
+inline constexpr size_t kTransfersMax = 16;
+// Images kept for a session after they have arrived, so that loading one a second time needs no cache.
+inline constexpr size_t kRecentImagesMax = 64;
+inline constexpr uint64_t kRecentImageBytesMax = 512ull << 20;
+
+// Executor thread only.
+class ModuleStore {
+ public:
+  // What is loaded under one handle, and what the driver and the handle table hold because of it.
+  struct Loaded {
+    std::shared_ptr<const ModuleImage> image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
+    std::vector<uint64_t> functions;           // handles of its functions or kernels
+  };
+
+  ModuleStore(ModuleCache* cache, std::string tenant) : cache_(cache), tenant_(std::move(tenant)) {}
+
+  // The client means to load this image. True: it is here. False: its bytes are expected, from offset 0.
+  bool offer(const Digest& digest, uint64_t bytes);
+  // The next piece. Throws ProtocolFault when it is not the one that is due, or the image turns out to be another.
+  void receive(const Digest& digest, uint64_t offset, bool last, BulkReader& bulk);
+  // An image that was offered or has been used before; null: it must be offered (again).
+  std::shared_ptr<const ModuleImage> find(const Digest& digest);
+
+  Loaded* loaded(uint64_t handle);
+  Loaded& add(uint64_t handle, std::shared_ptr<const ModuleImage> image);
+  void remove(uint64_t handle) { loaded_.erase(handle); }
+  void clear();
+
+ private:
+  struct Transfer {
+    std::shared_ptr<ModuleImage> image;
+    uint64_t received = 0;
+  };
+  void remember(const Digest& digest, std::shared_ptr<const ModuleImage> image);
+
+  ModuleCache* cache_;
+  std::string tenant_;
+  std::map<Digest, Transfer> transfers_;
+  std::deque<std::pair<Digest, std::shared_ptr<const ModuleImage>>> recent_;  // newest last
+  uint64_t recent_bytes_ = 0;
+  std::unordered_map<uint64_t, Loaded> loaded_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,68 @@
+// The table of the session's own calls, and the three that measure the connection.
+#include <array>
+#include <vector>
+
+#include "protocol/wire/limits.hpp"
+#include "server/replay/copies.hpp"
+#include "server/replay/reply.hpp"
+#include "server/replay/session_handlers.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+constexpr size_t kSinkPieceBytes = 256u << 10;
+
+void ping(Replay& replay, Call& call) { finish(replay, call, CUDA_SUCCESS); }
+
+void sink(Replay& replay, Call& call) {
+  std::vector<std::byte> piece(std::min<uint64_t>(call.bulk.remaining(), kSinkPieceBytes));
+  while (call.bulk.remaining() > 0) {
+    if (!call.bulk.read(std::span(piece).first(std::min<uint64_t>(call.bulk.remaining(), piece.size())))) return;
+  }
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+void source(Replay& replay, Call& call) {
+  uint64_t bytes = call.message.getRoot<schema::Source>().getBytes();
+  if (bytes > wire::kBulkBytesMax) throw ProtocolFault{"source: more bytes than a reply may carry"};
+  std::vector<std::byte> zeros(bytes);
+  call.answered = true;
+  send_result(replay, call.header.sequence, CUDA_SUCCESS, zeros);
+}
+
+constexpr auto kTable = [] {
+  std::array<ReplayEntry, 43> table{};
+  auto set = [&](wire::SessionOrdinal ordinal, const char* name, ReplayFunction function, bool posted) {
+    table[unsigned(ordinal)] = {function, name, posted};
+  };
+  set(wire::SessionOrdinal::ping, "ping", &server::ping, false);
+  set(wire::SessionOrdinal::sink, "sink", &server::sink, false);
+  set(wire::SessionOrdinal::source, "source", &server::source, false);
+  set(wire::SessionOrdinal::launch, "launch", &server::launch, true);
+  set(wire::SessionOrdinal::copy_to_device, "copy_to_device", &server::copy_to_device, true);
+  set(wire::SessionOrdinal::copy_from_device, "copy_from_device", &server::copy_from_device, true);
+  set(wire::SessionOrdinal::copy_2d_to_device, "copy_2d_to_device", &server::copy_2d_to_device, true);
+  set(wire::SessionOrdinal::copy_2d_from_device, "copy_2d_from_device", &server::copy_2d_from_device, true);
+  set(wire::SessionOrdinal::module_offer, "module_offer", &server::module_offer, false);
+  set(wire::SessionOrdinal::module_data, "module_data", &server::module_data, true);
+  set(wire::SessionOrdinal::module_load, "module_load", &server::module_load, false);
+  set(wire::SessionOrdinal::module_unload, "module_unload", &server::module_unload, true);
+  set(wire::SessionOrdinal::module_function, "module_function", &server::module_function, false);
+  set(wire::SessionOrdinal::module_global, "module_global", &server::module_global, false);
+  set(wire::SessionOrdinal::module_functions, "module_functions", &server::module_functions, false);
+  set(wire::SessionOrdinal::watch_event, "watch_event", &server::watch_event, true);
+  set(wire::SessionOrdinal::watch_stream, "watch_stream", &server::watch_stream, true);
+  set(wire::SessionOrdinal::host_function, "host_function", &server::host_function, true);
+  set(wire::SessionOrdinal::host_function_done, "host_function_done", &server::host_function_done, true);
+  set(wire::SessionOrdinal::retain_primary, "retain_primary", &server::retain_primary, true);
+  set(wire::SessionOrdinal::release_primary, "release_primary", &server::release_primary, true);
+  set(wire::SessionOrdinal::reset_primary, "reset_primary", &server::reset_primary, false);
+  return table;
+}();
+
+}  // namespace
+
+std::span<const ReplayEntry> session_replay_table() { return kTable; }
+
+}  // namespace gpuwire::server

@@ -1,0 +1,34 @@
+// The hand-written replay functions that stand in session_replay_table(), by ordinal of wire/ordinals.hpp. Copies: copies.hpp.
+#pragma once
+
+#include "server/replay/replay.hpp"
+
+namespace gpuwire::server {
+
+// launches.cpp
+void launch(Replay& replay, Call& call);
+
+// module_calls.cpp
+void module_offer(Replay& replay, Call& call);
+void module_data(Replay& replay, Call& call);
+void module_load(Replay& replay, Call& call);
+void module_unload(Replay& replay, Call& call);
+// module_functions.cpp
+void module_function(Replay& replay, Call& call);
+void module_global(Replay& replay, Call& call);
+void module_functions(Replay& replay, Call& call);
+
+// watches.cpp
+void watch_event(Replay& replay, Call& call);
+void watch_stream(Replay& replay, Call& call);
+
+// callbacks.cpp
+void host_function(Replay& replay, Call& call);
+void host_function_done(Replay& replay, Call& call);
+
+// context_calls.cpp
+void retain_primary(Replay& replay, Call& call);
+void release_primary(Replay& replay, Call& call);
+void reset_primary(Replay& replay, Call& call);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,98 @@
+// Host memory through which copies pass on the server: pinned, so that the device reads and writes it while the network does too.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace gpuwire::server {
+
+struct DriverTable;
+class StagingPool;
+
+// The smallest and the largest block; blocks are powers of two.
+inline constexpr size_t kStagingBlockBytesMin = 64u << 10;
+inline constexpr size_t kStagingBlockBytesMax = 64u << 20;
+// Smaller blocks are cut from slabs of this size, since pinning costs tens of microseconds whatever the size.
+inline constexpr size_t kStagingSlabBytes = 2u << 20;
+// What one context pins at most, and what it may take when waiting for free blocks has not helped (StagingPool::take with `urgent`).
+inline constexpr size_t kStagingBytesMax = 256u << 20;
+inline constexpr size_t kStagingUrgentBytesMax = 1024u << 20;
+
+// Memory to copy through; goes back to its pool when destroyed. Empty: the pool had none.
+class StagingBlock {
+ public:
+  StagingBlock() = default;
+  StagingBlock(StagingBlock&& other) noexcept { swap(other); }
+  StagingBlock& operator=(StagingBlock&& other) noexcept {
+    StagingBlock(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~StagingBlock();
+  std::byte* data() const { return data_; }
+  size_t capacity() const { return capacity_; }
+  explicit operator bool() const { return data_ != nullptr; }
+  void swap(StagingBlock& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(data_, other.data_);
+    std::swap(capacity_, other.capacity_);
+    std::swap(slab_, other.slab_);
+  }
+
+ private:
+  friend class StagingPool;
+  std::shared_ptr<StagingPool> pool_;
+  std::byte* data_ = nullptr;
+  size_t capacity_ = 0;
+  size_t slab_ = 0;
+};
+
+// Any thread; its context is current on the one that calls take(). The memory is the process's own and only registered with the driver, so
+// that a block whose context has died can still be read.
+class StagingPool : public std::enable_shared_from_this<StagingPool> {
+ public:
+  explicit StagingPool(const DriverTable& driver, size_t bytes_max = kStagingBytesMax, size_t urgent_bytes_max = kStagingUrgentBytesMax);
+  ~StagingPool();
+
+  // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no memory.
+  StagingBlock take(size_t bytes, bool urgent = false);
+  // The context is about to go: what is free is unregistered and released, what is taken later, without the driver. No block is given out.
+  void abandon();
+
+  size_t slab_bytes() const;
+  size_t taken_blocks() const;
+
+ private:
+  friend class StagingBlock;
+  struct Slab {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    size_t block_bytes = 0;
+    size_t taken = 0;
+    bool pinned = false;
+  };
+  struct FreeBlock {
+    std::byte* data;
+    size_t slab;
+  };
+  static constexpr size_t kClasses = 11;
+  static size_t class_of(size_t bytes);
+
+  void give(std::byte* data, size_t capacity, size_t slab);
+  bool add_slab(size_t size_class, size_t limit);
+  void release_unused_slabs();
+  void release(Slab& slab);
+
+  const DriverTable& driver_;
+  const size_t bytes_max_;
+  const size_t urgent_bytes_max_;
+  mutable std::mutex mutex_;
+  std::vector<Slab> slabs_;  // an empty entry is free to be used again
+  std::vector<FreeBlock> free_[kClasses];
+  size_t slab_bytes_ = 0;
+  size_t taken_ = 0;
+  bool abandoned_ = false;
+};
+
+}  // namespace gpuwire::server

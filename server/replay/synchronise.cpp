@@ -1,0 +1,157 @@
+// Calls that wait for the device. None holds up the executor for longer than kWaitPollUs.
+#include <memory>
+
+#include "schema/api_context.capnp.h"
+#include "schema/api_event.capnp.h"
+#include "schema/api_stream.capnp.h"
+#include "server/driver_table.hpp"
+#include "server/hand.hpp"
+#include "server/replay/contexts.hpp"
+#include "server/replay/copy_back.hpp"
+#include "server/replay/polling.hpp"
+#include "server/replay/reply.hpp"
+#include "server/replay/session_state.hpp"
+#include "server/replay/watched_events.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+// The end of every synchronisation: what the device printed and the data of the copies it covers leave before its reply.
+void answer(Replay& replay, uint64_t sequence, CUresult result) {
+  replay.drain_output();
+  replay.state().copy_back().deliver_finished();
+  send_result(replay, sequence, result);
+}
+
+// An event behind everything that is on the stream now. Empty: the driver refuses; `result` says why.
+PooledEvent mark(Replay& replay, Context& context, CUstream stream, CUresult& result) {
+  PooledEvent event = context.events->take();
+  result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) event.reset();
+  return event;
+}
+
+// No stream of the session has work left: then cuCtxSynchronize does not block.
+bool streams_idle(Replay& replay) {
+  const DriverTable& driver = replay.driver();
+  bool idle = true;
+  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
+    if (!idle) return;
+    auto stream = static_cast<CUstream>(native);
+    // A query would break off a capture.
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE &&
+           drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
+  });
+  return idle;
+}
+
+void synchronise_context(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  uint64_t sequence = call.header.sequence;
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  CUresult result = CUDA_SUCCESS;
+  // The legacy stream waits for every other one that does not opt out of it; those that do are asked singly.
+  auto event = std::make_shared<PooledEvent>(mark(replay, *context, nullptr, result));
+  DeviceWait wait;
+  if (*event) {
+    wait.query = [&replay, event] {
+      CUresult queried = drive(replay.driver().cuEventQuery, event->get());
+      if (queried != CUDA_SUCCESS) return queried;
+      return streams_idle(replay) ? drive(replay.driver().cuCtxSynchronize) : CUDA_ERROR_NOT_READY;
+    };
+  }
+  wait.wait = [&replay] { return drive(replay.driver().cuCtxSynchronize); };
+  wait.finish = [&replay, sequence](CUresult waited) { answer(replay, sequence, waited); };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+}  // namespace
+
+namespace hand {
+
+void cuCtxSynchronize(Replay& replay, Call& call) { synchronise_context(replay, call); }
+
+void cuCtxSynchronize_v2(Replay& replay, Call& call) {
+  // The context may be another than the caller's current one.
+  uint64_t handle = call.message.getRoot<schema::CuCtxSynchronizeV2Params>().getCtx();
+  if (handle != 0 && wire_context(handle) != call.header.context) {
+    Context* context = replay.state().contexts().find(wire_context(handle));
+    if (!context || context->handle != handle) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+    if (CUresult error = replay.state().contexts().make_current(wire_context(handle))) return finish(replay, call, error);
+    uint64_t sequence = call.header.sequence;
+    call.answered = true;
+    // A lease keeps the context until the waiter is done with it.
+    auto lease = std::make_shared<PooledEvent>(context->events->lease());
+    replay.wait_elsewhere([&replay, lease, native = context->native, sequence] {
+      drive(replay.driver().cuCtxSetCurrent, native);
+      answer(replay, sequence, drive(replay.driver().cuCtxSynchronize));
+    });
+    return;
+  }
+  synchronise_context(replay, call);
+}
+
+void cuStreamSynchronize(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  CUstream stream = nullptr;
+  uint64_t sequence = call.header.sequence;
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  if (!find_stream(replay, call.message.getRoot<schema::CuStreamSynchronizeParams>().getHStream(), stream)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  CUresult result = CUDA_SUCCESS;
+  PooledEvent event = mark(replay, *context, stream, result);
+  if (!event) {
+    // Of another context than the caller's, or in error: only the driver knows.
+    call.answered = true;
+    auto lease = std::make_shared<PooledEvent>(context->events->lease());
+    replay.wait_elsewhere([&replay, lease, stream, sequence] { answer(replay, sequence, drive(replay.driver().cuStreamSynchronize, stream)); });
+    return;
+  }
+  auto shared = std::make_shared<PooledEvent>(std::move(event));
+  DeviceWait wait;
+  wait.query = [&replay, shared] { return drive(replay.driver().cuEventQuery, shared->get()); };
+  wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
+  wait.finish = [&replay, shared, sequence](CUresult waited) {
+    if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, shared->get());
+    answer(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+void cuEventSynchronize(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  void* native = nullptr;
+  uint64_t sequence = call.header.sequence;
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventSynchronizeParams>().getHEvent(), native)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  auto event = static_cast<CUevent>(native);
+  WatchedEvents& watched = replay.state().watched_events();
+  watched.enter(event);
+  auto lease = std::make_shared<PooledEvent>(context->events->lease());
+  DeviceWait wait;
+  wait.query = [&replay, event] { return drive(replay.driver().cuEventQuery, event); };
+  wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event); };
+  wait.finish = [&replay, &watched, lease, event, sequence](CUresult waited) {
+    if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, event);
+    watched.leave(event);
+    answer(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+void cuEventDestroy_v2(Replay& replay, Call& call) {
+  uint64_t handle = call.message.getRoot<schema::CuEventDestroyV2Params>().getHEvent();
+  void* native = nullptr;
+  if (!replay.handles().find(wire::HandleKind::event, handle, native)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  replay.handles().erase(wire::HandleKind::event, handle);
+  finish(replay, call, replay.state().watched_events().destroy(static_cast<CUevent>(native)));
+}
+
+}  // namespace hand
+
+}  // namespace gpuwire::server
