@@ -54,6 +54,7 @@ struct Bulk {
   const void* data = nullptr;
   size_t bytes = 0;
   // Pitched sources: when set, called as gather(offset, out) -> fills out with the packed bytes from `offset` on. data is then unused.
+  // Any thread of the session may call it, in ascending order of offsets, until wait() returns; must not throw.
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
 };
 
@@ -69,15 +70,19 @@ struct BulkSink {
 class NoticeHandler {
  public:
   virtual ~NoticeHandler() = default;
-  // `message` is valid during the call only. May throw kj::Exception: the session then ends with a fault.
+  // All but copy_data, output and ending (which the session handles). `message` is valid during the call only. May throw kj::Exception:
+  // the session then ends with a fault.
   virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) = 0;
-  // For copy_data and output: where its bulk goes. Asked before the bulk is read; a sink of 0 bytes: thrown away.
+  // For copy_data and output, also when there are 0 bytes: where its bulk goes. Asked before the bulk is read; a sink of 0 bytes: thrown
+  // away; a smaller one: the session ends.
   virtual BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) = 0;
-  // After the bulk has been stored (copy_data, output).
+  // After the bulk has been stored (copy_data, output). `text`: what was stored at the sink's `data`.
   virtual void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) = 0;
-  // The session has ended; every later call returns `result`.
+  // The session has ended, not by close(); every later call returns `result`. Any thread, once.
   virtual void ended(CUresult result, std::string_view reason) = 0;
 };
+
+struct PendingCall;
 
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
@@ -89,7 +94,9 @@ class Session {
   virtual ~Session() = default;
 
   // Connects, shakes hands and starts nothing else; the session thread starts with the first posted call. `server` is HOST:PORT.
-  // On failure `error` gets one line that names host and cause, and the result is the CUDA error to give the program.
+  // On failure `error` gets one line that names host and cause ("HOST:PORT: connection refused..."), and the result is the CUDA error to
+  // give the program: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, else CUDA_ERROR_SYSTEM_NOT_READY or what the server
+  // asks for. Nothing is printed: that is the caller's. A session that ends later prints its one line on stderr itself, before ended().
   static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error);
 
   virtual const ServerFacts& facts() const noexcept = 0;
@@ -102,6 +109,7 @@ class Session {
   struct Slot {
     kj::ArrayPtr<capnp::word> words;  // zeroed; where the message is built
     uint64_t sequence = 0;
+    PendingCall* call = nullptr;      // the session's own, set by expect_reply()
   };
   // Waits while the send window is full. words_max bounds the message. Returns an error when the session has ended (the lock is then not held).
   virtual CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept = 0;
@@ -112,7 +120,8 @@ class Session {
 
   // Reads the reply of a called frame in place; must not block. May throw kj::Exception (bad bytes): the session then ends.
   using ReplyReader = void (*)(void* user, capnp::MessageReader& reply);
-  // Flushes, then waits for the reply of `sequence`. The calling thread itself reads the connection when nobody else does.
+  // Flushes, then waits for the reply of `sequence`, on the thread that called expect_reply() for it; several may be expected before the
+  // first is waited for. The calling thread itself reads the connection when nobody else does. The sink is the one given to expect_reply().
   virtual CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept = 0;
   // For called frames: registers the wait before the frame is published, so that a reply cannot come too early. Called between begin and commit.
   virtual void expect_reply(Slot& slot, const BulkSink& sink) noexcept = 0;
@@ -121,9 +130,11 @@ class Session {
   virtual void flush() noexcept = 0;
   // The sequence of the last frame that was appended.
   virtual uint64_t last_sequence() const noexcept = 0;
-  // Orderly end: goodbye, a short bounded effort to send, close. Never blocks on the server's answer.
+  // Orderly end: goodbye, a short bounded effort to send, close. Never blocks on the server's answer. Later calls return
+  // CUDA_ERROR_DEINITIALIZED.
   virtual void close() noexcept = 0;
-  // In the child after fork(): closes the descriptors without sending anything and forgets all waits. Async-signal-safe.
+  // In the child after fork(): closes the descriptors without sending anything and forgets all waits. Async-signal-safe. The session sees to
+  // it itself (pthread_atfork). The object must not be destroyed in a child: locks of the parent's threads may be held in its copy.
   virtual void after_fork_in_child() noexcept = 0;
 };
 

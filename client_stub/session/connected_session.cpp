@@ -1,0 +1,276 @@
+#include "client_stub/session/connected_session.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "client_stub/session/fork_guard.hpp"
+#include "client_stub/session/handshake.hpp"
+#include "protocol/wire/message_reader.hpp"
+
+namespace gpuwire::client {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What close() spends on sending what is buffered, and on the session thread's end.
+constexpr std::chrono::milliseconds kCloseEffort{200};
+constexpr int kThreadEndMs = 500;
+// One wait for the connection to take more; repeated as long as it lives.
+constexpr std::chrono::milliseconds kWritableWait{100};
+constexpr std::chrono::milliseconds kRoomWait{5};
+// One wait for something to arrive; repeated as long as the connection lives.
+constexpr std::chrono::seconds kLeadWait{10};
+
+// How long a waiting thread looks at the connection again and again before it sleeps: a sleep costs a wake-up at its end, and longer than
+// this the wake-up no longer matters. On few cores the server may need the core that looks.
+std::chrono::nanoseconds look_time() {
+  static const std::chrono::nanoseconds time = [] {
+    cpu_set_t cores;
+    int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    return std::chrono::microseconds(count > 2 ? 50 : count == 2 ? 20 : 0);
+  }();
+  return time;
+}
+
+// One write, so that lines of several processes do not mix.
+void print_line(const std::string& text) {
+  std::string line = "gpuwire: " + text + "\n";
+  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+}  // namespace
+
+CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error) {
+  auto transport = reach(server);
+  if (!transport) {
+    error = fmt::format("{}: {}", server, transport.error().cause);
+    return transport.error().result;
+  }
+  return ConnectedSession::start(std::move(*transport), std::string(server), notices, session, error);
+}
+
+CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
+                                 std::unique_ptr<Session>& session, std::string& error) {
+  auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
+  connected->address_ = address;
+  if (!connected->outgoing_.valid()) {
+    error = fmt::format("{}: out of memory", address);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  auto facts = shake_hands(*connected->transport_, connected->receiver_);
+  if (!facts) {
+    error = fmt::format("{}: {}", address, facts.error().cause);
+    // Nothing was begun, so there is nothing to take leave from.
+    connected->ended_result_.store(facts.error().result, std::memory_order_release);
+    return facts.error().result;
+  }
+  connected->facts_ = std::move(*facts);
+  connected->facts_.address = std::move(address);
+  guard_against_fork(*connected);
+  session = std::move(connected);
+  return CUDA_SUCCESS;
+}
+
+ConnectedSession::ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices)
+    : transport_(std::move(transport)),
+      notices_(notices),
+      outgoing_(*transport_, stats_),
+      receiver_(*transport_, wire::Sender::server),
+      thread_(*this) {}
+
+ConnectedSession::~ConnectedSession() {
+  close();
+  thread_.stop(-1);
+  forget_fork_guard(*this);
+}
+
+CUresult ConnectedSession::state() const noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  return ended_result_.load(std::memory_order_acquire);
+}
+
+CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
+                                 Slot& slot) noexcept {
+  for (;;) {
+    if (CUresult error = state()) return error;
+    auto begun = outgoing_.begin(kind, ordinal, context, words_max, bulk, in_notice_handler(), slot);
+    if (begun == Outgoing::Begun::ok) return CUDA_SUCCESS;
+    if (begun == Outgoing::Begun::too_large) return CUDA_ERROR_INVALID_VALUE;
+    if (in_notice_handler())
+      end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server takes over nothing of what its notices are answered with", true);
+    else
+      await_room(begun == Outgoing::Begun::bulks_full);
+  }
+}
+
+void ConnectedSession::expect_reply(Slot& slot, const BulkSink& sink) noexcept {
+  std::lock_guard lock(receive_mutex_);
+  slot.call = calls_.add(slot.sequence, sink);
+  if (slot.call) ++awaited_;
+}
+
+void ConnectedSession::commit(Slot& slot, size_t words_used) noexcept {
+  Outgoing::Committed done = outgoing_.commit(words_used);
+  if (slot.call) slot.call->bytes_end = done.bytes_end;
+  if (done.failed) return end(CUDA_ERROR_OUT_OF_MEMORY, "out of memory", true);
+  if (done.start_thread && !thread_.start()) {
+    outgoing_.thread_is_unavailable();
+    done.flush = true;
+  }
+  if (done.wake_thread) transport_->wake();
+  if (done.flush) outgoing_.pump();
+}
+
+void ConnectedSession::abandon(Slot& slot) noexcept {
+  outgoing_.abandon();
+  if (!slot.call) return;
+  std::lock_guard lock(receive_mutex_);
+  calls_.remove(slot.call);
+  --awaited_;
+}
+
+void ConnectedSession::flush() noexcept {
+  if (state() == CUDA_SUCCESS) outgoing_.pump();
+}
+
+CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink&) noexcept {
+  if (forked_.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  OwnCall own{nullptr, read, user};
+  {
+    std::lock_guard lock(receive_mutex_);
+    own.call = calls_.find(sequence);
+  }
+  if (!own.call) return ended() ? state() : CUDA_ERROR_OUT_OF_MEMORY;
+  auto begun = Clock::now();
+  await_reply(own);
+  await_sent(own.call->bytes_end);
+  bool arrived = own.call->arrived;
+  if (arrived && !own.read_in_place) {
+    auto& words = own.call->reply;
+    if (auto bad = wire::read_guarded([&] {
+          wire::SegmentReader message(kj::arrayPtr(words.data(), words.size()));
+          read(user, message);
+        })) {
+      fault(*bad);
+      arrived = false;
+    }
+  }
+  {
+    std::lock_guard lock(receive_mutex_);
+    if (!own.call->arrived) --awaited_;
+    calls_.remove(own.call);
+  }
+  stats_.waits.fetch_add(1, std::memory_order_relaxed);
+  stats_.wait_ns.fetch_add(uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count()), std::memory_order_relaxed);
+  return arrived ? CUDA_SUCCESS : state();
+}
+
+void ConnectedSession::await_reply(OwnCall& own) {
+  PendingCall& call = *own.call;
+  outgoing_.pump();
+  std::unique_lock lock(receive_mutex_);
+  for (;;) {
+    if (call.arrived || (ended() && !call.filling)) return;
+    if (!receiving_) {
+      receiving_ = true;
+      lock.unlock();
+      lead(&own, call.bytes_end, [&] { return call.arrived; });
+      lock.lock();
+      pass_on_role(lock);
+      continue;
+    }
+    if (!outgoing_.sent(call.bytes_end)) {
+      lock.unlock();
+      await_sent(call.bytes_end);
+      lock.lock();
+      continue;
+    }
+    call.asleep = true;
+    call.changed.wait(lock, [&] { return call.arrived || !receiving_ || (ended() && !call.filling); });
+    call.asleep = false;
+  }
+}
+
+template <class Done>
+void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
+  auto look_until = Clock::now() + look_time();
+  while (!ended()) {
+    if (receive_one(own)) {
+      if (done()) return;
+      continue;
+    }
+    if (ended() || done()) return;
+    bool unsent = !outgoing_.sent(bytes_end);
+    if (unsent) outgoing_.pump();
+    if (Clock::now() < look_until) continue;
+    unsent = unsent && !outgoing_.sent(bytes_end);
+    transport_->wait(transport::kReadable | (unsent ? transport::kWritable : 0u), kLeadWait);
+  }
+}
+
+void ConnectedSession::await_sent(uint64_t bytes_end) {
+  while (!outgoing_.sent(bytes_end)) {
+    outgoing_.pump();
+    if (!outgoing_.sent(bytes_end)) transport_->wait(transport::kWritable, kWritableWait);
+  }
+}
+
+void ConnectedSession::await_room(bool bulks) {
+  outgoing_.pump();
+  uint64_t appended = outgoing_.appended_bytes();
+  std::unique_lock lock(receive_mutex_);
+  if (receiving_) {
+    ++room_waiters_;
+    // Bounded, because room for bulk comes from sending, which tells nobody.
+    room_changed_.wait_for(lock, kRoomWait);
+    --room_waiters_;
+    return;
+  }
+  receiving_ = true;
+  lock.unlock();
+  uint64_t acknowledgements = acknowledgements_received_;
+  lead(nullptr, appended, [&] { return bulks ? outgoing_.sent(appended) : acknowledgements_received_ != acknowledgements; });
+  lock.lock();
+  pass_on_role(lock);
+}
+
+void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
+  {
+    std::lock_guard lock(receive_mutex_);
+    if (ending_) return;
+    ending_ = true;
+    ended_result_.store(result, std::memory_order_release);
+  }
+  transport_->shutdown();
+  outgoing_.drop();
+  notify_everybody();
+  transport_->wake();
+  if (!tell || closing_.load(std::memory_order_relaxed)) return;
+  print_line(fmt::format("{}: {}", address_, reason));
+  notices_.ended(result, reason);
+}
+
+void ConnectedSession::close() noexcept {
+  if (forked_.load(std::memory_order_relaxed) || closing_.exchange(true)) return;
+  if (!ended()) {
+    outgoing_.append_control(wire::ControlOrdinal::goodbye);
+    auto deadline = Clock::now() + kCloseEffort;
+    while (!outgoing_.all_sent() && Clock::now() < deadline) {
+      outgoing_.pump();
+      if (!outgoing_.all_sent()) transport_->wait(transport::kWritable, deadline - Clock::now());
+    }
+  }
+  end(CUDA_ERROR_DEINITIALIZED, "closed", false);
+  thread_.stop(kThreadEndMs);
+}
+
+void ConnectedSession::after_fork_in_child() noexcept {
+  if (!forked_.exchange(true, std::memory_order_relaxed)) transport_->abandon_after_fork();
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,118 @@
+// The Session over one connection. README.md draws its threads and locks.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client_stub/session/outgoing.hpp"
+#include "client_stub/session/reply_table.hpp"
+#include "client_stub/session/session.hpp"
+#include "client_stub/session/session_thread.hpp"
+#include "protocol/transport/frame_receiver.hpp"
+#include "protocol/transport/transport.hpp"
+
+namespace gpuwire::client {
+
+class ConnectedSession final : public Session {
+ public:
+  // Shakes hands over `transport`. As Session::connect(); `address` is what error lines name.
+  static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
+                        std::unique_ptr<Session>& session, std::string& error);
+
+  ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices);
+  // Waits for the session thread. Never in a child after fork(): leave the object alone there.
+  ~ConnectedSession() override;
+
+  const ServerFacts& facts() const noexcept override { return facts_; }
+  SessionStats& stats() noexcept override { return stats_; }
+  CUresult state() const noexcept override;
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override;
+  void commit(Slot& slot, size_t words_used) noexcept override;
+  void abandon(Slot& slot) noexcept override;
+  CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
+  void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
+  void flush() noexcept override;
+  uint64_t last_sequence() const noexcept override { return outgoing_.last_sequence(); }
+  void close() noexcept override;
+  void after_fork_in_child() noexcept override;
+
+ private:
+  friend class SessionThread;
+
+  struct OwnCall {
+    PendingCall* call = nullptr;
+    ReplyReader read = nullptr;
+    void* user = nullptr;
+    bool read_in_place = false;
+  };
+
+  // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------------------------------
+  // With the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
+  bool receive_one(OwnCall* own);
+  void dispatch(OwnCall* own);
+  void take_reply(OwnCall* own);
+  void take_notice();
+  bool store_bulk(const BulkSink& sink, uint64_t bytes);
+  void count_received();
+  // Receives until `done` or the end, with the receive role: looks again and again for a short time, then sleeps in the transport. Sends what
+  // is unsent before `bytes_end` meanwhile.
+  template <class Done>
+  void lead(OwnCall* own, uint64_t bytes_end, Done done);
+  void fault(std::string reason);
+  void notify_everybody();
+  // Is this thread inside a NoticeHandler?
+  static bool in_notice_handler();
+  // Lays down the receive role and wakes a thread that needs it. `lock` is on receive_mutex_.
+  void pass_on_role(std::unique_lock<std::mutex>& lock);
+  // For the session thread: takes what is there if no other thread receives or is about to.
+  bool receive_if_free();
+  // For the session thread: sleeps until there is something to do.
+  void thread_sleep();
+
+  // --- waiting (connected_session.cpp) ---------------------------------------------------------------------------------------------------
+  void await_reply(OwnCall& own);
+  void await_sent(uint64_t bytes_end);
+  void await_room(bool bulks);
+  // What every way of ending goes through, once. `tell`: it is no wish of this side.
+  void end(CUresult result, std::string reason, bool tell);
+  bool ended() const { return ended_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
+
+  std::unique_ptr<transport::Transport> transport_;
+  NoticeHandler& notices_;
+  std::string address_;
+  ServerFacts facts_;
+  SessionStats stats_;
+  Outgoing outgoing_;
+
+  // Held by the thread that has the receive role (receiving_).
+  transport::FrameReceiver receiver_;
+  uint64_t notices_received_ = 0;
+  uint64_t acknowledgements_received_ = 0;
+  uint64_t frames_received_ = 0, frames_acknowledged_ = 0, bytes_acknowledged_ = 0;
+  std::unique_ptr<std::byte[]> scratch_;
+
+  std::mutex receive_mutex_;
+  // Guarded by receive_mutex_:
+  bool receiving_ = false;                 // a thread has the receive role
+  bool thread_awaits_role_ = false;        // the session thread sleeps until the role is free
+  unsigned awaited_ = 0;                   // calls in calls_ whose reply has not arrived
+  unsigned room_waiters_ = 0;
+  ReplyTable calls_;
+  std::condition_variable room_changed_;   // for await_room()
+  bool ending_ = false;
+
+  // CUDA_SUCCESS until the session ends, then never changed again. Set with release after everything of the end is in place, read with
+  // acquire by ended() and state().
+  std::atomic<CUresult> ended_result_{CUDA_SUCCESS};
+  // Set in the child after fork(), which has one thread; no partner.
+  std::atomic<bool> forked_{false};
+  // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see after it.
+  std::atomic<bool> closing_{false};
+
+  SessionThread thread_;
+};
+
+}  // namespace gpuwire::client

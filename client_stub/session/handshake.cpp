@@ -1,0 +1,171 @@
+#include "client_stub/session/handshake.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include <capnp/message.h>
+#include <fmt/format.h>
+
+#include "protocol/transport/tcp.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "protocol/wire/preface.hpp"
+#include "schema/handshake.capnp.h"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+
+namespace {
+
+using transport::Received;
+using Unexpected = tl::unexpected<SessionStartError>;
+
+constexpr std::chrono::milliseconds kConnectTimeout{5000};
+constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
+// A worker that was not started ahead first initialises its driver.
+constexpr std::chrono::seconds kWelcomeTimeout{30};
+constexpr size_t kProgramBytesMax = 256;
+
+Unexpected not_ready(std::string cause) { return Unexpected({CUDA_ERROR_SYSTEM_NOT_READY, std::move(cause)}); }
+
+// Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64 bytes and wait.
+tl::expected<void, SessionStartError> receive_preface(transport::Transport& transport) {
+  wire::PrefaceBytes bytes;
+  wire::Preface preface;
+  std::string text;
+  size_t got = 0;
+  auto deadline = std::chrono::steady_clock::now() + kAnswerTimeout;
+  for (;;) {
+    auto result = transport.try_receive(std::span(bytes).subspan(got));
+    if (result.status == transport::IoStatus::would_block) {
+      auto left = deadline - std::chrono::steady_clock::now();
+      if (left.count() <= 0)
+        return not_ready(fmt::format("connected, but no answer within {} s (is it a gpuwire server?)", kAnswerTimeout.count() / 1000));
+      transport.wait(transport::kReadable, left);
+      continue;
+    }
+    if (result.status != transport::IoStatus::ok)
+      return not_ready(fmt::format("connected, but {} before it answered (is it a gpuwire server?)", describe(result)));
+    got += result.bytes;
+    switch (wire::check_server(std::span(bytes).first(got), preface, text)) {
+      case wire::ServerAnswer::incomplete: continue;
+      case wire::ServerAnswer::accepted: return {};
+      case wire::ServerAnswer::not_gpuwire: return not_ready(text);
+      case wire::ServerAnswer::version: return Unexpected({CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, text});
+      case wire::ServerAnswer::refused: break;
+    }
+    std::string reason(preface.text_bytes, '\0');
+    receive_all(transport, std::as_writable_bytes(std::span(reason)), kAnswerTimeout);
+    for (char& c : reason)
+      if (c >= 0 && c < ' ') c = ' ';
+    bool no_device = wire::RefusalCode(preface.status) == wire::RefusalCode::no_device;
+    return Unexpected({no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + reason});
+  }
+}
+
+bool send_hello(transport::Transport& transport) {
+  capnp::MallocMessageBuilder message;
+  auto hello = message.initRoot<schema::Hello>();
+  hello.setRelease(GPUWIRE_VERSION);
+  hello.setCudaVersion(CUDA_VERSION);
+  hello.setProcessId(uint32_t(getpid()));
+  hello.setProgram(std::string(program_invocation_short_name).substr(0, kProgramBytesMax));
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  hello.setHost(host);
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
+  auto words = message.getSegmentsForOutput();
+  if (words.size() != 1) return false;
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::hello), .message_words = uint32_t(words[0].size())};
+  auto bytes = words[0].asBytes();
+  iovec pieces[2] = {{&header, sizeof header}, {const_cast<kj::byte*>(bytes.begin()), bytes.size()}};
+  return send_all(transport, pieces, kAnswerTimeout).status == transport::IoStatus::ok;
+}
+
+std::string text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+
+template <class T, class List>
+std::vector<T> vector_of(const List& list) {
+  std::vector<T> out;
+  out.reserve(list.size());
+  for (auto item : list) out.push_back(item);
+  return out;
+}
+
+DeviceFacts device_facts(schema::Device::Reader device) {
+  DeviceFacts facts;
+  facts.name = text_of(device.getName());
+  auto uuid = device.getUuid();
+  std::memcpy(&facts.uuid, uuid.begin(), std::min(uuid.size(), sizeof facts.uuid));
+  auto luid = device.getLuid();
+  std::memcpy(facts.luid, luid.begin(), std::min(luid.size(), sizeof facts.luid));
+  facts.total_bytes = device.getTotalBytes();
+  facts.attributes = vector_of<int32_t>(device.getAttributes());
+  facts.attribute_errors = vector_of<int32_t>(device.getAttributeErrors());
+  facts.pci_bus_id = text_of(device.getPciBusId());
+  facts.limits = vector_of<uint64_t>(device.getLimits());
+  facts.stream_priority_least = device.getStreamPriorityLeast();
+  facts.stream_priority_greatest = device.getStreamPriorityGreatest();
+  facts.peers = vector_of<bool>(device.getPeers());
+  return facts;
+}
+
+ServerFacts server_facts(schema::Welcome::Reader welcome) {
+  ServerFacts facts;
+  facts.release = text_of(welcome.getRelease());
+  facts.driver_name = text_of(welcome.getDriverName());
+  facts.driver_version = welcome.getDriverVersion();
+  facts.software = welcome.getSoftware();
+  auto ordinals = welcome.getOrdinals();
+  facts.ordinals.assign(ordinals.begin(), ordinals.end());
+  for (auto device : welcome.getDevices()) facts.devices.push_back(device_facts(device));
+  return facts;
+}
+
+}  // namespace
+
+tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(std::string_view server) {
+  auto endpoint = transport::parse_endpoint(server);
+  if (!endpoint) return not_ready(fmt::format("not HOST:PORT: {}", endpoint.error()));
+  auto connected = transport::connect_tcp(*endpoint, kConnectTimeout);
+  if (!connected) return not_ready(connected.error());
+  return std::move(*connected);
+}
+
+tl::expected<ServerFacts, SessionStartError> shake_hands(transport::Transport& transport, transport::FrameReceiver& receiver) {
+  auto preface = wire::encode(wire::own_preface());
+  iovec piece{preface.data(), preface.size()};
+  auto sent = send_all(transport, {&piece, 1}, kAnswerTimeout);
+  // A server that refuses may have closed already; what it said is more telling than the failed send.
+  if (auto answered = receive_preface(transport); !answered) return tl::unexpected(answered.error());
+  if (sent.status != transport::IoStatus::ok || !send_hello(transport)) return not_ready("the connection was lost during the handshake");
+  Received received = receiver.next(kWelcomeTimeout);
+  if (received == Received::nothing) return not_ready(fmt::format("the server accepted, but did not start a session within {} s", kWelcomeTimeout.count()));
+  if (received != Received::frame) return not_ready(fmt::format("the session was not started: {}", receiver.reason()));
+  const wire::FrameHeader& header = receiver.header();
+  wire::SegmentReader message(receiver.message());
+  ServerFacts facts;
+  SessionStartError ending;
+  bool ended = false, welcomed = false;
+  auto bad = wire::read_guarded([&] {
+    if (wire::FrameKind(header.kind) == wire::FrameKind::notice && header.ordinal == uint32_t(wire::NoticeOrdinal::ending)) {
+      auto notice = message.getRoot<schema::Ending>();
+      ended = true;
+      ending.cause = "the server ended the session: " + text_of(notice.getReason());
+      if (notice.getResult()) ending.result = CUresult(notice.getResult());
+    } else if (wire::FrameKind(header.kind) == wire::FrameKind::control && header.ordinal == uint32_t(wire::ControlOrdinal::welcome)) {
+      welcomed = true;
+      facts = server_facts(message.getRoot<schema::Welcome>());
+    }
+  });
+  if (bad) return not_ready(fmt::format("the server's welcome cannot be read: {}", *bad));
+  if (ended) return tl::unexpected(ending);
+  if (!welcomed) return not_ready("the server did not begin with a welcome");
+  return facts;
+}
+
+}  // namespace gpuwire::client

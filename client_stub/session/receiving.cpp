@@ -1,0 +1,216 @@
+// The receiving side of ConnectedSession: what becomes of what arrives, and who reads next.
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "client_stub/session/connected_session.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+
+namespace {
+
+using transport::Received;
+
+constexpr size_t kScatterBytes = 256 * 1024;
+// The session thread's sleeps; what ends them is an event, the bound is for the one that was overlooked.
+constexpr std::chrono::seconds kThreadSleep{10};
+
+thread_local bool t_in_notice_handler = false;
+struct InNoticeHandler {
+  InNoticeHandler() { t_in_notice_handler = true; }
+  ~InNoticeHandler() { t_in_notice_handler = false; }
+};
+
+}  // namespace
+
+bool ConnectedSession::in_notice_handler() { return t_in_notice_handler; }
+
+void ConnectedSession::fault(std::string reason) {
+  end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server sent something invalid (" + reason + "); the session is over", true);
+}
+
+bool ConnectedSession::receive_one(OwnCall* own) {
+  switch (receiver_.try_next()) {
+    case Received::frame: dispatch(own); return true;
+    case Received::nothing: return false;
+    case Received::fault: fault(receiver_.reason()); return false;
+    case Received::ended: end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server was lost: " + receiver_.reason(), true); return false;
+  }
+  return false;
+}
+
+void ConnectedSession::dispatch(OwnCall* own) {
+  const wire::FrameHeader& header = receiver_.header();
+  switch (wire::FrameKind(header.kind)) {
+    case wire::FrameKind::acknowledge: {
+      if (!outgoing_.acknowledged(header.sequence)) return fault("an acknowledgement of frames that were not sent");
+      ++acknowledgements_received_;
+      std::lock_guard lock(receive_mutex_);
+      if (room_waiters_) room_changed_.notify_all();
+      return;
+    }
+    case wire::FrameKind::reply: take_reply(own); break;
+    case wire::FrameKind::notice: take_notice(); break;
+    default: return fault("a control frame in the middle of a session");
+  }
+  count_received();
+}
+
+void ConnectedSession::count_received() {
+  ++frames_received_;
+  stats_.bytes_received.store(receiver_.bytes_received(), std::memory_order_relaxed);
+  if (frames_received_ - frames_acknowledged_ < wire::kAcknowledgeMessages && receiver_.bytes_received() - bytes_acknowledged_ < wire::kAcknowledgeBytes) return;
+  frames_acknowledged_ = frames_received_;
+  bytes_acknowledged_ = receiver_.bytes_received();
+  outgoing_.append_acknowledgement(frames_received_);
+  outgoing_.pump();
+}
+
+void ConnectedSession::take_reply(OwnCall* own) {
+  const wire::FrameHeader& header = receiver_.header();
+  PendingCall* call;
+  BulkSink sink;
+  {
+    std::lock_guard lock(receive_mutex_);
+    if (ending_) return;
+    call = calls_.find(header.sequence);
+    if (call && call->arrived) call = nullptr;
+    if (call) {
+      call->filling = true;
+      sink = call->sink;
+    }
+  }
+  if (!call) return fault(fmt::format("a reply to no call, sequence {}", header.sequence));
+  bool mine = own && own->call == call;
+  bool stored = store_bulk(sink, header.bulk_bytes);
+  auto bad = wire::read_guarded([&] {
+    if (!stored) return;
+    if (mine) {
+      own->read_in_place = true;
+      wire::SegmentReader message(receiver_.message());
+      own->read(own->user, message);
+    } else {
+      auto words = receiver_.message();
+      call->reply.assign(words.begin(), words.end());
+    }
+  });
+  {
+    std::lock_guard lock(receive_mutex_);
+    call->filling = false;
+    if (stored && !bad) {
+      call->arrived = true;
+      --awaited_;
+    }
+    if (call->asleep) call->changed.notify_one();
+  }
+  if (bad) fault(*bad);
+}
+
+bool ConnectedSession::store_bulk(const BulkSink& sink, uint64_t bytes) {
+  if (bytes > sink.bytes && sink.bytes) {
+    fault(fmt::format("{} bytes where {} were asked for", bytes, sink.bytes));
+    return false;
+  }
+  bool stored = true;
+  if (sink.scatter && sink.bytes) {
+    if (!scratch_) scratch_ = std::make_unique<std::byte[]>(kScatterBytes);
+    for (size_t offset = 0; stored && offset < bytes;) {
+      std::span piece(scratch_.get(), std::min<size_t>(kScatterBytes, bytes - offset));
+      stored = receiver_.read_bulk(piece);
+      if (stored) (*sink.scatter)(offset, piece);
+      offset += piece.size();
+    }
+  } else if (sink.bytes) {
+    stored = receiver_.read_bulk({static_cast<std::byte*>(sink.data), size_t(bytes)});
+  } else {
+    stored = receiver_.skip_bulk();
+  }
+  if (!stored) end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server was lost in the middle of a copy: " + receiver_.reason(), true);
+  return stored;
+}
+
+void ConnectedSession::take_notice() {
+  const wire::FrameHeader& header = receiver_.header();
+  if (header.sequence != ++notices_received_) return fault(fmt::format("notice {} where {} was due", header.sequence, notices_received_));
+  auto ordinal = wire::NoticeOrdinal(header.ordinal);
+  bool with_bulk = ordinal == wire::NoticeOrdinal::copy_data || ordinal == wire::NoticeOrdinal::output;
+  if (!with_bulk && header.bulk_bytes) return fault("a notice with bulk that has no use for it");
+  wire::SegmentReader message(receiver_.message());
+  std::string last_words;
+  CUresult last_result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+  auto bad = wire::read_guarded([&] {
+    if (ordinal == wire::NoticeOrdinal::ending) {
+      auto ending = message.getRoot<schema::Ending>();
+      auto reason = ending.getReason();
+      last_words = "the server ended the session: " + std::string(reason.begin(), reason.size());
+      if (ending.getResult()) last_result = CUresult(ending.getResult());
+      return;
+    }
+    InNoticeHandler inside;
+    if (!with_bulk) return notices_.notice(ordinal, message);
+    BulkSink sink = notices_.bulk_for(ordinal, message, header.bulk_bytes);
+    if (!store_bulk(sink, header.bulk_bytes)) return;
+    notices_.bulk_stored(ordinal, message, {static_cast<const std::byte*>(sink.data), sink.data && sink.bytes ? size_t(header.bulk_bytes) : 0});
+  });
+  if (bad) fault(*bad);
+  if (!last_words.empty()) end(last_result, last_words, true);
+}
+
+void ConnectedSession::pass_on_role(std::unique_lock<std::mutex>&) {
+  receiving_ = false;
+  for (PendingCall* call = calls_.oldest(); call; call = call->newer)
+    if (call->asleep && !call->arrived) return call->changed.notify_one();
+  if (room_waiters_) return room_changed_.notify_all();
+  if (!thread_awaits_role_ || awaited_) return;
+  thread_awaits_role_ = false;
+  transport_->wake();
+}
+
+void ConnectedSession::notify_everybody() {
+  std::lock_guard lock(receive_mutex_);
+  for (PendingCall* call = calls_.oldest(); call; call = call->newer)
+    if (call->asleep) call->changed.notify_one();
+  room_changed_.notify_all();
+}
+
+bool ConnectedSession::receive_if_free() {
+  {
+    std::lock_guard lock(receive_mutex_);
+    // A caller that has sent a call is about to receive itself, and would have to wait for this thread to hand over.
+    if (receiving_ || awaited_ || ending_) return false;
+    receiving_ = true;
+  }
+  bool any = false;
+  for (bool needed = true; needed && receive_one(nullptr);) {
+    any = true;
+    std::lock_guard lock(receive_mutex_);
+    needed = !awaited_;
+  }
+  std::unique_lock lock(receive_mutex_);
+  pass_on_role(lock);
+  return any;
+}
+
+void ConnectedSession::thread_sleep() {
+  unsigned interest = transport::kWoken;
+  {
+    std::lock_guard lock(receive_mutex_);
+    // While callers receive, looking at the connection too would only wake this thread for their replies.
+    thread_awaits_role_ = receiving_ || awaited_;
+    if (!thread_awaits_role_) interest |= transport::kReadable;
+  }
+  if (outgoing_.thread_falls_asleep()) {
+    transport_->wait(interest, kThreadSleep);
+    outgoing_.thread_woke();
+  } else {
+    // The connection takes no more: more posted frames are no reason to wake up.
+    transport_->wait(interest | transport::kWritable, kThreadSleep);
+  }
+  std::lock_guard lock(receive_mutex_);
+  thread_awaits_role_ = false;
+}
+
+}  // namespace gpuwire::client

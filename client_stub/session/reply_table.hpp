@@ -1,0 +1,46 @@
+// The calls that are under way: who waits for which reply, and where its bytes go. Plain data; its owner has the lock.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <capnp/common.h>
+
+#include "client_stub/session/session.hpp"
+
+namespace gpuwire::client {
+
+struct PendingCall {
+  uint64_t sequence = 0;
+  BulkSink sink;
+  uint64_t bytes_end = 0;   // of the frame in the outgoing stream; only the caller's thread uses it
+  bool filling = false;     // the receiving thread is writing into `sink`
+  bool arrived = false;     // the reply is here: in `reply`, unless the thread that waits has read it itself
+  bool asleep = false;      // the waiting thread is on `changed`
+  std::vector<capnp::word> reply;
+  std::condition_variable changed;
+  PendingCall* older = nullptr;
+  PendingCall* newer = nullptr;
+};
+
+class ReplyTable {
+ public:
+  // Null: no memory. Sequences ascend.
+  PendingCall* add(uint64_t sequence, const BulkSink& sink);
+  // Replies come nearly in the order of the calls, so the search begins with the oldest.
+  PendingCall* find(uint64_t sequence);
+  void remove(PendingCall* call);
+  size_t size() const { return size_; }
+  PendingCall* oldest() const { return oldest_; }
+
+ private:
+  PendingCall* oldest_ = nullptr;
+  PendingCall* newest_ = nullptr;
+  size_t size_ = 0;
+  std::vector<std::unique_ptr<PendingCall>> all_;
+  std::vector<PendingCall*> free_;
+};
+
+}  // namespace gpuwire::client

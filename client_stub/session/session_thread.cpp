@@ -1,0 +1,81 @@
+#include "client_stub/session/session_thread.hpp"
+
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <ctime>
+
+#include "client_stub/session/connected_session.hpp"
+
+namespace gpuwire::client {
+
+namespace {
+
+// How long posted frames wait for company.
+constexpr long kTickNs = 25'000;
+// Ticks without anything to do before the thread sleeps; the next posted call then costs a wake-up.
+constexpr unsigned kQuietTicksMax = 40;
+constexpr size_t kStackBytes = 1024 * 1024;
+
+}  // namespace
+
+bool SessionThread::start() noexcept {
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return false;
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  // The program's signals are for its own threads. The mask is inherited from the creating thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool created = pthread_create(&thread_, &attributes, enter, this) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  started_.store(created, std::memory_order_release);
+  return created;
+}
+
+bool SessionThread::stop(int wait_ms) noexcept {
+  if (!started_.load(std::memory_order_acquire)) return true;
+  if (pthread_equal(thread_, pthread_self())) return true;
+  stopping_.store(true, std::memory_order_release);
+  session_.transport_->wake();
+  if (wait_ms < 0) {
+    pthread_join(thread_, nullptr);
+  } else {
+    timespec limit;
+    clock_gettime(CLOCK_MONOTONIC, &limit);
+    limit.tv_nsec += long(wait_ms % 1000) * 1'000'000;
+    limit.tv_sec += wait_ms / 1000 + limit.tv_nsec / 1'000'000'000;
+    limit.tv_nsec %= 1'000'000'000;
+    if (pthread_clockjoin_np(thread_, nullptr, CLOCK_MONOTONIC, &limit) != 0) return false;
+  }
+  started_.store(false, std::memory_order_release);
+  return true;
+}
+
+void* SessionThread::enter(void* self) {
+  pthread_setname_np(pthread_self(), "gpuwire-session");
+  // Without it the kernel rounds a tick of 25 us up to 75.
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
+  static_cast<SessionThread*>(self)->run();
+  return nullptr;
+}
+
+void SessionThread::run() {
+  unsigned quiet = 0;
+  while (!stopping_.load(std::memory_order_acquire) && !session_.ended()) {
+    uint64_t before = session_.stats_.bytes_sent.load(std::memory_order_relaxed);
+    session_.outgoing_.pump();
+    bool received = session_.receive_if_free();
+    bool busy = received || session_.stats_.bytes_sent.load(std::memory_order_relaxed) != before;
+    quiet = busy ? 0 : quiet + 1;
+    if (quiet < kQuietTicksMax) {
+      timespec tick{0, kTickNs};
+      clock_nanosleep(CLOCK_MONOTONIC, 0, &tick, nullptr);
+    } else {
+      session_.thread_sleep();
+    }
+  }
+}
+
+}  // namespace gpuwire::client
