@@ -1,0 +1,264 @@
+#include "server/broker/broker.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/random.h>
+
+#include "protocol/wire/limits.hpp"
+#include "protocol/wire/preface.hpp"
+#include "server/broker/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+std::string text_of(const tcp::endpoint& endpoint) {
+  std::string address = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port()) : fmt::format("{}:{}", address, endpoint.port());
+}
+
+std::array<uint8_t, 16> new_session_id() {
+  std::array<uint8_t, 16> id{};
+  [[maybe_unused]] ssize_t got = ::getrandom(id.data(), id.size(), 0);  // never short for so few bytes
+  return id;
+}
+
+}  // namespace
+
+// Reads the preface, or says why not and lingers until the client has read it. Everything within one time limit.
+class Broker::Visitor : public std::enable_shared_from_this<Visitor> {
+ public:
+  Visitor(Broker& broker, tcp::socket socket, std::string peer)
+      : broker_(broker), socket_(std::move(socket)), timer_(broker.io_), peer_(std::move(peer)) {}
+
+  const std::string& peer() const { return peer_; }
+  int release_socket() {
+    timer_.cancel();
+    error_code error;
+    socket_.native_non_blocking(false, error);
+    return socket_.release(error);
+  }
+  void abort() {
+    timer_.cancel();
+    error_code ignored;
+    socket_.close(ignored);
+  }
+
+  void read_preface() {
+    limit(wire::kHandshakeTimeoutMs);
+    read_more();
+  }
+
+  void refuse(wire::RefusalCode code, std::string reason) {
+    spdlog::warn("refused {}: {}", peer_, reason);
+    wire::Preface preface = wire::refusing_preface(code, reason);
+    wire::PrefaceBytes bytes = wire::encode(preface);
+    answer_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    answer_ += reason;
+    limit(kRefusalLingerMs);
+    asio::async_write(socket_, asio::buffer(answer_), [self = shared_from_this()](error_code error, size_t) {
+      if (error) return self->broker_.leave(*self);
+      error_code ignored;
+      self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
+      self->linger();
+    });
+  }
+
+ private:
+  void limit(uint32_t ms) {
+    timer_.expires_after(std::chrono::milliseconds(ms));
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error) return;
+      if (self->answer_.empty()) spdlog::warn("dropped {}: {} bytes of a preface within {} ms", self->peer_, self->received_, wire::kHandshakeTimeoutMs);
+      error_code ignored;
+      self->socket_.cancel(ignored);  // the pending read or write fails, and the visitor leaves
+    });
+  }
+
+  void read_more() {
+    auto rest = asio::buffer(bytes_.data() + received_, bytes_.size() - received_);
+    socket_.async_read_some(rest, [self = shared_from_this()](error_code error, size_t got) {
+      if (error) return self->broker_.leave(*self);
+      self->received_ += got;
+      self->look();
+    });
+  }
+
+  void look() {
+    // Whoever speaks another protocol may say little and then wait for an answer.
+    wire::Preface ours;
+    bool stranger = std::memcmp(bytes_.data(), ours.magic, std::min(received_, sizeof ours.magic)) != 0;
+    if (received_ < bytes_.size() && !stranger) return read_more();
+    std::string reason;
+    wire::RefusalCode code = wire::check_client(bytes_, reason);
+    if (code != wire::RefusalCode::accepted) return refuse(code, reason);
+    wire::Preface preface = wire::decode(bytes_);
+    if (std::any_of(std::begin(preface.session_id), std::end(preface.session_id), [](uint8_t byte) { return byte != 0; }))
+      return refuse(wire::RefusalCode::internal, "this server keeps no sessions that could be resumed");
+    broker_.admit(*this);
+  }
+
+  void linger() {
+    socket_.async_read_some(asio::buffer(bytes_), [self = shared_from_this()](error_code error, size_t) {
+      if (error) return self->broker_.leave(*self);
+      self->linger();
+    });
+  }
+
+  Broker& broker_;
+  tcp::socket socket_;
+  asio::steady_timer timer_;
+  const std::string peer_;
+  wire::PrefaceBytes bytes_{};
+  size_t received_ = 0;
+  std::string answer_;
+};
+
+Broker::Broker(asio::io_context& io, BrokerOptions options)
+    : io_(io),
+      options_(std::move(options)),
+      acceptor_(io),
+      signals_(io),
+      drain_timer_(io),
+      pool_(io, options_.worker, options_.spare_workers,
+            {.ready = [this](const std::string& devices) { worker_is_ready(devices); },
+             .hopeless =
+                 [this](const std::string& reason) {
+                   if (accepting_) return;  // the next client is reason for another attempt
+                   failure_ = reason;
+                   shut_down();
+                 },
+             .refused = [this](Handoff client, wire::RefusalCode code, const std::string& reason) { turn_away(std::move(client), code, reason); },
+             .session_over = [this] { end_if_idle(); }}) {}
+
+Broker::~Broker() = default;
+
+tl::expected<void, std::string> Broker::start(Listening listening) {
+  listening_ = std::move(listening);
+  try {
+    acceptor_.open(options_.listen.protocol());
+    acceptor_.set_option(tcp::acceptor::reuse_address(true));
+    acceptor_.bind(options_.listen);
+    acceptor_.listen();
+    signals_.add(SIGTERM);
+    signals_.add(SIGINT);
+  } catch (const boost::system::system_error& error) {
+    return tl::unexpected(fmt::format("cannot listen on {}: {}", text_of(options_.listen), error.code().message()));
+  }
+  await_signals();
+  pool_.start();
+  return {};
+}
+
+void Broker::worker_is_ready(const std::string& devices) {
+  if (accepting_ || draining_) return;
+  accepting_ = true;
+  listening_(acceptor_.local_endpoint(), devices);
+  accept();
+}
+
+// --- clients ----------------------------------------------------------------------------------------------------------------------------------
+
+void Broker::accept() {
+  if (!accepting_ || draining_ || accept_pending_ || visitors_.size() >= kHalfOpenMax) return;
+  accept_pending_ = true;
+  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    accept_pending_ = false;
+    if (error == asio::error::operation_aborted) return;
+    if (error)
+      spdlog::warn("accept: {}", error.message());
+    else
+      visit(std::move(socket));
+    accept();
+  });
+}
+
+void Broker::visit(tcp::socket socket) {
+  error_code error;
+  tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return;  // it left at once
+  auto visitor = std::make_shared<Visitor>(*this, std::move(socket), text_of(peer));
+  visitors_.insert(visitor);
+  visitor->read_preface();
+}
+
+void Broker::admit(Visitor& visitor) {
+  if (pool_.sessions() >= options_.sessions_max) {
+    visitor.refuse(wire::RefusalCode::busy, fmt::format("all {} sessions of the server are in use", options_.sessions_max));
+    return;
+  }
+  Handoff client;
+  client.kind = HandoffKind::session;
+  client.id = new_session_id();
+  client.text = visitor.peer();
+  client.socket.reset(visitor.release_socket());
+  leave(visitor);
+  pool_.take(std::move(client));
+}
+
+void Broker::turn_away(Handoff client, wire::RefusalCode code, const std::string& reason) {
+  error_code error;
+  tcp::socket socket(io_);
+  socket.assign(options_.listen.protocol(), client.socket.get(), error);
+  if (error) return;
+  client.socket.release();
+  auto visitor = std::make_shared<Visitor>(*this, std::move(socket), client.text);
+  visitors_.insert(visitor);
+  visitor->refuse(code, reason);
+}
+
+void Broker::leave(Visitor& visitor) {
+  visitor.abort();
+  visitors_.erase(visitor.shared_from_this());
+  accept();
+  end_if_idle();
+}
+
+// --- the end ----------------------------------------------------------------------------------------------------------------------------------
+
+void Broker::await_signals() {
+  signals_.async_wait([this](error_code error, int) {
+    if (error) return;
+    shut_down();
+    await_signals();
+  });
+}
+
+void Broker::shut_down() {
+  if (!draining_) {
+    draining_ = true;
+    error_code ignored;
+    acceptor_.close(ignored);
+    pool_.close("the server is shutting down");
+    if (size_t running = pool_.sessions()) {
+      spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
+      drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));
+      drain_timer_.async_wait([this](error_code error) {
+        if (!error) shut_down();
+      });
+    }
+  } else if (!stopping_) {
+    stopping_ = true;
+    spdlog::info("ending {} sessions", pool_.sessions());
+    pool_.stop_sessions("the server is shutting down");
+  }
+  end_if_idle();
+}
+
+void Broker::end_if_idle() {
+  if (!draining_ || pool_.sessions() != 0 || (!visitors_.empty() && !stopping_)) return;
+  drain_timer_.cancel();
+  signals_.cancel();
+  io_.stop();
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,71 @@
+// The broker: listens, reads the fixed preface, hands the connection to a worker process. It touches no driver.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <tl/expected.hpp>
+
+#include "server/broker/worker_pool.hpp"
+
+namespace gpuwire::server {
+
+struct BrokerOptions {
+  boost::asio::ip::tcp::endpoint listen;
+  WorkerCommand worker;
+  unsigned spare_workers = 1;
+  unsigned sessions_max = 64;
+  unsigned drain_seconds = 30;
+};
+
+// One thread: whoever runs the io_context. Ends (the io_context runs out of work) after a signal and the end of the last session, or when
+// no worker can be started at all.
+class Broker {
+ public:
+  Broker(boost::asio::io_context& io, BrokerOptions options);
+  ~Broker();
+
+  // Called once, when it accepts: where, and the device summary.
+  using Listening = std::function<void(const boost::asio::ip::tcp::endpoint& where, const std::string& devices)>;
+  // Binds and starts the workers. The error names the address and the cause.
+  tl::expected<void, std::string> start(Listening listening);
+
+  // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and SIGINT.
+  void shut_down();
+  // Not empty: why the broker gave up by itself.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  class Visitor;  // a connection that has no worker yet
+
+  void accept();
+  void visit(boost::asio::ip::tcp::socket socket);
+  void admit(Visitor& visitor);
+  void turn_away(Handoff client, wire::RefusalCode code, const std::string& reason);
+  void leave(Visitor& visitor);
+  void await_signals();
+  void end_if_idle();
+  void worker_is_ready(const std::string& devices);
+
+  boost::asio::io_context& io_;
+  const BrokerOptions options_;
+  boost::asio::ip::tcp::acceptor acceptor_;
+  boost::asio::signal_set signals_;
+  boost::asio::steady_timer drain_timer_;
+  WorkerPool pool_;
+  Listening listening_;
+  std::set<std::shared_ptr<Visitor>> visitors_;  // at most kHalfOpenMax
+  std::string failure_;
+  bool accepting_ = false;       // workers were ready once
+  bool accept_pending_ = false;  // an async_accept is under way
+  bool draining_ = false, stopping_ = false;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,18 @@
+// Bounds of the broker.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gpuwire::server {
+
+inline constexpr size_t kHalfOpenMax = 64;          // connections whose preface is still awaited, or that are being refused
+inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
+inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
+inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits for a worker
+inline constexpr uint32_t kWorkerExitMs = 1500;     // from a worker's last message, or a stop, until it is killed
+inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
+inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
+inline constexpr unsigned kSpareWorkersMax = 64;
+
+}  // namespace gpuwire::server

@@ -1,0 +1,64 @@
+// One worker process as the broker sees it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
+#include <tl/expected.hpp>
+
+#include "server/broker/handoff.hpp"
+
+namespace gpuwire::server {
+
+struct WorkerCommand {
+  std::string program;
+  std::vector<std::string> arguments;  // without the program's name
+};
+
+// Owns the process: when it is destroyed, the process is killed and reaped.
+class WorkerProcess {
+ public:
+  // `said`: a message arrived. Must not destroy the WorkerProcess.
+  using Said = std::function<void(WorkerProcess&, Handoff)>;
+
+  // The error names the program and the cause.
+  static tl::expected<std::unique_ptr<WorkerProcess>, std::string> spawn(boost::asio::io_context& io, const WorkerCommand& command, Said said);
+  ~WorkerProcess();
+  WorkerProcess(const WorkerProcess&) = delete;
+  WorkerProcess& operator=(const WorkerProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  bool send(const Handoff& handoff) { return send_handoff(descriptor_.native_handle(), handoff); }
+  // Kills the process when it has not ended after `ms`. A later call replaces an earlier one.
+  void kill_after(uint32_t ms);
+  void cancel_kill() { kill_timer_.cancel(); }
+  // Not empty once the process has ended: how ("exit code 1", "signal 11 (Segmentation fault)"). Reads what it said last before that.
+  std::optional<std::string> reap();
+
+  // --- the pool's notes ---
+  enum class State : uint8_t { starting, ready, serving, ending };
+  State state = State::starting;
+  std::string label;  // "session 0123abcd from 127.0.0.1:4711", for logs
+  std::string reason;  // what it said about its own end
+
+ private:
+  WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Said said);
+  void listen();
+  // Gives away what has arrived. False: nothing more will come.
+  bool hear();
+
+  pid_t pid_;
+  boost::asio::posix::stream_descriptor descriptor_;
+  boost::asio::steady_timer kill_timer_;
+  Said said_;
+  // A handler may already be queued when the object goes; this lets it see that.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,34 @@
+#include "server/cli/listen_address.hpp"
+
+#include <charconv>
+
+#include <boost/asio/io_context.hpp>
+#include <fmt/format.h>
+
+namespace gpuwire::server {
+
+tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text) {
+  namespace ip = boost::asio::ip;
+  auto wrong = [&](std::string_view why) { return tl::unexpected(fmt::format("\"{}\" is no HOST:PORT: {}", text, why)); };
+  size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return wrong("no port");
+  std::string_view host = text.substr(0, colon), digits = text.substr(colon + 1);
+  uint16_t port = 0;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size()) return wrong("the port is no number from 0 to 65535");
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string_view::npos) {
+    return wrong("an IPv6 address stands in brackets");
+  }
+  if (host.empty()) return wrong("no host");
+  boost::system::error_code failed;
+  ip::address address = ip::make_address(std::string(host), failed);
+  if (!failed) return ip::tcp::endpoint(address, port);
+  boost::asio::io_context io;
+  auto found = ip::tcp::resolver(io).resolve(std::string(host), std::string(digits), ip::resolver_base::passive, failed);
+  if (failed || found.empty()) return wrong(failed ? failed.message() : "the host has no address");
+  return found.begin()->endpoint();
+}
+
+}  // namespace gpuwire::server
