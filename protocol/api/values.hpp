@@ -42,6 +42,15 @@ inline capnp::Data::Reader bytes_of(const void* data, size_t bytes) noexcept {
   return capnp::Data::Reader(static_cast<const uint8_t*>(data), bytes);
 }
 
+// Does an enumeration hold this value? It may come from a message and hold any bits, so it is compared as a number.
+template <class Enum>
+inline bool holds(const Enum& field, Enum value) noexcept {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int bits = 0;
+  std::memcpy(&bits, &field, sizeof bits);
+  return bits == static_cast<int>(value);
+}
+
 // Size of what the `value` of get and set functions points to. 0: not an attribute of CUDA 13.0.
 constexpr uint32_t attribute_bytes(CUmemPool_attribute attribute) noexcept {
   switch (attribute) {

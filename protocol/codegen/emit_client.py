@@ -12,7 +12,7 @@ from text import arguments, banner, block, names
 def forward_extra(function, defaults):
     extra = []
     if function.takes_per_thread:
-        used = defaults or function.stream_param
+        used = defaults or function.uses_per_thread
         extra.append(("bool per_thread" if used else "bool") + (" = false" if defaults else ""))
     if function.cls == "posted":
         extra.append("uint64_t* sequence" + (" = nullptr" if defaults else ""))
@@ -66,16 +66,15 @@ class Client:
         self.function = function
         self.checks, self.creates, self.bytes, self.sets, self.reads, self.after, self.failed = [], [], [], [], [], [], []
         self.lists = 0
-        for p in function.params:
-            if p.kind == "host":
-                continue
-            if p.is_pointer and not p.opt:
-                self.check(f"!{p.local}", "CUDA_ERROR_INVALID_VALUE", counted=p)
+        described = [p for p in function.params if p.kind != "host"]
+        for p in described:
+            # Lists may be null when their count is 0; that is checked with the count.
+            if p.is_pointer and not p.opt and p.kind not in ("list", "bytes"):
+                self.check(f"!{p.local}", "CUDA_ERROR_INVALID_VALUE")
+        for p in described:
             self.add(p)
 
-    def check(self, condition, error, counted=None):
-        if counted is not None and counted.kind in ("list", "bytes"):
-            return  # may be null when the count is 0; checked with the count
+    def check(self, condition, error):
         self.checks.append(f"if ({condition}) return {error};")
 
     def add(self, p):
@@ -100,6 +99,12 @@ class Client:
             self.add_scalar(p)
 
     def add_scalar(self, p):
+        if p.kind == "device" and p.direction == "in":
+            self.checks.append("CUresult error = CUDA_SUCCESS;" if "CUresult error = CUDA_SUCCESS;" not in self.checks else "")
+            self.checks.append(f"int32_t {p.local}_server = server_device({p.local}, error);")
+            self.checks.append("if (error) return error;")
+            self.sets.append(f"params.set{self.field}({p.local}_server);")
+            return
         wire = "int32_t" if p.kind == "enum" else ""
         value = dereferenced(p)
         if p.kind == "pointer":
@@ -145,7 +150,25 @@ class Client:
         if p.direction == "destroy":
             self.after.append(f"forget_handle({kind_name(p)}, {wire});")
 
+    def add_structure(self, p):
+        per_thread = "per_thread" if self.function.uses_per_thread else "false"
+        if p.direction in ("in", "inout"):
+            pack = f"if (CUresult packed = pack(caller, *{p.local}, {per_thread}, {p.local}_flat)) return packed;"
+            self.checks.append(f"Flat {p.local}_flat;")
+            self.checks.append(f"if ({p.local}) {{ {pack} }}" if p.opt else pack)
+            self.bytes.append(f"{p.local}_flat.bytes()")
+            self.lists += 1
+            guard = f"if ({p.local}) " if p.opt else ""
+            self.sets.append(f"{guard}params.set{self.field}({p.local}_flat.data());")
+        if p.returns:
+            copy = f"{p.value_type} returned; copy_exactly(results.get{self.field}(), &returned, sizeof returned);"
+            keep = f" keep_own(returned, *{p.local});" if p.direction == "inout" else ""
+            guard = f"if ({p.local}) " if p.opt else ""
+            self.reads.append(f"{guard}{{ {copy}{keep} *{p.local} = returned; }}")
+
     def add_struct(self, p):
+        if p.structure:
+            return self.add_structure(p)
         address = p.local if p.kind == "struct" else f"&{p.local}"
         if p.direction in ("in", "inout"):
             self.bytes.append(f"sizeof({p.value_type})")
@@ -223,7 +246,10 @@ class Client:
         builder = f"schema::{f.pascal}Params::Builder" + (" params" if self.sets else "")
         common = f"*caller.session, {f.ordinal}, caller.context, {self.words()}"
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
-        lines += self.checks + self.creates
+        lines += self.checks
+        if self.lists > 1:
+            lines.append(f"if ({self.words()} > wire::kMessageWordsMax) return CUDA_ERROR_INVALID_VALUE;")
+        lines += self.creates
         writer = f"[&]({builder}) {{ {' '.join(self.sets)} }}".replace("{  }", "{}")
         if f.cls == "posted":
             lines.append("uint64_t sent = 0;")
@@ -235,7 +261,8 @@ class Client:
             lines.append(f"    {writer},")
             if self.reads:
                 lines.append(f"    [&]({reader}) {{")
-                lines.append("      if (results.getResult()) return;")
+                if not f.results_always:
+                    lines.append("      if (results.getResult()) return;")
                 lines += ["      " + read for read in self.reads]
                 lines.append("    });")
             else:
@@ -259,10 +286,11 @@ class Client:
 
 def forward_source(family):
     functions = "\n".join(Client(f).text() for f in family.forwarded)
+    structures = '#include "client/structures.hpp"\n' if family.has_structures else ""
     return f"""{banner(family.name + ".toml")}
 #include "client/forward.hpp"
 
-#include "client_stub/driver/generated_support.hpp"
+{structures}#include "client_stub/driver/generated_support.hpp"
 #include "schema/api_{family.name}.capnp.h"
 #include "schema/session.capnp.h"
 

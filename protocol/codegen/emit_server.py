@@ -82,7 +82,7 @@ class Server:
 
     def __init__(self, function):
         self.function = function
-        self.decode, self.args, self.before, self.after, self.bytes, self.sets = [], [], [], [], [], []
+        self.decode, self.args, self.before, self.after, self.bytes, self.sets, self.always = [], [], [], [], [], [], []
         self.lists = 0
         # Counts are read before the lists that they count.
         for p in sorted(function.params, key=lambda p: bool(p.count)):
@@ -92,7 +92,7 @@ class Server:
 
     def argument(self, p):
         if p.kind == "host":
-            return "nullptr"
+            return "{}"
         if p.kind == "list":
             return f"{p.local}.data()"
         if p.kind == "bytes":
@@ -140,7 +140,8 @@ class Server:
                 self.after.append(f"incoming.insert({kind}, {self.get}, word({p.local}));")
             else:
                 self.decode.append(f"uint64_t {p.local}_given = 0;")
-                self.after.append(f"{p.local}_given = incoming.give({kind}, {self.get}, word({p.local}));")
+                give = self.always if self.function.results_always else self.after
+                give.append(f"{p.local}_given = incoming.give({kind}, {self.get}, word({p.local}));")
                 self.sets.append(f"results.set{self.field}({p.local}_given);")
             return
         lookup = {"stream": f"stream({self.get})", "func": f"function({self.get})"}.get(p.kind, f"handle({kind}, {self.get}, {'true' if p.opt else 'false'})")
@@ -150,11 +151,25 @@ class Server:
         self.decode.append(f"auto {p.local} = from_word<{p.value_type}>(incoming.{lookup});")
 
     def add_struct(self, p):
+        if p.structure:
+            return self.add_structure(p)
         self.decode.append(f"{p.value_type} {p.local}{{}};")
         if p.direction in ("in", "inout"):
             guard = f"if (params.has{self.field}()) " if p.opt else ""
             self.decode.append(f"{guard}incoming.copy({self.get}, &{p.local}, sizeof {p.local});")
         if p.returns:
+            self.bytes.append(f"sizeof {p.local}")
+            self.lists += 1
+            self.sets.append(f"results.set{self.field}(bytes_of(&{p.local}, sizeof {p.local}));")
+
+    def add_structure(self, p):
+        self.decode.append(f"{p.value_type} {p.local}{{}};")
+        if p.direction in ("in", "inout"):
+            self.decode.append(f"Flat {p.local}_flat(incoming, {self.get});")
+            guard = f"if (params.has{self.field}()) " if p.opt else ""
+            self.decode.append(f"{guard}unpack(incoming, {p.local}_flat, {p.local});")
+        if p.returns:
+            (self.always if self.function.results_always else self.after).append(f"to_client(incoming, {p.local});")
             self.bytes.append(f"sizeof {p.local}")
             self.lists += 1
             self.sets.append(f"results.set{self.field}(bytes_of(&{p.local}, sizeof {p.local}));")
@@ -224,7 +239,7 @@ class Server:
     def text(self):
         f = self.function
         posted = "true" if f.cls == "posted" else "false"
-        uses_params = any("params." in line for line in self.decode + self.after + self.args)
+        uses_params = any("params." in line for line in self.decode + self.after + self.always + self.args)
         lines = [f"Incoming incoming(replay, call, {posted});"]
         if uses_params:
             lines.append(f"auto params = call.message.getRoot<schema::{f.pascal}Params>();")
@@ -236,10 +251,11 @@ class Server:
             lines.append("if (!result) {")
             lines += ["  " + line for line in self.after]
             lines.append("}")
+        lines += self.always
         if f.has_results:
             data = " + ".join(self.bytes) or "0"
             lines.append(f"ReplyMessage<schema::{f.results_struct}> reply({data}, {self.lists});")
-            lines.append("if (!result) {")
+            lines.append("{" if f.results_always else "if (!result) {")
             lines.append("  auto results = reply.results();")
             lines += ["  " + line for line in self.sets]
             lines.append("}")
@@ -255,12 +271,13 @@ def generated_functions(family):
 
 def replay_source(family):
     functions = "\n".join(Server(f).text() for f in generated_functions(family))
+    structures = '#include "server/structures.hpp"\n' if family.has_structures else ""
     return f"""{banner(family.name + ".toml")}
 #include "schema/api_{family.name}.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/replay/generated_support.hpp"
 #include "server/replay_functions.hpp"
-
+{structures}
 namespace gpuwire::server::generated {{
 
 {functions}

@@ -13,6 +13,7 @@ import emit_coverage
 import emit_names
 import emit_schema
 import emit_server
+import emit_structures
 import emit_trace
 from model import DescriptionError, read_api
 
@@ -25,6 +26,8 @@ def outputs(api):
         "cuda_names.hpp": emit_names.emit(api),
         "client/forward.hpp": emit_client.forward_header(api),
         "client/hand.hpp": emit_client.hand_header(api),
+        "client/structures.hpp": emit_structures.client_header(api),
+        "server/structures.hpp": emit_structures.server_header(api),
         "client/symbols.hpp": emit_client.symbols_header(api),
         "client/symbols.cpp": emit_client.symbols_source(api),
         "client/trace.hpp": emit_trace.header(),

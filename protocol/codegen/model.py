@@ -82,6 +82,7 @@ class Param:
     kind: str = ""  # a key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
     type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
     item: "Param | None" = None  # of a list
+    structure: "Structure | None" = None  # of a struct that is not plain data
     count: str = ""  # C expression over parameter names: items of a list, bytes of `bytes`; the attribute of by_attribute
 
     @property
@@ -149,6 +150,7 @@ class Function:
     same_as: str = ""
     via: str = ""
     null_stream: bool = False
+    results_always: bool = False
     variants: list = field(default_factory=list)
     target: "Function | None" = None  # of same_as and via
 
@@ -185,11 +187,38 @@ class Function:
         return bool(self.variants)
 
     @property
+    def uses_per_thread(self):
+        """Is there a stream for the per-thread forms to change?"""
+        return self.takes_per_thread and any(p.kind == "stream" or p.structure for p in self.params)
+
+    @property
     def results_struct(self):
         return self.pascal + "Results" if self.has_results else "Result"
 
     def param(self, name):
         return next(p for p in self.params if p.name == name)
+
+
+@dataclass
+class Member:
+    """A field of a structure that needs care: a handle (kind), a list (type and count) or a structure (type)."""
+
+    path: str
+    kind: str = ""
+    type: str = ""
+    count: str = ""
+    opt: bool = False
+    condition: str = ""
+
+
+@dataclass
+class Structure:
+    name: str
+    handles: list
+    lists: list
+    parts: list
+    refuse: list
+    clear: list
 
 
 @dataclass
@@ -202,10 +231,15 @@ class Family:
     def forwarded(self):
         return [f for f in self.functions if f.travels]
 
+    @property
+    def has_structures(self):
+        return any(p.structure for f in self.forwarded for p in f.params)
+
 
 @dataclass
 class Api:
     families: list
+    structures: dict  # name -> Structure
 
     @property
     def functions(self):
@@ -264,6 +298,7 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
+    "results_always",
 }
 
 
@@ -285,6 +320,7 @@ def parse_function(name, table, family):
         same_as=table.get("same_as", ""),
         via=table.get("via", ""),
         null_stream=table.get("null_stream", False),
+        results_always=table.get("results_always", False),
         variants=table.get("variants", []),
     )
     check_function(function, table, where)
@@ -319,15 +355,54 @@ def check_function(function, table, where):
             demand(p.direction in ("in", "given"), f"{p.name}: an array of handles is in or given")
 
 
+def parse_member(text, where):
+    match = re.fullmatch(r"([\w.]+): (opt )?(\w+)(?:\[([\w.]+)\])?(?: if (.*))?", text)
+    if not match:
+        raise DescriptionError(f"{where}: cannot read '{text}'")
+    path, opt, what, count, condition = match.groups()
+    if count:
+        return Member(path, type=what, count=count, condition=condition or "")
+    if what not in HANDLES:
+        raise DescriptionError(f"{where}: {what} is no handle")
+    return Member(path, kind=what, opt=bool(opt), condition=condition or "")
+
+
+def read_structures(path):
+    structures = {}
+    for name, table in tomllib.loads(path.read_text()).items():
+        where = f"{path.name}: {name}"
+        structures[name] = Structure(
+            name=name,
+            handles=[parse_member(text, where) for text in table.get("handles", [])],
+            lists=[parse_member(text, where) for text in table.get("lists", [])],
+            parts=[Member(part["field"], type=part["type"], condition=part["condition"]) for part in table.get("parts", [])],
+            refuse=table.get("refuse", []),
+            clear=table.get("clear", []),
+        )
+    return structures
+
+
+STRUCTURES = "structures.toml"
+
+
 def read_api(folder):
     families = []
+    structures = read_structures(Path(folder) / STRUCTURES)
     for path in sorted(Path(folder).glob("*.toml")):
+        if path.name == STRUCTURES:
+            continue
         text = path.read_text()
         title = text.splitlines()[0].lstrip("# ").strip()
         tables = tomllib.loads(text)
         functions = [parse_function(name, table, path.stem) for name, table in tables.items()]
         families.append(Family(path.stem, title, functions))
-    api = Api(families)
+    api = Api(families, structures)
+    for function in api.functions:
+        for p in function.params:
+            if p.kind == "struct":
+                p.structure = structures.get(p.type)
+            elif p.kind == "list" and p.item.type in structures and function.travels:
+                raise DescriptionError(f"{function.name}: {p.name}: a list of structures that are not plain data")
     check_api(api)
     return api
 

@@ -149,11 +149,18 @@ class Incoming {
   // The handle of an object of the driver: the one it has, else `candidate`, which it has from now on. 0 for no object.
   uint64_t give(wire::HandleKind kind, uint64_t candidate, uint64_t native) {
     if (!native) return 0;
-    uint64_t found = 0;
-    replay_.handles().for_each(kind, [&](uint64_t handle, void* known) {
-      if (word(known) == native) found = handle;
-    });
+    uint64_t found = known(kind, native);
     if (!found) insert(kind, found = candidate, native);
+    return found;
+  }
+  // The handle that an object of the driver has; 0: it has none.
+  uint64_t known(wire::HandleKind kind, uint64_t native) {
+    uint64_t found = 0;
+    if (kind == wire::HandleKind::stream && native <= wire::kStreamLegacy) return native;
+    if (!native) return found;
+    replay_.handles().for_each(kind, [&](uint64_t handle, void* candidate) {
+      if (word(candidate) == native) found = handle;
+    });
     return found;
   }
   // The same for a list; candidates are taken in order.
@@ -192,14 +199,46 @@ class Incoming {
     call_.answered = true;
   }
 
- private:
+  // The call's result from here on, unless it has failed already.
   void fail(CUresult error) noexcept {
     if (!error_) error_ = error;
   }
 
+ private:
   Replay& replay_;
   Call& call_;
   CUresult error_ = CUDA_SUCCESS;
+};
+
+// A structure and its lists out of one run of bytes (client_stub/driver/flat.hpp writes it). Holds them while the call runs.
+class Flat {
+ public:
+  explicit Flat(const Incoming& incoming, capnp::Data::Reader data) {
+    incoming.expect(data.size() <= kDataBytesMax && data.size() % sizeof(uint64_t) == 0);
+    words_.resize(data.size() / sizeof(uint64_t));
+    if (!words_.empty()) std::memcpy(words_.data(), data.begin(), data.size());
+  }
+  void take(const Incoming& incoming, void* value, size_t bytes) {
+    if (const void* from = next(incoming, bytes)) std::memcpy(value, from, bytes);
+  }
+  template <class Item>
+  Item* list(const Incoming& incoming, uint64_t count) {
+    static_assert(alignof(Item) <= alignof(uint64_t));
+    return static_cast<Item*>(next(incoming, incoming.count(count, sizeof(Item)) * sizeof(Item)));
+  }
+  void end(const Incoming& incoming) const { incoming.expect(used_ == words_.size()); }
+
+ private:
+  void* next(const Incoming& incoming, size_t bytes) {
+    size_t words = (bytes + 7) / 8;
+    incoming.expect(words <= words_.size() - used_);
+    void* place = words ? words_.data() + used_ : nullptr;
+    used_ += words;
+    return place;
+  }
+
+  std::vector<uint64_t> words_;
+  size_t used_ = 0;
 };
 
 inline void set_words(capnp::List<uint64_t>::Builder list, const std::vector<uint64_t>& words) {
