@@ -31,14 +31,34 @@ void give_back_pages(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<voi
 
 // --- AddressMap ---------------------------------------------------------------------------------------------------------------------------
 
-void AddressMap::insert(AddressRange range) {
-  if (range.bytes == 0) return;
+std::map<uint64_t, AddressRange>::iterator AddressMap::first_overlap(uint64_t base) {
+  auto at = ranges_.upper_bound(base);
+  if (at != ranges_.begin() && std::prev(at)->second.end() > base) --at;
+  return at;
+}
+
+std::vector<AddressRange> AddressMap::insert(AddressRange range) {
+  std::vector<AddressRange> dropped;
+  if (range.bytes == 0) return dropped;
   std::unique_lock lock(mutex_);
-  auto at = ranges_.upper_bound(range.base);
-  if (at != ranges_.begin() && std::prev(at)->second.end() > range.base) --at;
-  while (at != ranges_.end() && at->second.base < range.end()) at = ranges_.erase(at);
+  auto at = first_overlap(range.base);
+  while (at != ranges_.end() && at->second.base < range.end()) {
+    dropped.push_back(at->second);
+    at = ranges_.erase(at);
+  }
   range.buffer_id = ++last_buffer_id_;
   ranges_.emplace_hint(at, range.base, range);
+  return dropped;
+}
+
+bool AddressMap::insert_if_free(AddressRange range) {
+  if (range.bytes == 0) return false;
+  std::unique_lock lock(mutex_);
+  auto at = first_overlap(range.base);
+  if (at != ranges_.end() && at->second.base < range.end()) return false;
+  range.buffer_id = ++last_buffer_id_;
+  ranges_.emplace_hint(at, range.base, range);
+  return true;
 }
 
 std::optional<AddressRange> AddressMap::find(uint64_t address) const {
@@ -164,6 +184,14 @@ AddressMap& address_map() {
 AddressReservations& address_reservations() {
   static auto* reservations = new AddressReservations;
   return *reservations;
+}
+
+void publish_range(const AddressRange& range) {
+  for (const AddressRange& stale : address_map().insert(range)) release_range(stale);
+}
+
+void release_range(const AddressRange& range) {
+  if (range.reserved) address_reservations().release(range.base, range.bytes);
 }
 
 }  // namespace gpuwire::client

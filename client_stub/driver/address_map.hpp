@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <vector>
 
 namespace gpuwire::client {
 
@@ -37,6 +38,7 @@ struct AddressRange {
   uint64_t buffer_id = 0;    // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
   uint32_t host_flags = 0;   // CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   bool sync_memops = false;
+  bool reserved = false;     // its pages are kept in address_reservations()
 
   uint64_t end() const noexcept { return base + bytes; }
   bool contains(uint64_t address, uint64_t count) const noexcept { return address >= base && count <= bytes && address - base <= bytes - count; }
@@ -45,8 +47,11 @@ struct AddressRange {
 // The ranges by address; they never overlap. Any thread; readers do not exclude each other.
 class AddressMap {
  public:
-  // A range that overlaps the new one is dropped: both sides hand out an address only when it is free, so the old one is stale. 0 bytes: not inserted.
-  void insert(AddressRange range);
+  // Ranges that overlap the new one are dropped and returned: an address is handed out only when it is free, so they are stale. A range of
+  // 0 bytes is not inserted.
+  std::vector<AddressRange> insert(AddressRange range);
+  // Inserts only where nothing is yet. False: something overlaps, or 0 bytes.
+  bool insert_if_free(AddressRange range);
   // The range that holds `address`.
   std::optional<AddressRange> find(uint64_t address) const;
   // Takes out the range that begins at `base`, if `accept` says so.
@@ -58,6 +63,9 @@ class AddressMap {
   size_t size() const;
 
  private:
+  // The first range that ends behind `base`. Under the lock.
+  std::map<uint64_t, AddressRange>::iterator first_overlap(uint64_t base);
+
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, AddressRange> ranges_;  // by base
   uint64_t last_buffer_id_ = 0;
@@ -92,5 +100,10 @@ class AddressReservations {
 // Those of this process. Never destroyed: the program's threads may still run while it exits.
 AddressMap& address_map();
 AddressReservations& address_reservations();
+
+// Inserts a range into the process's map; what it replaces also loses its reservation.
+void publish_range(const AddressRange& range);
+// Ends the reservation of a range that was taken out of the map, if it has one.
+void release_range(const AddressRange& range);
 
 }  // namespace gpuwire::client

@@ -1,0 +1,140 @@
+// Linear copies that have, or may have, a side in the program's memory.
+#include <cstring>
+#include <optional>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/copy_rules.hpp"
+#include "client_stub/driver/transfer.hpp"
+
+namespace gpuwire::client::hand {
+namespace {
+
+// What a copy does with its stream.
+enum class Form : uint8_t {
+  blocking,  // no stream argument
+  ordered,   // ...Async
+};
+
+struct Begun {
+  Caller caller;
+  uint64_t stream = 0;
+  CUresult error = CUDA_SUCCESS;
+};
+
+Begun begin(CUstream stream, bool per_thread) {
+  Begun begun{.caller = enter(Needs::context)};
+  begun.error = begun.caller.error;
+  if (!begun.error) begun.stream = stream_handle(begun.caller, stream, per_thread, begun.error);
+  return begun;
+}
+
+CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CUstream stream, bool per_thread, Form form) {
+  Begun begun = begin(stream, per_thread);
+  if (begun.error) return begun.error;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!source) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = check_device_range(destination, bytes)) return error;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  if (CUresult error = settle_source(begun.caller, source, bytes)) return leave(begun.caller, error);
+  return leave(begun.caller, send_to_device(begun.caller, destination, source, bytes, begun.stream, form == Form::blocking));
+}
+
+CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread, Form form) {
+  Begun begun = begin(stream, per_thread);
+  if (begun.error) return begun.error;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!destination) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = check_device_range(source, bytes)) return error;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  if (form == Form::ordered && is_pinned(destination, bytes)) {
+    return leave(begun.caller, fetch_later(begun.caller, destination, source, bytes, begun.stream));
+  }
+  return leave(begun.caller, fetch_from_device(begun.caller, destination, source, bytes, begun.stream));
+}
+
+// Nobody but the program touches this memory, but the copy takes its turn in the stream.
+CUresult host_to_host(void* destination, const void* source, size_t bytes, CUstream stream, bool per_thread) {
+  Begun begun = begin(stream, per_thread);
+  if (begun.error) return begun.error;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!destination || !source) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, false)) return error;
+  if (CUresult error = forward::cuStreamSynchronize(begun.caller, stream, per_thread)) return leave(begun.caller, error);
+  std::memmove(destination, source, bytes);
+  return leave(begun.caller, CUDA_SUCCESS);
+}
+
+// The unified forms: which side is where follows from the addresses (section "Unified Addressing").
+CUresult unified(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread, Form form) {
+  bool to = is_device_address(destination), from = is_device_address(source);
+  if (to && from) {
+    Begun begun = begin(stream, per_thread);
+    if (begun.error) return begun.error;
+    return leave(begun.caller, forward::cuMemcpyDtoDAsync_v2(begun.caller, destination, source, bytes, stream, per_thread));
+  }
+  if (to) return to_device(destination, reinterpret_cast<const void*>(source), bytes, stream, per_thread, form);
+  if (from) return from_device(reinterpret_cast<void*>(destination), source, bytes, stream, per_thread, form);
+  return host_to_host(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, stream, per_thread);
+}
+
+CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread, bool to_array, Form form) {
+  Begun begun = begin(stream, per_thread);
+  if (begun.error) return begun.error;
+  auto handle = reinterpret_cast<uint64_t>(array);
+  if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!host) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  DeviceBox device{.array = handle, .x_bytes = offset};
+  HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
+  BoxSize size{.width_bytes = bytes};
+  CUresult result = to_array ? send_box(begun.caller, device, memory, size, begun.stream, form == Form::blocking)
+                             : fetch_box(begun.caller, memory, device, size, begun.stream);
+  return leave(begun.caller, result);
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, bool per_thread) {
+  return to_device(dstDevice, srcHost, ByteCount, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return to_device(dstDevice, srcHost, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
+  return from_device(dstHost, srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return from_device(dstHost, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, bool per_thread) {
+  return unified(dst, src, ByteCount, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return unified(dst, src, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, bool per_thread) {
+  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, nullptr, per_thread, true, Form::blocking);
+}
+
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, hStream, per_thread, true, Form::ordered);
+}
+
+CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, bool per_thread) {
+  return array_copy(srcArray, srcOffset, dstHost, ByteCount, nullptr, per_thread, false, Form::blocking);
+}
+
+CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return array_copy(srcArray, srcOffset, dstHost, ByteCount, hStream, per_thread, false, Form::ordered);
+}
+
+}  // namespace gpuwire::client::hand

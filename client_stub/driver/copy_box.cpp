@@ -1,0 +1,209 @@
+// Copies of rows and boxes: cuMemcpy2D and cuMemcpy3D in all their forms. All are told as three-dimensional ones.
+#include <cstring>
+#include <vector>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/copy_rules.hpp"
+#include "client_stub/driver/transfer.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+enum class Side : uint8_t { host, device, array };
+
+struct BoxEnd {
+  Side side = Side::host;
+  HostBox host;
+  DeviceBox device;
+};
+
+struct BoxCopy {
+  BoxEnd source, destination;
+  BoxSize size;
+};
+
+// One end as CUDA_MEMCPY3D tells it.
+struct EndFields {
+  CUmemorytype type;
+  const void* host;
+  CUdeviceptr device;
+  CUarray array;
+  size_t x_bytes, y, z, lod, pitch, height;
+};
+
+CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out) {
+  CUmemorytype type = fields.type;
+  CUdeviceptr address = fields.device;
+  const void* memory = fields.host;
+  if (type == CU_MEMORYTYPE_UNIFIED) {
+    type = is_device_address(address) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    memory = reinterpret_cast<const void*>(address);
+  }
+  if (type == CU_MEMORYTYPE_ARRAY) {
+    auto handle = reinterpret_cast<uint64_t>(fields.array);
+    if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    out.side = Side::array;
+    out.device = {.array = handle, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z, .lod = uint32_t(fields.lod)};
+    return CUDA_SUCCESS;
+  }
+  if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t row_end = fields.x_bytes + size.width_bytes, slice_end = fields.y + size.height;
+  // A single row needs no pitch, a single slice no height.
+  uint64_t pitch = fields.pitch ? fields.pitch : row_end, height = fields.height ? fields.height : slice_end;
+  if (pitch < row_end || (size.depth > 1 && height < slice_end)) return CUDA_ERROR_INVALID_VALUE;
+  if (type == CU_MEMORYTYPE_HOST) {
+    if (!memory) return CUDA_ERROR_INVALID_VALUE;
+    out.side = Side::host;
+    out.host = {static_cast<std::byte*>(const_cast<void*>(memory)), pitch, height, fields.x_bytes, fields.y, fields.z};
+    return CUDA_SUCCESS;
+  }
+  out.side = Side::device;
+  out.device = {.device = address, .pitch_bytes = pitch, .height_rows = height, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z};
+  uint64_t first = ((fields.z * height) + fields.y) * pitch + fields.x_bytes;
+  uint64_t last = (((fields.z + size.depth - 1) * height) + fields.y + size.height - 1) * pitch + row_end;
+  return check_device_range(address + first, last - first);
+}
+
+// Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified addressing).
+template <class Copy3D>
+CUresult read_copy(const Copy3D& from, BoxCopy& out) {
+  out.size = {from.WidthInBytes, from.Height, from.Depth};
+  if (out.size.bytes() == 0) return CUDA_SUCCESS;
+  EndFields source{from.srcMemoryType, from.srcHost, from.srcDevice, from.srcArray, from.srcXInBytes,
+                   from.srcY,          from.srcZ,    from.srcLOD,    from.srcPitch, from.srcHeight};
+  EndFields destination{from.dstMemoryType, from.dstHost, from.dstDevice, from.dstArray, from.dstXInBytes,
+                        from.dstY,          from.dstZ,    from.dstLOD,    from.dstPitch, from.dstHeight};
+  if (CUresult error = read_end(source, out.size, out.source)) return error;
+  return read_end(destination, out.size, out.destination);
+}
+
+CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& from) {
+  CUDA_MEMCPY3D out{};
+  out.srcXInBytes = from.srcXInBytes;
+  out.srcY = from.srcY;
+  out.srcMemoryType = from.srcMemoryType;
+  out.srcHost = from.srcHost;
+  out.srcDevice = from.srcDevice;
+  out.srcArray = from.srcArray;
+  out.srcPitch = from.srcPitch;
+  out.dstXInBytes = from.dstXInBytes;
+  out.dstY = from.dstY;
+  out.dstMemoryType = from.dstMemoryType;
+  out.dstHost = from.dstHost;
+  out.dstDevice = from.dstDevice;
+  out.dstArray = from.dstArray;
+  out.dstPitch = from.dstPitch;
+  out.WidthInBytes = from.WidthInBytes;
+  out.Height = from.Height;
+  out.Depth = 1;
+  return out;
+}
+
+CUdeviceptr row_address(const DeviceBox& box, uint64_t row, uint64_t slice) {
+  return box.device + ((box.z + slice) * box.height_rows + box.y + row) * box.pitch_bytes + box.x_bytes;
+}
+
+// Both ends linear device memory: row by row, and in one go where rows follow each other without gaps.
+CUresult copy_on_device(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
+  const DeviceBox &from = copy.source.device, &to = copy.destination.device;
+  bool packed = from.pitch_bytes == copy.size.width_bytes && to.pitch_bytes == copy.size.width_bytes;
+  uint64_t rows = packed ? copy.size.height : 1;
+  for (uint64_t slice = 0; slice < copy.size.depth; ++slice) {
+    for (uint64_t row = 0; row < copy.size.height; row += rows) {
+      CUresult error = forward::cuMemcpyDtoDAsync_v2(caller, row_address(to, row, slice), row_address(from, row, slice),
+                                                     copy.size.width_bytes * rows, stream, per_thread);
+      if (error) return error;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+DeviceBox at_piece(DeviceBox box, const BoxPiece& piece) {
+  box.x_bytes += piece.x_bytes;
+  box.y += piece.row;
+  box.z += piece.slice;
+  return box;
+}
+
+// An array takes part: by way of this process, piece by piece.
+CUresult copy_by_way_of_host(const Caller& caller, const BoxCopy& copy, uint64_t stream) {
+  std::vector<std::byte> buffer;
+  return for_each_piece(copy.size, kPieceBytes, [&](const BoxPiece& piece) {
+    buffer.resize(piece.size.bytes());
+    HostBox memory{.base = buffer.data(), .pitch_bytes = piece.size.width_bytes, .height_rows = piece.size.height};
+    if (CUresult error = fetch_box(caller, memory, at_piece(copy.source.device, piece), piece.size, stream)) return error;
+    return send_box(caller, at_piece(copy.destination.device, piece), memory, piece.size, stream, false);
+  });
+}
+
+CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
+  if (CUresult error = forward::cuStreamSynchronize(caller, stream, per_thread)) return error;
+  for (uint64_t slice = 0; slice < copy.size.depth; ++slice) {
+    for (uint64_t row = 0; row < copy.size.height; ++row) {
+      std::memmove(copy.destination.host.row(row, slice), copy.source.host.row(row, slice), copy.size.width_bytes);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& size) {
+  std::byte* first = box.row(0, 0);
+  std::byte* last = box.row(size.height - 1, size.depth - 1) + size.width_bytes;
+  return settle_source(caller, first, size_t(last - first));
+}
+
+template <class Copy3D>
+CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool blocking) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  BoxCopy copy;
+  if (CUresult error = read_copy(request, copy)) return error;
+  CUresult error = CUDA_SUCCESS;
+  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
+  if (error || copy.size.bytes() == 0) return error;
+  bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
+  if (copy.source.side == Side::device && copy.destination.side == Side::device) {
+    return leave(caller, copy_on_device(caller, copy, stream, per_thread));
+  }
+  if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
+  if (from_host && to_host) return leave(caller, copy_in_host(caller, copy, stream, per_thread));
+  if (to_host) return leave(caller, fetch_box(caller, copy.destination.host, copy.source.device, copy.size, wire_stream));
+  if (!from_host) return leave(caller, copy_by_way_of_host(caller, copy, wire_stream));
+  if ((error = settle_box(caller, copy.source.host, copy.size))) return leave(caller, error);
+  return leave(caller, send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking));
+}
+
+}  // namespace
+
+namespace hand {
+
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) {
+  return pCopy ? copy_box(as_3d(*pCopy), nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+// It differs from cuMemcpy2D in which pitches the device accepts, and none is refused here.
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) { return cuMemcpy2D_v2(pCopy, per_thread); }
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream, bool per_thread) {
+  return pCopy ? copy_box(as_3d(*pCopy), hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* pCopy, bool per_thread) {
+  return pCopy ? copy_box(*pCopy, nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* pCopy, CUstream hStream, bool per_thread) {
+  return pCopy ? copy_box(*pCopy, hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* pCopy, bool per_thread) {
+  return pCopy ? copy_box(*pCopy, nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream, bool per_thread) {
+  return pCopy ? copy_box(*pCopy, hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

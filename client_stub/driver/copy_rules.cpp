@@ -1,0 +1,44 @@
+#include "client_stub/driver/copy_rules.hpp"
+
+#include "client/forward.hpp"
+#include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/context.hpp"
+#include "client_stub/driver/pending_copies.hpp"
+
+namespace gpuwire::client {
+
+bool is_device_address(uint64_t address) {
+  auto range = address_map().find(address);
+  return range && !is_host(range->kind);
+}
+
+bool is_pinned(const void* memory, size_t bytes) {
+  auto address = reinterpret_cast<uint64_t>(memory);
+  auto range = address_map().find(address);
+  return range && is_host(range->kind) && range->contains(address, bytes);
+}
+
+CUresult check_device_range(CUdeviceptr address, size_t bytes) {
+  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(address);
+  if (!range) return CUDA_SUCCESS;
+  if (is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
+  // Reserved addresses are mapped piece by piece, and neighbouring allocations of one block may be copied at once only by accident.
+  return range->contains(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult settle_source(const Caller& caller, const void* source, size_t bytes) {
+  if (!pending_copies().touches(source, bytes)) return CUDA_SUCCESS;
+  return forward::cuCtxSynchronize(caller);
+}
+
+CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
+  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  StreamState* state = find_stream(caller.state, stream);
+  if (blocking) return permit_unsafe_call();
+  if (state && capture_status(*state) != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_ERROR_NOT_SUPPORTED;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,30 @@
+// What all copies ask before they begin.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "client_stub/driver/caller.hpp"
+
+namespace gpuwire::client {
+
+// Does the address belong to device memory that the client knows of?
+bool is_device_address(uint64_t address);
+// Is all of it page-locked memory of ours, so that a copy into it may end after the call?
+bool is_pinned(const void* memory, size_t bytes);
+
+// CUDA_ERROR_INVALID_VALUE for a copy that begins in a known allocation and leaves it, or that lies in the program's own memory. An
+// address of which nothing is known is left to the server's driver.
+CUresult check_device_range(CUdeviceptr address, size_t bytes);
+
+// A source on the host is read at once, natively only when the stream gets there. The two differ for page-locked memory into which an
+// earlier asynchronous copy is still writing: waits for that.
+CUresult settle_source(const Caller& caller, const void* source, size_t bytes);
+
+// A copy between host and device inside a stream capture would have to read or write the program's memory at each launch of the graph,
+// which is not forwarded: CUDA_ERROR_NOT_SUPPORTED. `blocking` forms are never allowed: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking);
+
+}  // namespace gpuwire::client

@@ -1,0 +1,117 @@
+// Page-locked host memory: this process's own, so that the server need not know of it. What it gives a program here is that copies into it
+// may end after the call.
+#include <sys/mman.h>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/context.hpp"
+#include "client_stub/driver/pending_copies.hpp"
+
+namespace gpuwire::client::hand {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+constexpr unsigned kRegisterFlags =
+    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+
+CUresult allocate(void** pp, size_t bytes, unsigned flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pp || bytes == 0 || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (CUresult error = permit_unsafe_call()) return error;
+  size_t mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  publish_range({.base = reinterpret_cast<uint64_t>(memory),
+                 .bytes = bytes,
+                 .kind = RangeKind::host_allocated,
+                 .device = caller.state->device,
+                 .context = caller.context_handle,
+                 .host_flags = flags});
+  *pp = memory;
+  return CUDA_SUCCESS;
+}
+
+// Waits until no copy writes there any more, as the driver does before it gives memory up. False: it cannot be known.
+bool settle(const Caller& caller, const AddressRange& range) {
+  const void* memory = reinterpret_cast<const void*>(range.base);
+  if (pending_copies().touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
+  return !pending_copies().touches(memory, range.bytes);
+}
+
+std::optional<AddressRange> find_host(const void* p, RangeKind kind) {
+  auto range = address_map().find(reinterpret_cast<uint64_t>(p));
+  return range && range->kind == kind && range->base == reinterpret_cast<uint64_t>(p) ? range : std::nullopt;
+}
+
+}  // namespace
+
+CUresult cuMemAllocHost_v2(void** pp, size_t bytesize) { return allocate(pp, bytesize, 0); }
+
+CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) { return allocate(pp, bytesize, Flags); }
+
+CUresult cuMemFreeHost(void* p) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  auto range = find_host(p, RangeKind::host_allocated);
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  bool settled = settle(caller, *range);
+  if (!address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_allocated; })) {
+    return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+  }
+  // Memory that a late copy may still write to stays mapped.
+  if (settled) munmap(p, (range->bytes + kPageBytes - 1) & ~(kPageBytes - 1));
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!p || bytesize == 0 || (Flags & ~kRegisterFlags)) return CUDA_ERROR_INVALID_VALUE;
+  if (Flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
+  AddressRange range{.base = reinterpret_cast<uint64_t>(p),
+                     .bytes = bytesize,
+                     .kind = RangeKind::host_registered,
+                     .device = caller.state->device,
+                     .context = caller.context_handle,
+                     .host_flags = Flags};
+  if (range.end() < range.base) return CUDA_ERROR_INVALID_VALUE;
+  return address_map().insert_if_free(range) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+CUresult cuMemHostUnregister(void* p) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
+  auto range = find_host(p, RangeKind::host_registered);
+  if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  settle(caller, *range);
+  bool taken = address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; }).has_value();
+  return taken ? leave(caller, CUDA_SUCCESS) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
+// The device cannot reach this memory: it is on another machine.
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pdptr || !p || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(reinterpret_cast<uint64_t>(p));
+  if (!range || !is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pFlags || !p) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(reinterpret_cast<uint64_t>(p));
+  if (!range || range->kind != RangeKind::host_allocated) return CUDA_ERROR_INVALID_VALUE;
+  *pFlags = range->host_flags;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client::hand

@@ -1,0 +1,38 @@
+// The parts of a launch that need no server: is its geometry possible, where are its parameters, and how they are packed.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gpuwire::client {
+
+struct LaunchShape {
+  uint32_t grid[3] = {};
+  uint32_t block[3] = {};
+  uint32_t shared_bytes = 0;
+
+  uint64_t block_threads() const noexcept { return uint64_t(block[0]) * block[1] * block[2]; }
+  uint64_t blocks() const noexcept { return uint64_t(grid[0]) * grid[1] * grid[2]; }
+};
+
+// CUDA_ERROR_INVALID_VALUE when no kernel can be launched so on a device with these CUdevice_attribute values; as measured on driver 580
+// (cudart shows cudaErrorInvalidValue, not cudaErrorInvalidConfiguration). A device that told no attributes has no bounds.
+CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_attributes) noexcept;
+
+// Where a launch's parameters are: one by one (kernelParams) or already packed (`extra`).
+struct LaunchParameters {
+  void** each = nullptr;
+  const std::byte* packed = nullptr;
+};
+
+// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or the packed buffer is too small.
+CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_bytes, LaunchParameters& out) noexcept;
+
+// Fills `out`, which is zeroed and has parameter_bytes bytes. CUDA_ERROR_INVALID_VALUE: a parameter's address is NULL.
+CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uint32_t> offsets, std::span<const uint32_t> sizes,
+                         std::span<std::byte> out) noexcept;
+
+}  // namespace gpuwire::client

@@ -1,0 +1,215 @@
+// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is put aside, another
+// one is asked for, and the unusable ones are given back afterwards.
+#include <array>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/context.hpp"
+#include "client_stub/driver/process.hpp"
+#include "client_stub/driver/say.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+inline constexpr size_t kAddressRetriesMax = 16;
+// Memory of another process comes without its size; the driver maps whole blocks of this size.
+inline constexpr uint64_t kImportedBytes = 2u << 20;
+
+// `ask` fills in address and bytes; `give_back` frees one that cannot be used.
+template <class Ask, class GiveBack>
+CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, Ask&& ask, GiveBack&& give_back) {
+  std::array<CUdeviceptr, kAddressRetriesMax> unusable;
+  size_t count = 0;
+  CUresult result;
+  CUdeviceptr address = 0;
+  while ((result = ask(address, range.bytes)) == CUDA_SUCCESS) {
+    range.base = address;
+    if (address_reservations().reserve(range.base, range.bytes)) {
+      range.reserved = true;
+      break;
+    }
+    unusable[count++] = range.base;
+    if (count == kAddressRetriesMax) {
+      say("device memory cannot be used: the server's addresses are taken in this process");
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+      break;
+    }
+  }
+  while (count > 0) give_back(unusable[--count]);
+  if (result) return result;
+  range.context = caller.context_handle;
+  range.device = caller.state ? caller.state->device : -1;
+  publish_range(range);
+  *out = range.base;
+  return CUDA_SUCCESS;
+}
+
+// Ends the range that begins at `address` and is of one of these kinds, once `free` has been sent.
+template <class Free>
+CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) {
+  auto range = address_map().take(address, [&](const AddressRange& found) { return accept(found.kind); });
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  // First given back here, then at the server: the other way round another thread could be given the same address before.
+  release_range(*range);
+  return free();
+}
+
+bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool || kind == RangeKind::managed; }
+
+}  // namespace
+
+void forget_memory_of(const ContextState& context) noexcept {
+  address_map().take_all([&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind) && !is_managed(range.kind); },
+                         release_range);
+}
+
+namespace hand {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = permit_unsafe_call()) return error;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::device}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = bytesize;
+        return forward::cuMemAlloc_v2(caller, &address, bytesize);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = permit_unsafe_call()) return error;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::device}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        CUresult error = forward::cuMemAllocPitch_v2(caller, &address, pPitch, WidthInBytes, Height, ElementSizeBytes);
+        bytes = error ? 0 : *pPitch * Height;
+        return error;
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr*, size_t, unsigned int) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  say("managed memory (cuMemAllocManaged) is not offered: the program's host code could not reach it");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (dptr == 0) return CUDA_SUCCESS;
+  if (CUresult error = permit_unsafe_call()) return error;
+  return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pbase && !psize) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(dptr);
+  if (!range || is_host(range->kind)) return CUDA_ERROR_NOT_FOUND;
+  if (pbase) *pbase = range->base;
+  if (psize) *psize = range->bytes;
+  return CUDA_SUCCESS;
+}
+
+// --- in stream order --------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::pool}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = bytesize;
+        return forward::cuMemAllocAsync(caller, &address, bytesize, hStream, per_thread);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
+  return leave(caller, result);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::pool, .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = bytesize;
+        return forward::cuMemAllocFromPoolAsync(caller, &address, bytesize, pool, hStream, per_thread);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
+  return leave(caller, result);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (dptr == 0) return CUDA_SUCCESS;
+  CUresult error = CUDA_SUCCESS;
+  stream_handle(caller, hStream, per_thread, error);
+  if (error) return error;
+  return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
+}
+
+// --- reserved addresses and memory of other processes ----------------------------------------------------------------------------------------
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!ptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::mapped}, ptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = size;
+        return forward::cuMemAddressReserve(caller, &address, size, alignment, addr, flags);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemAddressFree(caller, unusable, size); });
+  return leave(caller, result);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  auto range = address_map().find(ptr);
+  if (!range || range->base != ptr || range->bytes != size) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, end_range(ptr, [](RangeKind kind) { return kind == RangeKind::mapped; },
+                                 [&] { return forward::cuMemAddressFree(caller, ptr, size); }));
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::imported}, pdptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = kImportedBytes;
+        return forward::cuIpcOpenMemHandle_v2(caller, &address, handle, Flags);
+      },
+      [&](CUdeviceptr unusable) { forward::cuIpcCloseMemHandle(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  return leave(caller, end_range(dptr, [](RangeKind kind) { return kind == RangeKind::imported; },
+                                 [&] { return forward::cuIpcCloseMemHandle(caller, dptr); }));
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

@@ -1,0 +1,172 @@
+// Getting an image to the server and loaded there: offer its digest, send it if it is unknown, load it under a handle.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "client_stub/driver/module_state.hpp"
+#include "client_stub/driver/process.hpp"
+#include "client_stub/driver/say.hpp"
+#include "client_stub/session/call.hpp"
+#include "protocol/wire/limits.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr size_t kImagePieceBytes = wire::kPostedBulkBytesMax;
+
+capnp::Data::Reader as_data(const ProgramImage::Digest& digest) { return {digest.data(), digest.size()}; }
+
+// Unknown options of JIT loads that hold addresses of the program: arrays of names and of addresses.
+bool holds_pointers(CUjit_option option) { return option == CU_JIT_GLOBAL_SYMBOL_NAMES || option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES; }
+
+CUresult offer_image(const Caller& caller, const ProgramImage& image, bool& have) {
+  return call<schema::ModuleOffer, schema::ModuleOfferReply>(
+      *caller.session, uint32_t(wire::SessionOrdinal::module_offer), caller.context, message_words<schema::ModuleOffer>(image.digest().size(), 1),
+      [&](auto params) {
+        params.setDigest(as_data(image.digest()));
+        params.setBytes(image.bytes());
+      },
+      [&](auto results) { have = results.getHave(); });
+}
+
+CUresult send_image(const Caller& caller, const ProgramImage& image) {
+  for (uint64_t offset = 0; offset < image.bytes();) {
+    size_t bytes = std::min<uint64_t>(kImagePieceBytes, image.bytes() - offset);
+    std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t at, std::span<std::byte> out) { image.read(offset + at, out); };
+    Bulk bulk{.bytes = bytes, .gather = &gather};
+    CUresult error = post<schema::ModuleData>(
+        *caller.session, uint32_t(wire::SessionOrdinal::module_data), caller.context, message_words<schema::ModuleData>(image.digest().size(), 1),
+        [&](auto params) {
+          params.setDigest(as_data(image.digest()));
+          params.setOffset(offset);
+          params.setLast(offset + bytes == image.bytes());
+        },
+        bulk);
+    if (error) return error;
+    offset += bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+template <class List>
+void write_options(List list, const std::vector<std::pair<int32_t, uint64_t>>& options) {
+  for (unsigned i = 0; i < options.size(); ++i) {
+    list[i].setOption(options[i].first);
+    list[i].setValue(options[i].second);
+  }
+}
+
+// As much of the text as the program's buffer holds, and a zero; the number of bytes without it goes where the size was.
+void store_log(capnp::Text::Reader text, char* buffer, uint32_t buffer_bytes, void** filled) {
+  if (!buffer || buffer_bytes == 0) return;
+  size_t count = std::min<size_t>(text.size(), buffer_bytes - 1);
+  std::memcpy(buffer, text.begin(), count);
+  buffer[count] = 0;
+  if (filled) *filled = reinterpret_cast<void*>(uintptr_t(count));
+}
+
+CUresult load_offered(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options) {
+  size_t option_words = 2 * (options.jit.size() + options.library.size()) + 4;
+  return call<schema::ModuleLoad, schema::ModuleLoadReply>(
+      *caller.session, uint32_t(wire::SessionOrdinal::module_load), caller.context,
+      message_words<schema::ModuleLoad>(image.digest().size() + 8 * option_words, 3),
+      [&](auto params) {
+        params.setHandle(handle);
+        params.setDigest(as_data(image.digest()));
+        write_options(params.initJitOptions(options.jit.size()), options.jit);
+        write_options(params.initLibraryOptions(options.library.size()), options.library);
+        params.setErrorLogBytes(options.error_log_bytes);
+        params.setInfoLogBytes(options.info_log_bytes);
+      },
+      [&](auto results) {
+        store_log(results.getErrorLog(), options.error_log, options.error_log_bytes, options.error_log_filled);
+        store_log(results.getInfoLog(), options.info_log, options.info_log_bytes, options.info_log_filled);
+        if (options.wall_time) {
+          float ms = results.getWallTimeMs();
+          std::memcpy(options.wall_time, &ms, sizeof ms);
+        }
+      });
+}
+
+}  // namespace
+
+CUresult LoadOptions::parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out) {
+  if (count > 0 && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
+  if (count > wire::kListItemsMax) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    auto value = reinterpret_cast<uint64_t>(values[i]);
+    switch (options[i]) {
+      case CU_JIT_WALL_TIME: out.wall_time = &values[i]; break;
+      case CU_JIT_INFO_LOG_BUFFER: out.info_log = static_cast<char*>(values[i]); break;
+      case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+        out.info_log_bytes = uint32_t(value);
+        out.info_log_filled = &values[i];
+        break;
+      case CU_JIT_ERROR_LOG_BUFFER: out.error_log = static_cast<char*>(values[i]); break;
+      case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+        out.error_log_bytes = uint32_t(value);
+        out.error_log_filled = &values[i];
+        break;
+      default:
+        if (holds_pointers(options[i])) return CUDA_ERROR_NOT_SUPPORTED;
+        out.jit.emplace_back(options[i], value);
+    }
+  }
+  // Logs come back inside one message.
+  constexpr uint32_t kLogBytesMax = wire::kMessageWordsMax * 8 / 4;
+  out.error_log_bytes = out.error_log ? std::min(out.error_log_bytes, kLogBytesMax) : 0;
+  out.info_log_bytes = out.info_log ? std::min(out.info_log_bytes, kLogBytesMax) : 0;
+  return CUDA_SUCCESS;
+}
+
+ImageTarget image_target() {
+  ImageTarget target;
+  Process* owner = process();
+  if (!owner) return target;
+  target.ptx_only = owner->session->facts().software;
+  for (const Device& device : owner->devices) {
+    const auto& attributes = device.facts->attributes;
+    if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) continue;
+    fatbin::ComputeCapability capability{uint32_t(attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]),
+                                         uint32_t(attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR])};
+    auto same = [&](const fatbin::ComputeCapability& other) { return other.major == capability.major && other.minor == capability.minor; };
+    if (std::none_of(target.devices.begin(), target.devices.end(), same)) target.devices.push_back(capability);
+  }
+  return target;
+}
+
+CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options) {
+  if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  // One upload at a time: two threads that send the same image would mix their pieces.
+  static std::mutex uploads;
+  std::lock_guard lock(uploads);
+  bool have = false;
+  if (CUresult error = offer_image(caller, image, have)) return error;
+  if (!have) {
+    if (CUresult error = send_image(caller, image)) return error;
+  }
+  return load_offered(caller, image, handle, options);
+}
+
+CUresult ensure_loaded(const Caller& caller, ModuleState& state) {
+  if (state.loaded) return *state.loaded;
+  std::shared_ptr<const ProgramImage> image = state.image;
+  if (!image) {
+    auto selected = ProgramImage::select(state.code, image_target(), false);
+    if (!selected) {
+      say("a library cannot be loaded: " + selected.error().message);
+      state.loaded = selected.error().result;
+      return *state.loaded;
+    }
+    image = *selected;
+  }
+  CUresult result = load_image(caller, *image, state.handle, state.options);
+  // What the session answers for itself (it has ended) is not a fact about the library.
+  if (caller.session->state() == CUDA_SUCCESS) state.loaded = result;
+  state.image.reset();
+  if (result != CUDA_SUCCESS && !state.loaded) state.image = image;
+  return result;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,60 @@
+// A program image (fat binary, cubin or PTX) on its way to the server: recognised, reduced to what the server's devices can run, digested.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "protocol/fatbin/fatbin.hpp"
+
+namespace gpuwire::client {
+
+// For which devices an image is chosen.
+struct ImageTarget {
+  std::vector<fatbin::ComputeCapability> devices;  // not empty
+  bool ptx_only = false;                           // the software device runs no cubins
+};
+
+struct ImageError {
+  CUresult result = CUDA_ERROR_INVALID_IMAGE;
+  std::string message;
+};
+
+// The bytes that are sent, in at most two pieces, so that a large image need not be copied. Immutable; any thread.
+class ProgramImage {
+ public:
+  using Digest = std::array<uint8_t, 32>;  // SHA-256
+
+  uint64_t bytes() const noexcept { return head_.size() + body_.size(); }
+  const Digest& digest() const noexcept { return digest_; }
+  // Fills `out` with the bytes from `offset` on; offset + out.size() <= bytes().
+  void read(uint64_t offset, std::span<std::byte> out) const noexcept;
+
+  // `image` is what a program passes to cuModuleLoadData or cuLibraryLoadData, trusted as natively. With `keep` the bytes are copied;
+  // without, they must live as long as the object. PTX text includes its terminating zero.
+  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select(const void* image, const ImageTarget& target, bool keep);
+  // The same for a file's contents, which need not be well-formed.
+  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select_from_file(std::vector<uint8_t> contents, const ImageTarget& target);
+
+ private:
+  void finish(std::span<const uint8_t> body, bool keep);
+  tl::expected<void, ImageError> choose(std::span<const uint8_t> container, const ImageTarget& target, bool keep);
+
+  std::vector<uint8_t> head_;           // the header of a fat binary of one entry, or nothing
+  std::span<const uint8_t> body_;
+  std::vector<uint8_t> owned_;          // behind body_, when copied
+  Digest digest_{};
+};
+
+// What an address must at least look like to be taken for an image, without reading more than its first bytes.
+bool looks_like_image(const void* image) noexcept;
+
+}  // namespace gpuwire::client
