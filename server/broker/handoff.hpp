@@ -21,6 +21,7 @@ enum class HandoffKind : uint32_t {
   begun = 4,    // worker: the handshake is done; text: who the client is
   ended = 5,    // worker: the session is over; number: EndCause; text: why. The process ends
   stop = 6,     // broker: end the session now; text: why
+  note = 7,     // worker: a warning for the log
 };
 
 // A descriptor with one owner.

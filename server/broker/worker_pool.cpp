@@ -156,6 +156,7 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
       worker.kill_after(kWorkerExitMs);
       break;
     case HandoffKind::begun: spdlog::info("{}: {}", worker.label, message.text); break;
+    case HandoffKind::note: spdlog::warn("{}: {}", worker.label, message.text); break;
     case HandoffKind::ended:
       worker.reason = message.text;
       worker.kill_after(kWorkerExitMs);

@@ -53,8 +53,9 @@ struct ServeOptions {
   unsigned drain_seconds = 30;
   std::string log_level = "info";
   std::string module_cache;
-  uint64_t module_cache_bytes = uint64_t(4) << 30;
+  uint64_t module_cache_bytes = uint64_t(8) << 30;
   std::string worker;
+  std::string software_library;
 };
 
 std::string worker_beside_this_program() {
@@ -67,7 +68,7 @@ void declare(CLI::App& app, ServeOptions& options) {
   app.set_version_flag("--version", GPUWIRE_VERSION);
   app.add_option("--listen", options.listen, "Where to accept programs; port 0 picks a free one")->type_name("HOST:PORT")->capture_default_str();
   app.add_option("--device", options.device, "auto: NVIDIA's driver if it has a device, else the software device, which computes on the CPU")
-      ->check(CLI::IsMember({"auto", "cuda", "software"}))
+      ->type_name("WHICH")->check(CLI::IsMember({"auto", "cuda", "software"}))
       ->capture_default_str();
   app.add_option("--software-devices", options.software_devices, "How many devices the software device shows")
       ->type_name("N")->check(CLI::Range(1, 64))->capture_default_str();
@@ -79,21 +80,26 @@ void declare(CLI::App& app, ServeOptions& options) {
   app.add_option("--spare-workers", options.spare_workers, "Processes kept ready with the driver initialised, so that a program starts fast")
       ->type_name("N")->check(CLI::Range(0u, kSpareWorkersMax))->capture_default_str();
   app.add_option("--drain-seconds", options.drain_seconds, "How long running sessions have to end after SIGTERM")->type_name("S")->capture_default_str();
-  app.add_option("--log-level", options.log_level)->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))->capture_default_str();
-  app.add_option("--module-cache", options.module_cache, "Keep the programs' GPU code here from one session to the next; default: only while a session runs")
-      ->type_name("DIR");
+  app.add_option("--log-level", options.log_level, "What is logged")->type_name("LEVEL")->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))->capture_default_str();
+  app.add_option("--module-cache", options.module_cache, "Keep the programs' GPU code here from one session to the next; none: only while a session runs. Default: a gpuwire "
+                 "folder in the user's cache folder")
+      ->type_name("DIR|none");
   app.add_option("--module-cache-bytes", options.module_cache_bytes, "Bound of that folder; what was used longest ago goes first")
       ->type_name("BYTES")->capture_default_str();
+  // For tests: hidden from the help.
   app.add_option("--worker", options.worker, "The worker program")->type_name("PATH")->group("");
+  app.add_option("--software-library", options.software_library, "The software device's library")->type_name("PATH")->group("");
 }
 
 WorkerCommand worker_command(const ServeOptions& options) {
   WorkerCommand command{options.worker.empty() ? worker_beside_this_program() : options.worker,
-                        {"--device", options.device, "--software-devices", std::to_string(options.software_devices)}};
-  if (!options.module_cache.empty()) {
-    command.arguments.insert(command.arguments.end(), {"--module-cache", options.module_cache, "--module-cache-bytes",
-                                                       std::to_string(options.module_cache_bytes)});
-  }
+                        {"--device", options.device, "--software-devices", std::to_string(options.software_devices), "--module-cache-bytes",
+                         std::to_string(options.module_cache_bytes)}};
+  auto pass_on = [&](const char* name, const std::string& value) {
+    if (!value.empty()) command.arguments.insert(command.arguments.end(), {name, value});
+  };
+  pass_on("--module-cache", options.module_cache);
+  pass_on("--software-library", options.software_library);
   return command;
 }
 

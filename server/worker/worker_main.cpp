@@ -1,7 +1,9 @@
 // gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a client's socket.
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +18,7 @@
 #include <unistd.h>
 
 #include "server/broker/handoff.hpp"
+#include "server/module_cache/module_cache.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/session.hpp"
@@ -27,7 +30,11 @@ namespace {
 
 struct WorkerOptions {
   DriverOptions driver;
+  std::string module_cache;  // a folder; kNoModuleCache; empty: the default one
+  uint64_t module_cache_bytes = ModuleCacheSettings{}.bytes_max;
 };
+
+constexpr const char* kNoModuleCache = "none";
 
 // The process runs on behalf of whoever is on the network: it gains no privileges, leaves no core files (they would hold the client's data)
 // and holds no descriptor of the broker's. Until it has a session it dies with the broker, whatever it is doing.
@@ -84,17 +91,36 @@ std::string describe(const ClientFacts& client) {
   return fmt::format("{} (process {} on {}, release {})", client.program, client.process_id, client.host, client.release);
 }
 
-[[noreturn]] void serve(Handoff handoff, const DriverLibrary& driver, const CallTable& calls, capnp::MallocMessageBuilder& welcome) {
+// A cache that cannot be had costs time, not correctness.
+std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options) {
+  if (options.module_cache == kNoModuleCache) return nullptr;
+  auto folder = options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache);
+  auto cache = ModuleCache::open({.directory = folder, .bytes_max = options.module_cache_bytes});
+  if (cache) return std::move(*cache);
+  tell_broker(HandoffKind::note, 0, "no module cache: " + cache.error());
+  return nullptr;
+}
+
+// What a process has ready before its session.
+struct Prepared {
+  const DriverLibrary& driver;
+  const CallTable& calls;
+  capnp::MallocMessageBuilder& welcome;
+  ModuleCache* module_cache;
+};
+
+[[noreturn]] void serve(Handoff handoff, const Prepared& prepared) {
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
   int socket = handoff.socket.release();
   tune(socket);
   Session session({.socket = socket,
-                   .driver = &driver.table(),
-                   .calls = &calls,
-                   .welcome = &welcome,
+                   .driver = &prepared.driver.table(),
+                   .calls = &prepared.calls,
+                   .welcome = &prepared.welcome,
                    .id = handoff.id,
                    .primary_warm = true,
-                   .cores = usable_cores()});
+                   .cores = usable_cores(),
+                   .settings = {.module_cache = prepared.module_cache}});
   Warden warden(kHandoffDescriptor, socket, [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); });
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
@@ -117,11 +143,12 @@ int run(const WorkerOptions& options) {
   }
   CallTable calls = make_call_table(session_replay_table(), generated_replay_table());
   auto welcome = build_welcome(*driver, calls);
+  std::unique_ptr<ModuleCache> cache = open_module_cache(options);
   tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), device_summary(*driver));
   Handoff handoff;
   for (;;) {
     if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
-    if (handoff.kind == HandoffKind::session && handoff.socket) serve(std::move(handoff), *driver, calls, *welcome);
+    if (handoff.kind == HandoffKind::session && handoff.socket) serve(std::move(handoff), {*driver, calls, *welcome, cache.get()});
   }
 }
 
@@ -143,6 +170,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
   app.add_option("--software-devices", options.driver.software_devices);
   app.add_option("--software-library", options.driver.software_library);
+  app.add_option("--module-cache", options.module_cache);
+  app.add_option("--module-cache-bytes", options.module_cache_bytes);
   CLI11_PARSE(app, argc, argv);
   return run(options);
 }
