@@ -132,12 +132,4 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, c
   return leave(caller, result);
 }
 
-CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
-  Caller caller = enter(Needs::nothing);
-  if (caller.error) return caller.error;
-  if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  *mode = CU_MODULE_LAZY_LOADING;
-  return CUDA_SUCCESS;
-}
-
 }  // namespace gpuwire::client::hand
