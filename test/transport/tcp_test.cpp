@@ -1,0 +1,159 @@
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "protocol/transport/stream.hpp"
+#include "protocol/transport/tcp.hpp"
+#include "protocol/transport/unix.hpp"
+
+using namespace gpuwire::transport;
+
+namespace {
+
+int option(int socket, int level, int name) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  getsockopt(socket, level, name, &value, &size);
+  return value;
+}
+
+}  // namespace
+
+TEST_CASE("an address is a host, a port or both") {
+  CHECK(parse_endpoint("gpu7")->host == "gpu7");
+  CHECK(parse_endpoint("gpu7")->port == kDefaultPort);
+  CHECK(parse_endpoint("gpu7:81")->port == 81);
+  CHECK(parse_endpoint("10.0.0.1:65535")->port == 65535);
+  CHECK(parse_endpoint("[::1]:81")->host == "::1");
+  CHECK(parse_endpoint("[::1]:81")->port == 81);
+  CHECK(parse_endpoint("[::1]")->port == kDefaultPort);
+}
+
+TEST_CASE("an address that is none is refused with what is wrong in it") {
+  for (const char* bad : {"", ":81", "gpu7:", "gpu7:port", "gpu7:65536", "gpu7:-1", "gpu7:8 ", "::1", "[::1", "[::1]81", "[::1]:", "[]:81"}) {
+    INFO(bad);
+    auto endpoint = parse_endpoint(bad);
+    CHECK_FALSE(endpoint);
+    if (!endpoint) CHECK_FALSE(endpoint.error().empty());
+  }
+}
+
+TEST_CASE("connecting where nobody listens says so") {
+  // A port that was just given back by the system.
+  uint16_t port;
+  {
+    auto listener = TcpListener::listen({"127.0.0.1", 0});
+    REQUIRE(listener);
+    port = (*listener)->endpoint().port;
+    CHECK((*listener)->loopback());
+  }
+  auto connected = connect_tcp({"127.0.0.1", port}, std::chrono::seconds(5));
+  REQUIRE_FALSE(connected);
+  CHECK(connected.error().find("connection refused") == 0);
+}
+
+TEST_CASE("connecting to a name that does not exist says so") {
+  auto connected = connect_tcp({"no such host", 80}, std::chrono::seconds(5));
+  REQUIRE_FALSE(connected);
+  CHECK(connected.error().find("unknown host") == 0);
+}
+
+TEST_CASE("connecting gives up when the time is over") {
+  // A listener that accepts nobody: once its queue is full the kernel drops what knocks.
+  int listening = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(bind(listening, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(listen(listening, 0) == 0);
+  getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size);
+  std::vector<std::unique_ptr<Transport>> connected;
+  std::string error;
+  for (int tries = 0; tries < 16 && error.empty(); ++tries) {
+    auto attempt = connect_tcp({"127.0.0.1", ntohs(address.sin_port)}, std::chrono::milliseconds(100));
+    if (attempt)
+      connected.push_back(std::move(*attempt));
+    else
+      error = attempt.error();
+  }
+  CHECK(error == "no answer within 0.1 s");
+  close(listening);
+}
+
+TEST_CASE("a port that is taken cannot be listened on twice") {
+  auto first = TcpListener::listen({"127.0.0.1", 0});
+  REQUIRE(first);
+  auto second = TcpListener::listen({"127.0.0.1", (*first)->endpoint().port});
+  REQUIRE_FALSE(second);
+  CHECK(second.error().find("in use") != std::string::npos);
+}
+
+TEST_CASE("accepting without a client returns at once") {
+  auto listener = TcpListener::listen({"127.0.0.1", 0});
+  REQUIRE(listener);
+  auto accepted = (*listener)->accept();
+  CHECK(accepted.descriptor == -1);
+  CHECK(accepted.error == 0);
+}
+
+TEST_CASE("sockets of a session are close-on-exec, do not wait and do not collect small packets") {
+  auto listener = TcpListener::listen({"127.0.0.1", 0});
+  REQUIRE(listener);
+  auto client = connect_tcp((*listener)->endpoint(), std::chrono::seconds(5));
+  REQUIRE(client);
+  pollfd ready{(*listener)->descriptor(), POLLIN, 0};
+  REQUIRE(poll(&ready, 1, 5000) == 1);
+  auto accepted = (*listener)->accept();
+  REQUIRE(accepted.descriptor >= 0);
+  CHECK(accepted.peer.find("127.0.0.1:") == 0);
+  CHECK((fcntl(accepted.descriptor, F_GETFD) & FD_CLOEXEC));
+  auto server = adopt_stream(accepted.descriptor, accepted.peer);
+  REQUIRE(server);
+  CHECK(server->peer() == accepted.peer);
+  for (int descriptor : {server->descriptor(), (*client)->descriptor()}) {
+    CHECK((fcntl(descriptor, F_GETFD) & FD_CLOEXEC));
+    CHECK((fcntl(descriptor, F_GETFL) & O_NONBLOCK));
+    CHECK(option(descriptor, IPPROTO_TCP, TCP_NODELAY) == 1);
+    CHECK(option(descriptor, SOL_SOCKET, SO_KEEPALIVE) == 1);
+    CHECK(option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT) == kPeerLostMs);
+  }
+}
+
+TEST_CASE("what is no stream socket cannot be adopted and stays open") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  CHECK_FALSE(adopt_stream(ends[0]));
+  CHECK(fcntl(ends[0], F_GETFD) >= 0);
+  close(ends[0]);
+  close(ends[1]);
+  CHECK_FALSE(adopt_stream(-1));
+}
+
+TEST_CASE("a Unix socket in the file system connects two sides") {
+  char folder[] = "/tmp/gpuwire-unix-XXXXXX";
+  REQUIRE(mkdtemp(folder));
+  std::string path = std::string(folder) + "/socket";
+  auto listening = listen_unix(path);
+  REQUIRE(listening);
+  auto client = connect_unix(path);
+  REQUIRE(client);
+  auto server = adopt_stream(accept4(*listening, nullptr, nullptr, SOCK_CLOEXEC));
+  REQUIRE(server);
+  std::byte out[1] = {std::byte{7}}, in[1] = {};
+  iovec piece{out, 1};
+  CHECK(send_all(**client, {&piece, 1}, std::chrono::seconds(5)).status == IoStatus::ok);
+  CHECK(receive_all(*server, in, std::chrono::seconds(5)).status == IoStatus::ok);
+  CHECK(in[0] == out[0]);
+  CHECK_FALSE(listen_unix(path));
+  CHECK_FALSE(connect_unix(std::string(200, 'x')));
+  close(*listening);
+  CHECK_FALSE(connect_unix(path));
+  unlink(path.c_str());
+  rmdir(folder);
+}
