@@ -1,0 +1,68 @@
+#include "server/software_device/driver/allocation.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <memory>
+
+#include "server/software_device/driver/driver_state.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+// From here on pages are mapped for the range alone, and go back to the system when it is freed.
+constexpr uint64_t kMappedFromBytes = 256 * 1024;
+
+void* take_memory(uint64_t bytes, uint64_t alignment) {
+  if (bytes >= kMappedFromBytes && alignment <= kPageBytes) {
+    void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return pages == MAP_FAILED ? nullptr : pages;
+  }
+  return std::aligned_alloc(alignment, bytes);
+}
+
+void give_memory(void* memory, uint64_t bytes, uint64_t alignment) {
+  if (bytes >= kMappedFromBytes && alignment <= kPageBytes) {
+    munmap(memory, bytes);
+  } else {
+    std::free(memory);
+  }
+}
+
+}  // namespace
+
+tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device, uint64_t alignment_bytes) {
+  const uint64_t alignment = std::bit_ceil(std::max(alignment_bytes, kAllocationAlignment));
+  if (range.bytes > UINT64_MAX - kPageBytes - alignment) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes ? kPageBytes : 0);
+  const uint64_t taken = std::max((range.bytes + unit - 1) / unit * unit, unit);
+  const bool charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed;
+  if (charged && !device.charge(taken)) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  void* const memory = take_memory(taken, alignment);
+  if (memory == nullptr) {
+    if (charged) {
+      device.discharge(taken);
+    }
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  range.backing = std::shared_ptr<void>(memory, [taken, alignment, charged, &device](void* pages) {
+    give_memory(pages, taken, alignment);
+    if (charged) {
+      device.discharge(taken);
+    }
+  });
+  range.begin = reinterpret_cast<uint64_t>(memory);
+  const uint64_t begin = range.begin;
+  if (!driver().memory.insert(std::move(range))) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);  // the program registered host memory there and unmapped it
+  }
+  return begin;
+}
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,23 @@
+// Memory for ranges: taken from the process, charged to a device, entered into the table.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+#include <tl/expected.hpp>
+
+#include "server/software_device/driver/memory_table.hpp"
+
+namespace gpuwire::software_device {
+
+struct Device;
+
+// cuMemAlloc promises 256; what kernels and libraries have come to rely on is 512.
+inline constexpr uint64_t kAllocationAlignment = 512;
+inline constexpr uint64_t kPageBytes = 4096;
+
+// Allocates `range.bytes` bytes, fills in begin and backing, and enters the range into the driver's table. Device and managed memory is
+// charged to the device while the backing lives. CUDA_ERROR_OUT_OF_MEMORY.
+tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device, uint64_t alignment_bytes = kAllocationAlignment);
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,111 @@
+#include "server/software_device/driver/copy_request.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include "server/software_device/driver/driver_state.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+uint64_t end_address(CUmemorytype type, const void* host, CUdeviceptr device) { return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device; }
+
+template <typename Parameters>
+CopyRequest three_dimensional(const Parameters& p) {
+  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight},
+          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight},
+          .width_bytes = p.WidthInBytes,
+          .height = p.Height,
+          .depth = p.Depth};
+}
+
+struct PlacedEnd {
+  uint64_t address = 0;
+  size_t pitch = 0, slice = 0;
+};
+
+// Where an end of a copy that is not empty begins, once its memory is known to hold it.
+tl::expected<PlacedEnd, CUresult> place(const CopyEnd& end, const CopyRequest& request) {
+  if (end.type == CU_MEMORYTYPE_ARRAY) {
+    return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
+  }
+  if (end.type != CU_MEMORYTYPE_HOST && end.type != CU_MEMORYTYPE_DEVICE && end.type != CU_MEMORYTYPE_UNIFIED) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  const size_t pitch = end.pitch == 0 ? end.x_bytes + request.width_bytes : end.pitch;
+  const size_t height = end.height == 0 ? end.y + request.height : end.height;
+  if (end.address == 0 || end.x_bytes > pitch || request.width_bytes > pitch - end.x_bytes || (request.depth > 1 && (end.y > height || request.height > height - end.y))) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  using Wide = unsigned __int128;
+  const Wide slice = static_cast<Wide>(pitch) * height;
+  const Wide offset = slice * end.z + static_cast<Wide>(pitch) * end.y + end.x_bytes;
+  const Wide extent = slice * (request.depth - 1) + static_cast<Wide>(pitch) * (request.height - 1) + request.width_bytes;
+  if (slice > SIZE_MAX || end.address + offset + extent > UINT64_MAX) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  const uint64_t begin = end.address + static_cast<uint64_t>(offset);
+  const bool known = end.type == CU_MEMORYTYPE_DEVICE || !pageable(begin);
+  if (known && !driver().memory.covers(begin, static_cast<uint64_t>(extent)) && end.type != CU_MEMORYTYPE_HOST) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  return PlacedEnd{begin, pitch, static_cast<size_t>(slice)};
+}
+
+}  // namespace
+
+CopyRequest request_of(const CUDA_MEMCPY2D& p) {
+  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, 0, p.dstPitch, 0},
+          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, 0, p.srcPitch, 0},
+          .width_bytes = p.WidthInBytes,
+          .height = p.Height};
+}
+
+CopyRequest request_of(const CUDA_MEMCPY3D& p) { return three_dimensional(p); }
+CopyRequest request_of(const CUDA_MEMCPY3D_PEER& p) { return three_dimensional(p); }
+
+CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemorytype source_type, uint64_t source, size_t bytes) {
+  return {.target = {.type = target_type, .address = target}, .source = {.type = source_type, .address = source}, .width_bytes = bytes};
+}
+
+tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request) {
+  CopyWork work{.width_bytes = request.width_bytes, .height = request.height, .depth = request.depth};
+  if (work.empty()) {
+    return work;
+  }
+  const auto target = place(request.target, request);
+  if (!target) {
+    return tl::unexpected(target.error());
+  }
+  const auto source = place(request.source, request);
+  if (!source) {
+    return tl::unexpected(source.error());
+  }
+  work.target = target->address;
+  work.target_pitch = target->pitch;
+  work.target_slice = target->slice;
+  work.source = source->address;
+  work.source_pitch = source->pitch;
+  work.source_slice = source->slice;
+  return work;
+}
+
+bool pageable(uint64_t address) {
+  return !driver().memory.inspect(address, [](const MemoryRange&) {});
+}
+
+void stage_source(CopyWork& work) {
+  auto staged = std::make_shared<std::vector<uint8_t>>(work.width_bytes * work.height * work.depth);
+  uint8_t* next = staged->data();
+  for (size_t slice = 0; slice < work.depth; ++slice) {
+    for (size_t row = 0; row < work.height; ++row, next += work.width_bytes) {
+      std::memcpy(next, reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch, work.width_bytes);
+    }
+  }
+  work.source = reinterpret_cast<uint64_t>(staged->data());
+  work.source_pitch = work.width_bytes;
+  work.source_slice = work.width_bytes * work.height;
+  work.staged = std::move(staged);
+}
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,6 @@
+#pragma once
+namespace gpuwire::software_device {
+struct Graph {};
+struct GraphNode {};
+struct GraphExec {};
+}

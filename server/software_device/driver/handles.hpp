@@ -1,0 +1,85 @@
+// Handles of the driver API: numbers that stand for objects and are never used twice, so that a stale one is always recognised.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace gpuwire::software_device {
+
+// What a handle stands for, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
+enum class HandleKind : uint64_t { context = 1, stream, event, module, function, library, kernel, allocation, pool, graph, graph_node, graph_exec };
+
+inline constexpr int kHandleKindShift = 40;
+inline constexpr uint64_t kHandleStep = 16;  // looks like a pointer's alignment
+
+inline HandleKind kind_of(const void* handle) noexcept { return static_cast<HandleKind>(reinterpret_cast<uintptr_t>(handle) >> kHandleKindShift); }
+
+// Objects by handle. Safe to use from every thread; find() shares ownership, so that an object outlives its removal while it is in use.
+template <typename Handle, typename Object>
+class HandleTable {
+ public:
+  explicit HandleTable(HandleKind kind) : next_(static_cast<uint64_t>(kind) << kHandleKindShift) {}
+
+  // Takes a handle first, so that the object can be told its own before others can find it.
+  Handle reserve() noexcept { return make(next_.fetch_add(kHandleStep, std::memory_order_relaxed) + kHandleStep); }
+
+  void insert(Handle handle, std::shared_ptr<Object> object) {
+    const std::unique_lock lock(mutex_);
+    objects_.emplace(key(handle), std::move(object));
+  }
+
+  std::shared_ptr<Object> find(Handle handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = objects_.find(key(handle));
+    return found == objects_.end() ? nullptr : found->second;
+  }
+
+  // Removes and returns; null when it is not there (any more).
+  std::shared_ptr<Object> take(Handle handle) {
+    const std::unique_lock lock(mutex_);
+    const auto found = objects_.find(key(handle));
+    if (found == objects_.end()) {
+      return nullptr;
+    }
+    auto object = std::move(found->second);
+    objects_.erase(found);
+    return object;
+  }
+
+  std::vector<std::shared_ptr<Object>> all() const {
+    const std::shared_lock lock(mutex_);
+    std::vector<std::shared_ptr<Object>> out;
+    for (const auto& [handle, object] : objects_) {
+      out.push_back(object);
+    }
+    return out;
+  }
+
+ private:
+  static uint64_t key(Handle handle) noexcept {
+    if constexpr (std::is_pointer_v<Handle>) {
+      return reinterpret_cast<uintptr_t>(handle);
+    } else {
+      return handle;
+    }
+  }
+  static Handle make(uint64_t value) noexcept {
+    if constexpr (std::is_pointer_v<Handle>) {
+      return reinterpret_cast<Handle>(static_cast<uintptr_t>(value));
+    } else {
+      return value;
+    }
+  }
+
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects_;
+  std::atomic<uint64_t> next_;  // relaxed: only its uniqueness matters
+};
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,79 @@
+// Work of streams as a graph: an operation starts when everything it depends on has finished. Streams, events, the legacy stream's
+// implicit synchronisation and graphs are all dependencies between operations.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace gpuwire::software_device {
+
+class Executor;
+
+// One step of a stream. Shared by whoever may want to wait for it; once finished it keeps nothing alive.
+class Operation {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Pairs with the release in Executor::finish: what the operation wrote is visible to who sees it done.
+  bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  // Valid once done.
+  Clock::time_point finished_at() const noexcept { return finished_at_; }
+
+ private:
+  friend class Executor;
+  enum class RunBy { pool, caller, nobody };
+
+  std::function<void()> work_;
+  RunBy run_by_ = RunBy::nobody;
+  size_t unfinished_ = 0;  // dependencies; under the executor's mutex, as is dependents_
+  std::vector<std::shared_ptr<Operation>> dependents_;
+  Clock::time_point finished_at_{};
+  std::atomic<bool> done_{false};
+};
+
+using OperationPtr = std::shared_ptr<Operation>;
+
+// Runs operations on a pool of threads that grows with the number of operations that are ready at once. Operations may block (a launch,
+// a host function), so the pool is larger than the machine; they must not throw.
+class Executor {
+ public:
+  static constexpr size_t kThreadsMax = 128;
+
+  // Runs `work` on the pool after all dependencies; an empty `work` makes a marker that finishes with its last dependency.
+  OperationPtr submit(std::function<void()> work, std::span<const OperationPtr> dependencies);
+
+  // The same in two steps, for work that the calling thread does itself: prepare() takes the place in line, run_here() waits until it
+  // is its turn, runs `work` and finishes the operation. run_here must follow, or dependents wait for ever.
+  OperationPtr prepare(std::span<const OperationPtr> dependencies);
+  void run_here(const OperationPtr& operation, const std::function<void()>& work);
+
+  void wait(const Operation& operation);
+  // False when it was not done in time.
+  bool wait_for(const Operation& operation, std::chrono::milliseconds timeout);
+
+ private:
+  OperationPtr insert(std::function<void()> work, Operation::RunBy run_by, std::span<const OperationPtr> dependencies);
+  void make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished);
+  void finish(const OperationPtr& operation);
+  void finish_locked(std::vector<OperationPtr> finished);
+  void grow_locked();
+  void work_loop();
+
+  std::mutex mutex_;
+  std::condition_variable ready_changed_;
+  std::condition_variable something_finished_;
+  std::deque<OperationPtr> ready_;
+  size_t idle_threads_ = 0;
+  // Never joined: the executor lives as long as the process, whose end stops them.
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace gpuwire::software_device

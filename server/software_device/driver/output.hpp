@@ -1,0 +1,35 @@
+// What device code prints: kept until the program synchronises, as CUDA does, then handed to one sink.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace gpuwire::software_device {
+
+inline constexpr int kStdout = 1;
+inline constexpr int kStderr = 2;
+
+// Receives text for the program's standard output (1) or standard error (2).
+using OutputSink = void (*)(void* user, int fd, const char* text, size_t bytes);
+
+// Null: back to this process's own stdout and stderr. Not to be called while device code runs.
+void set_output_sink(OutputSink sink, void* user);
+void write_output(int fd, std::string_view text);
+
+// The FIFO of one context. Called from executor threads.
+class OutputBuffer {
+ public:
+  // The oldest messages give way when `limit_bytes` is reached, as with CU_LIMIT_PRINTF_FIFO_SIZE.
+  void append(std::string_view message, size_t limit_bytes);
+  void flush();
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::string> messages_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace gpuwire::software_device

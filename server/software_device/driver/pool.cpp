@@ -1,0 +1,273 @@
+// Stream-ordered allocation and memory pools.
+#include <algorithm>
+
+#include "server/software_device/driver/allocation.hpp"
+#include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/capture.hpp"
+
+using namespace gpuwire::software_device;
+
+namespace {
+
+template <typename Body>
+CUresult with_pool(CUmemoryPool handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const auto pool = driver().pools.find(handle);
+    return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : body(pool);
+  });
+}
+
+template <typename Body>
+CUresult with_device(CUdevice ordinal, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    Device* const device = driver().device(ordinal);
+    return device == nullptr ? CUDA_ERROR_INVALID_DEVICE : body(*device);
+  });
+}
+
+void note_used(Pool& pool, uint64_t bytes) {
+  const uint64_t used = pool.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  uint64_t high = pool.used_bytes_high.load(std::memory_order_relaxed);
+  while (used > high && !pool.used_bytes_high.compare_exchange_weak(high, used, std::memory_order_relaxed)) {
+  }
+}
+
+uint32_t devices_allowed(Pool& pool) {
+  uint32_t mask = 1u << pool.device;
+  const std::lock_guard lock(pool.mutex);
+  for (const auto& [device, flags] : pool.access) {
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+      mask |= 1u << device;
+    }
+  }
+  return mask;
+}
+
+// The address is valid at once: the memory is nobody else's, so the order of the stream holds from the start.
+CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& pool, CUstream handle) {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (out == nullptr || bytes == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_capturing(stream)) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (pool->bytes_max != 0 && bytes > pool->bytes_max - std::min(pool->bytes_max, pool->used_bytes.load(std::memory_order_relaxed))) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const uint32_t mask = devices_allowed(*pool);
+    const auto address = allocate_range({.bytes = bytes, .kind = MemoryKind::device, .device = pool->device, .context = context.handle(),
+                                         .pool = pool->handle, .readable_by = mask, .writable_by = mask},
+                                        *driver().device(pool->device));
+    if (!address) {
+      return address.error();
+    }
+    note_used(*pool, bytes);
+    *out = *address;
+    return CUDA_SUCCESS;
+  });
+}
+
+bool valid_setting(CUmemPool_attribute attribute) {
+  return attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+}
+
+bool is_flag(CUmemPool_attribute attribute) { return attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; }
+
+uint64_t setting_of(Pool& pool, CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return pool.used_bytes.load(std::memory_order_relaxed);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return pool.used_bytes_high.load(std::memory_order_relaxed);
+    default: break;
+  }
+  const std::lock_guard lock(pool.mutex);
+  const auto found = pool.settings.find(attribute);
+  return found != pool.settings.end() ? found->second : is_flag(attribute) ? 1 : 0;
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
+  return with_stream(stream, [&](Context& context, Stream&) {
+    std::shared_ptr<Pool> pool;
+    {
+      const std::lock_guard lock(context.device().pool_mutex);
+      pool = context.device().current_pool;
+    }
+    return allocate(out, bytes, pool, stream);
+  });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return with_pool(pool, [&](const std::shared_ptr<Pool>& found) { return allocate(out, bytes, found, stream); });
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (address == 0) {
+      return CUDA_SUCCESS;
+    }
+    const auto range = driver().memory.find(address);
+    if (!range || range->begin != address || range->kind != MemoryKind::device || range->variable) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_capturing(stream)) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    context.submit_always(stream, [address] {
+      const auto removed = driver().memory.remove(address, [](const MemoryRange& found) { return found.kind == MemoryKind::device; });
+      const auto pool = removed && removed->pool != nullptr ? driver().pools.find(removed->pool) : nullptr;
+      if (pool != nullptr) {
+        pool->used_bytes.fetch_sub(removed->bytes, std::memory_order_relaxed);
+      }
+    });
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
+  return with_driver([&]() -> CUresult {
+    if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (driver().device(properties->location.id) == nullptr) {
+      return CUDA_ERROR_INVALID_DEVICE;
+    }
+    auto pool = std::make_shared<Pool>();
+    pool->handle = driver().pools.reserve();
+    pool->device = properties->location.id;
+    pool->created = true;
+    pool->bytes_max = properties->maxSize;
+    driver().pools.insert(pool->handle, pool);
+    *out = pool->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+    if (!pool->created) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    Device& device = *driver().device(pool->device);
+    const std::lock_guard lock(device.pool_mutex);
+    if (device.current_pool == pool) {
+      device.current_pool = device.default_pool;
+    }
+    driver().pools.take(handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice ordinal) {
+  return with_device(ordinal, [&](Device& device) -> CUresult {
+    if (out == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = device.default_pool->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice ordinal) {
+  return with_device(ordinal, [&](Device& device) -> CUresult {
+    if (out == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const std::lock_guard lock(device.pool_mutex);
+    *out = device.current_pool->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
+  return with_device(ordinal, [&](Device& device) {
+    return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+      if (pool->device != device.ordinal) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      const std::lock_guard lock(device.pool_mutex);
+      device.current_pool = pool;
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+// Freed memory goes back at once, so there is never anything to trim.
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
+  return with_pool(handle, [](const std::shared_ptr<Pool>&) { return CUDA_SUCCESS; });
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+    if (value == nullptr || !valid_setting(attribute)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const uint64_t number = is_flag(attribute) ? static_cast<uint64_t>(*static_cast<const int*>(value)) : *static_cast<const cuuint64_t*>(value);
+    switch (attribute) {
+      case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return CUDA_ERROR_INVALID_VALUE;
+      case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        if (number != 0) {
+          return CUDA_ERROR_INVALID_VALUE;
+        }
+        pool->used_bytes_high.store(pool->used_bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        return CUDA_SUCCESS;
+      default: break;
+    }
+    const std::lock_guard lock(pool->mutex);
+    pool->settings[attribute] = number;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+    if (value == nullptr || !valid_setting(attribute)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const uint64_t number = setting_of(*pool, attribute);
+    if (is_flag(attribute)) {
+      *static_cast<int*>(value) = static_cast<int>(number);
+    } else {
+      *static_cast<cuuint64_t*>(value) = number;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries, size_t count) {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+    if (entries == nullptr && count != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = 0; i < count; ++i) {
+      if (entries[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || driver().device(entries[i].location.id) == nullptr) {
+        return CUDA_ERROR_INVALID_DEVICE;
+      }
+      const std::lock_guard lock(pool->mutex);
+      pool->access[entries[i].location.id] = entries[i].flags;
+    }
+    const uint32_t mask = devices_allowed(*pool);
+    for (const uint64_t begin : driver().memory.select([&](const MemoryRange& range) { return range.pool == handle; })) {
+      driver().memory.update(begin, [&](MemoryRange& range) { range.readable_by = range.writable_by = mask; });
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE || driver().device(location->id) == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *flags = (devices_allowed(*pool) >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return CUDA_SUCCESS;
+  });
+}

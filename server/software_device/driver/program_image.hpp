@@ -1,0 +1,24 @@
+// From the bytes given to cuModuleLoadData or cuLibraryLoadData to a compiled program.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <cuda.h>
+#include <tl/expected.hpp>
+
+#include "server/software_device/execution/engine.hpp"
+
+namespace gpuwire::software_device {
+
+struct ImageError {
+  CUresult result = CUDA_ERROR_INVALID_IMAGE;
+  std::string log;  // for the JIT error log
+};
+
+// The image is a fat binary (with or without its wrapper), a cubin or PTX text, in memory of our own process; where it ends is read from
+// its header. CUDA_ERROR_NO_BINARY_FOR_GPU when it holds no PTX for this device, CUDA_ERROR_INVALID_IMAGE when it is none of these,
+// CUDA_ERROR_INVALID_PTX when the PTX is wrong or uses what the engine does not know.
+tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* image);
+
+}  // namespace gpuwire::software_device

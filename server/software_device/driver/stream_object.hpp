@@ -1,0 +1,51 @@
+// Streams and events, as their context keeps them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include <cuda.h>
+
+#include "server/software_device/driver/operation.hpp"
+
+namespace gpuwire::software_device {
+
+class Context;
+class CaptureSession;
+
+struct Stream {
+  enum class Kind { legacy, per_thread, created };
+
+  CUstream handle = nullptr;
+  std::weak_ptr<Context> context;
+  Kind kind = Kind::created;
+  unsigned flags = 0;
+  int priority = 0;
+  unsigned long long id = 0;
+
+  // Whether work of the legacy stream waits for this stream's, and the other way round.
+  bool blocking() const noexcept { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
+
+  // Under the context's submission mutex.
+  OperationPtr tail;
+  unsigned submitted = 0;
+  std::array<OperationPtr, 2> checkpoints;  // older, newer: see Context::submit
+
+  std::mutex capture_mutex;
+  std::shared_ptr<CaptureSession> capture;  // null when not capturing; under capture_mutex
+};
+
+struct Event {
+  CUevent handle = nullptr;
+  std::weak_ptr<Context> context;
+  unsigned flags = 0;
+
+  bool timed() const noexcept { return (flags & CU_EVENT_DISABLE_TIMING) == 0; }
+
+  std::mutex mutex;
+  OperationPtr recorded;  // null before the first record
+};
+
+}  // namespace gpuwire::software_device
