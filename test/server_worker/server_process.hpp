@@ -1,0 +1,64 @@
+// A real gpuwire-serve with real workers, for tests.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "server/broker/handoff.hpp"
+
+namespace gpuwire::test {
+
+// Started on a port of its own choosing; killed, with its workers, when it goes.
+class ServerProcess {
+ public:
+  // `arguments` stand after `--listen`. Returns when it says that it is listening, or has ended.
+  explicit ServerProcess(std::vector<std::string> arguments, std::string listen = "127.0.0.1:0");
+  ~ServerProcess();
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+
+  uint16_t port() const { return port_; }             // 0: it does not listen
+  const std::string& line() const { return line_; }   // what it printed
+  pid_t pid() const { return pid_; }
+  // Its child processes now.
+  std::set<pid_t> workers() const;
+  void signal(int number) const;
+  // Waits for its end; the exit code, minus the signal's number, or -1000 when the deadline passed.
+  int wait();
+  // What it has written to standard error so far.
+  std::string log() const;
+  // Waits until the log holds `text`; false: the deadline passed.
+  bool log_gets(const std::string& text) const;
+
+ private:
+  pid_t pid_ = -1;
+  uint16_t port_ = 0;
+  std::string line_;
+  server::OwnedDescriptor log_;  // a nameless file
+};
+
+// True as soon as `condition` holds; false when kDeadline has passed without.
+template <class Condition>
+bool eventually(Condition&& condition);
+
+// Is there such a process, zombies not counted?
+bool process_exists(pid_t pid);
+
+// The deadline of `eventually`, in steps of a poll that waits on nothing.
+void pause_briefly();
+bool deadline_passed(uint64_t started_ms);
+uint64_t now_ms();
+
+template <class Condition>
+bool eventually(Condition&& condition) {
+  for (uint64_t started = now_ms(); !condition(); pause_briefly()) {
+    if (deadline_passed(started)) return false;
+  }
+  return true;
+}
+
+}  // namespace gpuwire::test
