@@ -1,0 +1,15 @@
+// The windows of the generic address space. Their tags make addresses that no host mapping has, so an address says by itself
+// whether it is a thread's, a block's or the device's.
+#pragma once
+
+#include <cstdint>
+
+namespace gpuwire::software_device {
+
+inline constexpr unsigned kWindowShift = 48;
+inline constexpr uint64_t kSharedWindow = uint64_t{0x0100} << kWindowShift;
+inline constexpr uint64_t kLocalWindow = uint64_t{0x0200} << kWindowShift;
+inline constexpr uint64_t kParameterWindow = uint64_t{0x0300} << kWindowShift;
+inline constexpr uint64_t kWindowMask = uint64_t{0xffff} << kWindowShift;
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,62 @@
+// One block of a grid: its warps, shared memory and barriers. A block is data; any executor thread may take its next turn.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/software_device/execution/special_registers.hpp"
+#include "server/software_device/execution/warp.hpp"
+
+namespace gpuwire::software_device {
+
+inline constexpr uint32_t kBarriers = 16;
+inline constexpr uint32_t kTurnsPerSlice = 256;  // of a block of an ordinary grid, before others get the thread
+
+class Block {
+ public:
+  enum class Outcome : uint8_t { finished, suspended, faulted };
+
+  Block() = default;
+  void start(RunningLaunch& launch, Executor& executor, uint64_t linear_index);
+  Outcome run(Executor& executor);
+
+  // A warp's lanes arrive. `expected`: threads that complete the barrier, 0 for all of the block that have not exited.
+  // `value` counts the lanes that bring a true predicate.
+  void arrive(Warp& warp, uint32_t lanes, uint32_t barrier, uint32_t expected, uint32_t true_lanes);
+  void complete_barriers();
+  void threads_exited(uint32_t count);
+
+  Dim3 index() const { return index_; }
+  uint64_t linear_index() const { return linear_index_; }
+  RunningLaunch& launch() { return *launch_; }
+  const uint8_t* block_area() const { return reinterpret_cast<const uint8_t*>(area_); }
+  uint8_t* shared() { return shared_.get(); }
+
+ private:
+  struct Barrier {
+    uint32_t arrived = 0;       // threads, with the missing lanes of partial warps
+    uint32_t arrived_real = 0;  // threads
+    uint32_t expected = 0;
+    uint32_t credited_warps = 0;
+    uint32_t true_lanes = 0;
+  };
+  void fill_area();
+  void complete(uint32_t barrier);
+  void fault_deadlock(Executor& executor);
+
+  RunningLaunch* launch_ = nullptr;
+  Dim3 index_;
+  uint64_t linear_index_ = 0;
+  std::vector<std::unique_ptr<Warp>> warps_;
+  uint32_t warp_count_ = 0;
+  std::vector<uint8_t> runnable_;
+  uint32_t live_threads_ = 0;
+  uint32_t live_warps_ = 0;
+  Barrier barriers_[kBarriers];
+  std::unique_ptr<uint8_t, Frame::Release> shared_;
+  uint32_t shared_capacity_ = 0;
+  alignas(64) uint32_t area_[static_cast<uint32_t>(BlockSpecial::count_)][kLanes];
+};
+
+}  // namespace gpuwire::software_device

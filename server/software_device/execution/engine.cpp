@@ -1,0 +1,225 @@
+#include "server/software_device/execution/engine.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "server/software_device/execution/address_spaces.hpp"
+#include "server/software_device/execution/running_launch.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+// Blocks of one launch whose state is kept at once; a cooperative launch keeps all of its blocks.
+constexpr uint64_t kResidentBlocksMax = 256;
+constexpr unsigned kThreadsMax = 1024;
+
+}  // namespace
+
+RunningLaunch::RunningLaunch(const Launch& launch)
+    : block_count(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z),
+      launch_(launch),
+      program_(static_cast<const CompiledProgram&>(*launch.program)),
+      kernel_(program_.kernels_[launch.kernel]),
+      function_(*program_.functions_[kernel_.function]) {
+  static std::atomic<uint64_t> grids{0};  // only tells grids apart: no order needed
+  grid_id_ = grids.fetch_add(1, std::memory_order_relaxed) + 1;
+  parameters_.assign(launch.parameters.begin(), launch.parameters.end());
+  parameters_.resize(program_.kernel_infos_[launch.kernel].parameter_bytes);
+  symbol_values_.resize(program_.symbols_.size());
+  for (size_t i = 0; i < program_.symbols_.size(); ++i) {
+    const Symbol& symbol = program_.symbols_[i];
+    if (symbol.kind == Symbol::Kind::variable && symbol.index < launch.variable_addresses.size()) {
+      symbol_values_[i] = launch.variable_addresses[symbol.index];
+    }
+    if (symbol.kind == Symbol::Kind::function) symbol_values_[i] = kFunctionAddressBase + (symbol.index + 1) * kFunctionAddressStep;
+  }
+  for (auto [symbol, offset] : kernel_.shared_offsets) symbol_values_[symbol] = offset;
+  uint32_t align = kernel_.dynamic_shared_alignment;
+  shared_bytes_ = (kernel_.static_shared_bytes + align - 1) / align * align + launch.dynamic_shared_bytes;
+  local_bytes_per_thread_ = kernel_.local_bytes_per_thread;
+  if (kernel_.needs_stack) local_bytes_per_thread_ += launch.stack_bytes_per_thread;
+  local_bytes_per_thread_ = (local_bytes_per_thread_ + 15) / 16 * 16;
+  resident_blocks_max_ = launch.cooperative ? block_count : kResidentBlocksMax;
+}
+
+void RunningLaunch::fault(Fault kind, std::string message) {
+  std::lock_guard lock(mutex_);
+  if (result_.fault == Fault::none) result_ = {kind, std::move(message)};
+  stopped_.store(true, std::memory_order_relaxed);
+}
+
+bool RunningLaunch::poll_cancelled() {
+  if (launch_.cancelled && launch_.cancelled()) fault(Fault::cancelled, "the launch was cancelled");
+  return stopped();
+}
+
+void Executor::attach(RunningLaunch& running) {
+  launch = &running;
+  memory_ = running.launch().memory;
+  for (CachedRange& range : ranges) range = {};
+}
+
+bool Executor::find(uint64_t address, uint64_t bytes, bool write, uint32_t slot) {
+  CachedRange& cached = ranges[slot % kCachedRanges];
+  if (memory_ != nullptr) {
+    DeviceMemory::Range found = memory_->find(address);
+    if (found.begin <= address && address < found.end && bytes <= found.end - address && (found.writable || !write)) {
+      cached = {found.begin, found.end, found.writable};
+      return true;
+    }
+  }
+  return launch->workspace_holds(address, bytes);
+}
+
+class EngineImplementation final : public Engine {
+ public:
+  explicit EngineImplementation(unsigned threads) {
+    if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+    threads = std::min(threads, kThreadsMax);
+    // The thread that calls run() executes blocks too.
+    for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
+  }
+
+  ~EngineImplementation() override {
+    {
+      std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  LaunchResult run(const Launch& launch) override {
+    RunningLaunch running(launch);
+    if (running.block_count == 0 || uint64_t{launch.block.x} * launch.block.y * launch.block.z == 0) return {};
+    bool shared = running.block_count > 1 && !workers_.empty();
+    if (shared) {
+      {
+        std::lock_guard lock(mutex_);
+        launches_.push_back(&running);
+      }
+      work_.notify_all();
+    }
+    std::unique_ptr<Executor> executor = take_executor();
+    execute(running, *executor);
+    give_executor(std::move(executor));
+    if (shared) {
+      std::unique_lock lock(mutex_);
+      launches_.erase(std::find(launches_.begin(), launches_.end(), &running));
+      // No worker enters any more; those inside leave when the blocks are done.
+      left_.wait(lock, [&] { return running.executors_inside_ == 0; });
+    }
+    return std::move(running.result_);
+  }
+
+ private:
+  void serve() {
+    std::unique_ptr<Executor> executor = take_executor();
+    std::unique_lock lock(mutex_);
+    while (!closing_) {
+      RunningLaunch* running = find_work();
+      if (running == nullptr) {
+        work_.wait(lock);
+        continue;
+      }
+      ++running->executors_inside_;
+      lock.unlock();
+      execute(*running, *executor);
+      lock.lock();
+      --running->executors_inside_;
+      left_.notify_all();
+    }
+  }
+
+  // Under mutex_. The launch with the fewest executors that still has blocks to begin or to continue.
+  RunningLaunch* find_work() {
+    RunningLaunch* best = nullptr;
+    for (RunningLaunch* running : launches_) {
+      std::lock_guard lock(running->mutex_);
+      bool any = !running->stopped() && (running->next_block_ < running->block_count || !running->suspended_.empty());
+      if (any && (best == nullptr || running->executors_inside_ < best->executors_inside_)) best = running;
+    }
+    return best;
+  }
+
+  // Works on blocks of the launch until none is left to take.
+  void execute(RunningLaunch& running, Executor& executor) {
+    std::fenv_t environment;
+    std::feholdexcept(&environment);
+    std::fesetenv(FE_DFL_ENV);
+    executor.attach(running);
+    while (std::unique_ptr<Block> block = next_block(running, executor)) {
+      Block::Outcome outcome = block->run(executor);
+      std::unique_lock lock(running.mutex_);
+      if (outcome == Block::Outcome::suspended) {
+        running.suspended_.push_back(std::move(block));
+        continue;
+      }
+      ++running.finished_blocks_;
+      --running.resident_blocks_;
+      lock.unlock();
+      if (executor.spare_blocks.size() < kResidentBlocksMax) executor.spare_blocks.push_back(std::move(block));
+    }
+    std::fesetenv(&environment);
+  }
+
+  // A block never begun as long as there is room, so that blocks which wait for others find them resident; else the one
+  // suspended for longest.
+  std::unique_ptr<Block> next_block(RunningLaunch& running, Executor& executor) {
+    std::unique_lock lock(running.mutex_);
+    if (running.stopped()) {
+      running.suspended_.clear();
+      return nullptr;
+    }
+    bool fresh = running.next_block_ < running.block_count && running.resident_blocks_ < running.resident_blocks_max_;
+    if (!fresh) {
+      if (running.suspended_.empty()) return nullptr;
+      std::unique_ptr<Block> block = std::move(running.suspended_.front());
+      running.suspended_.pop_front();
+      return block;
+    }
+    uint64_t index = running.next_block_++;
+    ++running.resident_blocks_;
+    lock.unlock();
+    std::unique_ptr<Block> block;
+    if (executor.spare_blocks.empty()) {
+      block = std::make_unique<Block>();
+    } else {
+      block = std::move(executor.spare_blocks.back());
+      executor.spare_blocks.pop_back();
+    }
+    block->start(running, executor, index);
+    return block;
+  }
+
+  std::unique_ptr<Executor> take_executor() {
+    std::lock_guard lock(mutex_);
+    if (spare_executors_.empty()) return std::make_unique<Executor>();
+    std::unique_ptr<Executor> executor = std::move(spare_executors_.back());
+    spare_executors_.pop_back();
+    return executor;
+  }
+
+  void give_executor(std::unique_ptr<Executor> executor) {
+    if (executor->spare_blocks.size() > 4) executor->spare_blocks.resize(4);
+    std::lock_guard lock(mutex_);
+    if (spare_executors_.size() < kThreadsMax) spare_executors_.push_back(std::move(executor));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable left_;
+  std::vector<RunningLaunch*> launches_;                     // under mutex_
+  std::vector<std::unique_ptr<Executor>> spare_executors_;   // under mutex_
+  bool closing_ = false;                                     // under mutex_
+  std::vector<std::thread> workers_;
+};
+
+std::unique_ptr<Engine> make_engine(unsigned threads) { return std::make_unique<EngineImplementation>(threads); }
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,19 @@
+// What device code calls and the device provides: vprintf, __assertfail, malloc, free.
+#pragma once
+
+#include "server/software_device/execution/linker.hpp"
+#include "server/software_device/execution/op.hpp"
+
+namespace gpuwire::software_device {
+
+// The op's results, then its arguments, each a register of the width that the function's declaration says.
+Handler intrinsic_handler(Intrinsic intrinsic);
+
+struct IntrinsicShape {
+  uint32_t result_bytes;
+  uint32_t argument_count;
+  uint32_t argument_bytes[5];
+};
+const IntrinsicShape& intrinsic_shape(Intrinsic intrinsic);
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,148 @@
+// Turns one PTX function into ops. The instructions themselves are lowered by the ops_*.cpp files, each with a table of its
+// opcodes; this class gives them operands, emission and errors.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/software_device/execution/program.hpp"
+#include "server/software_device/ptx/module.hpp"
+
+namespace gpuwire::software_device {
+
+class Lowering;
+class Linker;
+
+struct OpcodeEntry {
+  std::string_view name;
+  ptx::ModifierSet allowed;  // any other modifier is refused: it would change what the instruction means
+  bool (*lower)(Lowering&, const ptx::Instruction&) = nullptr;  // false: this form is not supported
+};
+
+std::span<const OpcodeEntry> integer_opcodes();
+std::span<const OpcodeEntry> bit_opcodes();
+std::span<const OpcodeEntry> float_opcodes();
+std::span<const OpcodeEntry> special_function_opcodes();
+std::span<const OpcodeEntry> compare_opcodes();
+std::span<const OpcodeEntry> convert_opcodes();
+std::span<const OpcodeEntry> move_opcodes();
+std::span<const OpcodeEntry> memory_opcodes();
+std::span<const OpcodeEntry> atomic_opcodes();
+std::span<const OpcodeEntry> control_opcodes();
+std::span<const OpcodeEntry> warp_opcodes();
+
+// nullptr: no such instruction here. `known_to_ptx` tells a foreign instruction from a spelling mistake.
+const OpcodeEntry* find_opcode(std::string_view name);
+bool known_to_ptx(std::string_view name);
+
+// Names that two families share: one has the entry and passes on what is the other's.
+bool lower_integer_arithmetic(Lowering& l, const ptx::Instruction& i);  // add, sub, mul, mad, div, min, max, neg, abs
+bool lower_warp_barrier(Lowering& l, const ptx::Instruction& i);        // bar.warp.sync
+
+inline constexpr uint32_t kPredicateClass = 0;  // size class of a predicate's word
+
+class Lowering {
+ public:
+  Lowering(Linker& linker, const ptx::Function& source, uint32_t module, CompiledFunction& target);
+  bool run();
+
+  // Errors. They return false so that a lowering function can end with them. The first one counts.
+  bool invalid(std::string message);
+  bool unsupported(std::string message);
+  bool failed() const { return failed_; }
+
+  // Operands as sources. Width mismatches are errors, except that a wider register is allowed where the instruction says so
+  // (ld, st, cvt): see narrow_source.
+  Ref source(const ptx::Operand& operand, ptx::Type type);
+  // A register of any width at least the type's; `bytes` tells which.
+  Ref wide_source(const ptx::Operand& operand, ptx::Type type, uint32_t& bytes);
+  Ref predicate_source(const ptx::Operand& operand);  // a negated one through a temporary
+  Ref constant(uint64_t bits, uint32_t bytes);
+  // Operands as results; a sink becomes a temporary.
+  Ref destination(const ptx::Operand& operand, ptx::Type type);
+  Ref wide_destination(const ptx::Operand& operand, ptx::Type type, uint32_t& bytes);
+  Ref predicate_destination(const ptx::Operand& operand);
+  Ref temporary(uint32_t bytes);
+  uint32_t register_bytes(const ptx::Operand& operand) const;
+  bool is_predicate(const ptx::Operand& operand) const;
+  const ptx::Function& source_function() const { return source_; }
+  Linker& linker() { return linker_; }
+  CompiledFunction& target() { return target_; }
+
+  // Adds an op for the instruction being lowered, under its guard.
+  Op& emit(Handler handler, std::initializer_list<Ref> results, std::initializer_list<Ref> sources);
+  Op& emit(Handler handler, std::span<const Ref> results, std::span<const Ref> sources);
+  // The results are written before all sources are read: they must not share a slot.
+  void keep_apart() { apart_.back() = true; }
+
+  // Addresses. The address operand as a register of 4 or 8 bytes, plus a constant.
+  struct Address {
+    Ref base;
+    uint32_t base_bytes = 8;
+    int64_t offset = 0;
+    bool parameter = false;    // [name] of a .param variable
+    uint32_t variable = 0;
+  };
+  bool address(const ptx::Operand& operand, Address& result);
+  // What a name or a variable stands for, as a value of 8 bytes (or 4).
+  Ref address_of(const ptx::Operand& operand, uint32_t bytes);
+
+  // .param variables of this function. A scalar lives in a virtual register, the others in a fixed part of the frame.
+  struct ParameterPlace {
+    bool entry = false;      // a kernel's parameter: `offset` in the launch's parameters
+    bool scalar = false;     // `ref` is a virtual register
+    Ref ref;
+    uint32_t offset = 0;
+    uint32_t bytes = 0;
+  };
+  const ParameterPlace& parameter(uint32_t variable) const { return places_[variable]; }
+
+  // Control flow.
+  void branch_to(uint32_t instruction);   // target of the last op
+  uint32_t add_table(std::vector<uint32_t> instructions);
+  void call_through(CallSite site);           // the last op is a call with these arguments and results
+  int64_t function_named(std::string_view name);  // -1: none
+  const ptx::Function* declaration(std::string_view name);
+  uint32_t symbol(std::string_view name);  // fails when nothing has that name
+
+ private:
+  friend class SlotAssignment;
+  struct VirtualRegister {
+    uint8_t bytes = 0;  // 0: predicate
+    bool pinned = false;  // results: alive to the end
+    bool formal = false;  // alive from the beginning
+  };
+
+  void place_parameters();
+  void find_scalar_parameters(std::vector<uint8_t>& scalar) const;
+  bool lower(const ptx::Instruction& instruction);
+  bool fail(bool unsupported, std::string message);
+  Ref real_constant(const ptx::Operand& operand, ptx::Type type);
+  Ref new_register(uint32_t bytes);
+  Ref register_ref(uint32_t index) const { return {Area::virtual_register, index}; }
+  void fix_targets();
+
+  Linker& linker_;
+  const ptx::Function& source_;
+  uint32_t module_;
+  CompiledFunction& target_;
+  const ptx::Instruction* current_ = nullptr;
+  std::vector<VirtualRegister> registers_;
+  std::vector<ParameterPlace> places_;
+  std::vector<uint32_t> op_of_instruction_;
+  std::vector<uint8_t> apart_;          // per op
+  enum : uint8_t { kNoTarget, kBranchTarget, kCallSite };
+  std::vector<uint8_t> branches_;       // per op: what `target` is
+  uint32_t fixed_bytes_ = 0;            // frame space of array parameters
+  std::vector<uint32_t> local_offsets_;
+  bool failed_ = false;
+};
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,86 @@
+// The compiled form of a program: ops of each function, and what a launch needs to know of the kernels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "server/software_device/execution/engine.hpp"
+#include "server/software_device/execution/op.hpp"
+
+namespace gpuwire::software_device {
+
+// Where one parameter or result lies in a frame: 32 lanes of `bytes` each, one lane after the other.
+struct FrameSlot {
+  Ref ref;
+  uint32_t bytes = 0;
+};
+
+struct CallSite {
+  std::vector<FrameSlot> arguments, results;
+};
+
+struct BranchTable {
+  std::vector<uint32_t> targets;  // op indices
+};
+
+struct CompiledFunction {
+  std::string name;
+  std::vector<Op> ops;
+  uint32_t frame_bytes = 0;
+  uint32_t local_bytes = 0;  // .local variables; what a call adds to the stack
+  uint32_t register_count = 0;
+  std::vector<FrameSlot> parameters, results;
+  std::vector<CallSite> calls;
+  std::vector<BranchTable> tables;
+  std::vector<uint32_t> callees;          // functions called by name or whose address is taken
+  std::vector<uint32_t> symbols;          // symbols it names
+  bool calls_indirectly = false;
+};
+
+// What an instruction can name outside of its function.
+struct Symbol {
+  enum class Kind : uint8_t { variable, shared, dynamic_shared, function } kind = Kind::variable;
+  uint32_t index = 0;       // variable of the program, or function
+  uint64_t bytes = 0;       // shared
+  uint32_t alignment = 1;   // shared
+};
+
+struct CompiledKernel {
+  uint32_t function = 0;
+  uint32_t static_shared_bytes = 0;
+  uint32_t dynamic_shared_alignment = 1;
+  uint64_t local_bytes_per_thread = 0;  // with all that it calls by name, when there is no recursion
+  bool needs_stack = false;             // recursion or indirect calls: the launch's stack limit applies on top
+  std::vector<std::pair<uint32_t, uint32_t>> shared_offsets;  // symbol -> offset in the block's shared memory
+};
+
+// Function addresses: a tag no host address has, and a number; 16 apart, so that small integers added to one give none.
+inline constexpr uint64_t kFunctionAddressBase = uint64_t{0x0600} << 48;
+inline constexpr uint64_t kFunctionAddressStep = 16;
+
+class CompiledProgram final : public Program {
+ public:
+  const std::vector<KernelInfo>& kernels() const noexcept override { return kernel_infos_; }
+  const std::vector<VariableInfo>& variables() const noexcept override { return variables_; }
+  uint32_t ptx_version() const noexcept override { return ptx_version_; }
+  uint32_t target_sm() const noexcept override { return target_sm_; }
+  uint64_t function_address(std::string_view name) const noexcept override;
+
+  // nullptr: the address is no function's.
+  const CompiledFunction* function_at(uint64_t address) const noexcept;
+
+  std::vector<KernelInfo> kernel_infos_;
+  std::vector<CompiledKernel> kernels_;
+  std::vector<VariableInfo> variables_;
+  std::vector<std::unique_ptr<CompiledFunction>> functions_;
+  std::vector<Symbol> symbols_;
+  std::unordered_map<std::string, uint32_t> function_names_;
+  std::vector<uint64_t> constants_;  // 32 lanes a value; 8-byte units for alignment
+  uint32_t ptx_version_ = 0;
+  uint32_t target_sm_ = 0;
+};
+
+}  // namespace gpuwire::software_device

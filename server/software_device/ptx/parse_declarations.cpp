@@ -1,0 +1,442 @@
+#include <bit>
+#include <cstring>
+
+#include "server/software_device/ptx/parser_internal.hpp"
+
+namespace gpuwire::software_device::ptx {
+
+tl::expected<Module, ParseError> parse(std::string_view text) {
+  if (text.size() > kTextBytesMax) return tl::unexpected(ParseError{false, 0, "the text is too long"});
+  return Parser(text).run();
+}
+
+bool Parser::ok() {
+  if (!failed_ && lexer_.failed()) fail_at(lexer_.error().line, lexer_.error().message);
+  return !failed_;
+}
+
+const Token& Parser::peek() {
+  static const Token kEnd;
+  return failed_ ? kEnd : lexer_.peek();
+}
+
+Token Parser::take() { return failed_ ? Token{} : lexer_.take(); }
+
+void Parser::fail(std::string message, bool unsupported) { fail_at(peek().line, std::move(message), unsupported); }
+
+void Parser::fail_at(uint32_t line, std::string message, bool unsupported) {
+  if (failed_) return;
+  failed_ = true;
+  error_ = {unsupported, line, std::move(message)};
+}
+
+bool Parser::accept(char mark) {
+  if (!peek().is(mark)) return false;
+  take();
+  return true;
+}
+
+bool Parser::expect(char mark) {
+  if (accept(mark)) return true;
+  const Token& next = peek();
+  std::string found = next.kind == TokenKind::end ? "the end of the text" : "'" + std::string(next.text.substr(0, 40)) + "'";
+  fail(std::string("expected '") + mark + "' before " + found);
+  return false;
+}
+
+bool Parser::accept_dot(std::string_view word) {
+  if (!peek().is_dot(word)) return false;
+  take();
+  return true;
+}
+
+std::string_view Parser::expect_identifier(const char* what) {
+  if (peek().kind != TokenKind::identifier) {
+    fail(std::string("expected ") + what);
+    return {};
+  }
+  return take().text;
+}
+
+uint64_t Parser::expect_integer(const char* what) {
+  if (peek().kind != TokenKind::integer) {
+    fail(std::string("expected ") + what);
+    return 0;
+  }
+  return take().integer_value;
+}
+
+tl::expected<Module, ParseError> Parser::run() {
+  while (ok() && peek().kind != TokenKind::end) parse_module_directive();
+  if (ok() && module_.version == 0) fail("the text has no .version directive");
+  if (!ok()) return tl::unexpected(error_);
+  return std::move(module_);
+}
+
+void Parser::parse_header_directive(const Token& directive) {
+  if (directive.text == "version") {
+    Token number = take();
+    if (number.kind != TokenKind::real || number.real_value < 1 || number.real_value > 99) return fail("malformed .version");
+    module_.version = static_cast<uint32_t>(number.real_value * 10 + 0.5);
+  } else if (directive.text == "target") {
+    do {
+      std::string_view target = expect_identifier("a target");
+      if (!target.starts_with("sm_")) continue;
+      uint32_t sm = 0;
+      for (char c : target.substr(3)) {
+        if (c < '0' || c > '9' || sm > 1000) break;
+        sm = sm * 10 + static_cast<uint32_t>(c - '0');
+      }
+      module_.target_sm = sm;
+    } while (accept(','));
+  } else if (expect_integer("an address size") != 64) {
+    fail("only .address_size 64 is supported", true);
+  }
+}
+
+void Parser::parse_module_directive() {
+  if (accept(';')) return;
+  Token directive = take();
+  if (directive.kind != TokenKind::dot_word) {
+    return fail_at(directive.line, "expected a directive before '" + std::string(directive.text.substr(0, 40)) + "'");
+  }
+  std::string_view word = directive.text;
+  if (word == "version" || word == "target" || word == "address_size") return parse_header_directive(directive);
+  if (word == "file" || word == "loc") return skip_source_location();
+  if (word == "section") return skip_section();
+  if (word == "alias") return parse_alias();
+  if (word == "pragma") {
+    while (ok() && !accept(';')) {
+      if (take().kind == TokenKind::end) return fail("unfinished .pragma");
+    }
+    return;
+  }
+  Linkage linkage;
+  while (ok()) {
+    if (word == "extern") linkage.external = true;
+    else if (word == "visible") linkage.visible = true;
+    else if (word == "weak") linkage.weak = linkage.visible = true;
+    else if (word == "common") linkage.common = linkage.weak = linkage.visible = true;
+    else break;
+    if (peek().kind != TokenKind::dot_word) return fail("expected a directive");
+    directive = take();
+    word = directive.text;
+  }
+  if (word == "func") return parse_function(false, linkage);
+  if (word == "entry") return parse_function(true, linkage);
+  if (word == "global") return parse_variables(Space::global, linkage, nullptr);
+  if (word == "const") return parse_variables(Space::constant, linkage, nullptr);
+  if (word == "shared" || word == "shared::cta") return parse_variables(Space::shared, linkage, nullptr);
+  if (word == "tex") return fail_at(directive.line, "textures are not supported by the software device", true);
+  fail_at(directive.line, "unknown directive '." + std::string(word.substr(0, 40)) + "'");
+}
+
+void Parser::parse_alias() {
+  Alias alias;
+  alias.name = expect_identifier("an alias");
+  expect(',');
+  alias.target = expect_identifier("the alias's target");
+  expect(';');
+  if (ok()) module_.aliases.push_back(alias);
+}
+
+// DWARF: .section .debug_str { ... }. Nothing of it is needed to run.
+void Parser::skip_section() {
+  while (ok() && !peek().is('{')) {
+    if (take().kind == TokenKind::end) return fail("unfinished .section");
+  }
+  while (ok() && !accept('}')) {
+    if (take().kind == TokenKind::end) return fail("unfinished .section");
+  }
+}
+
+// .file 1 "name", time, size    .loc 1 2 3, function_name $x + 4, inlined_at 1 2 3    Neither has an end mark.
+void Parser::skip_source_location() {
+  while (ok()) {
+    const Token& next = peek();
+    if (next.kind == TokenKind::integer || next.kind == TokenKind::string || next.is(',') || next.is('+')) {
+      take();
+    } else if (next.is_word("function_name")) {
+      take();
+      expect_identifier("a function's name");
+    } else if (next.is_word("inlined_at")) {
+      take();
+    } else {
+      return;
+    }
+  }
+}
+
+Parser::Declaration Parser::parse_declaration() {
+  Declaration declaration;
+  while (ok() && peek().kind == TokenKind::dot_word) {
+    Token word = take();
+    if (word.text == "align") {
+      uint64_t bytes = expect_integer("an alignment");
+      if (!std::has_single_bit(bytes) || bytes > kAlignmentMax) fail("alignment must be a power of two and not too large");
+      declaration.alignment_bytes = static_cast<uint32_t>(bytes);
+    } else if (word.text == "attribute") {
+      expect('(');
+      while (ok() && !accept(')')) {
+        Token part = take();
+        if (part.kind == TokenKind::end) fail("unfinished .attribute");
+        declaration.managed |= part.is_dot("managed");
+      }
+    } else if (word.text == "v2" || word.text == "v4") {
+      declaration.vector_width = word.text == "v2" ? 2 : 4;
+    } else if (std::optional<Type> type = type_named(word.text)) {
+      declaration.element = *type;
+    } else if (word.text == "ptr") {
+      // ".u64 .ptr .global .align 4 p": what the pointer points to is of no interest here.
+      while (peek().kind == TokenKind::dot_word) {
+        if (take().is_dot("align")) expect_integer("an alignment");
+      }
+    } else {
+      bool texture = word.text.ends_with("ref");
+      fail_at(word.line, "declaration with '." + std::string(word.text.substr(0, 40)) + "' is not supported", texture);
+    }
+  }
+  if (ok() && declaration.element == Type::none) fail("expected a type");
+  return declaration;
+}
+
+// Everything in [brackets] after a name.
+void Parser::parse_extent(Variable& variable) {
+  while (ok() && accept('[')) {
+    if (accept(']')) {
+      variable.unsized = true;
+      continue;
+    }
+    int64_t count = parse_expression();
+    expect(']');
+    if (count < 0 || static_cast<uint64_t>(count) > kVariableBytesMax) return fail("array is too large");
+    variable.size_bytes *= static_cast<uint64_t>(count);
+    if (variable.size_bytes > kVariableBytesMax) return fail("array is too large");
+  }
+}
+
+void Parser::parse_variables(Space space, Linkage linkage, Function* function) {
+  Declaration declaration = parse_declaration();
+  do {
+    Variable variable;
+    variable.line = peek().line;
+    variable.name = expect_identifier("a variable's name");
+    variable.space = space;
+    variable.element = declaration.element;
+    variable.size_bytes = uint64_t{size_of(declaration.element)} * declaration.vector_width;
+    variable.alignment_bytes =
+        declaration.alignment_bytes ? declaration.alignment_bytes : static_cast<uint32_t>(variable.size_bytes);
+    if (variable.size_bytes == 0) return fail("a variable in memory needs a sized type");
+    variable.managed = declaration.managed;
+    variable.external = linkage.external;
+    variable.visible = linkage.visible;
+    variable.weak = linkage.weak;
+    variable.common = linkage.common;
+    uint64_t element_bytes = variable.size_bytes;
+    parse_extent(variable);
+    if (accept('=')) parse_initialiser(variable);
+    if (variable.unsized) {
+      uint64_t given = variable.initial.size();
+      variable.size_bytes = space == Space::shared ? 0 : (given + element_bytes - 1) / element_bytes * element_bytes;
+    }
+    if (!ok()) return;
+    if (function != nullptr && space != Space::global && space != Space::constant) {
+      if (space == Space::local && variable.size_bytes > kLocalBytesMax) return fail("local variable is too large");
+      if (space == Space::param && variable.size_bytes > kParameterBytesMax) return fail("parameter is too large");
+      declare(variable.name, {Name::Kind::variable, static_cast<uint32_t>(function->variables.size()), 0});
+      function->variables.push_back(std::move(variable));
+    } else {
+      module_.variables.push_back(std::move(variable));
+    }
+  } while (ok() && accept(','));
+  expect(';');
+}
+
+void Parser::parse_initialiser(Variable& variable) {
+  if (variable.unsized ? false : variable.size_bytes == 0) return fail("initialiser for an empty variable");
+  uint64_t offset = 0;
+  if (peek().is('{')) {
+    parse_initial_values(variable, offset, 0);
+  } else {
+    parse_initial_value(variable, 0);
+  }
+}
+
+void Parser::parse_initial_values(Variable& variable, uint64_t& offset, uint32_t depth) {
+  if (depth > kExpressionDepthMax) return fail("initialiser is nested too deeply");
+  expect('{');
+  if (accept('}')) return;
+  do {
+    if (peek().is('{')) {
+      parse_initial_values(variable, offset, depth + 1);
+    } else {
+      parse_initial_value(variable, offset);
+      offset += size_of(variable.element);
+    }
+  } while (ok() && accept(','));
+  expect('}');
+}
+
+void Parser::put_initial_bytes(Variable& variable, uint64_t offset, uint64_t bits, uint32_t bytes) {
+  if (offset + bytes > kInitialiserBytesMax) return fail("initialiser is too long");
+  if (!variable.unsized && offset + bytes > variable.size_bytes) return fail("more initial values than the variable holds");
+  if (variable.initial.size() < offset + bytes) variable.initial.resize(offset + bytes);
+  std::memcpy(variable.initial.data() + offset, &bits, bytes);
+}
+
+void Parser::parse_initial_value(Variable& variable, uint64_t offset) {
+  uint32_t bytes = size_of(variable.element);
+  bool negative = false;
+  if (peek().is('-') && lexer_.peek_second().kind == TokenKind::real) negative = accept('-');
+  if (peek().kind == TokenKind::real) {
+    Token token = take();
+    double value = negative ? -token.real_value : token.real_value;
+    uint64_t bits = std::bit_cast<uint64_t>(value);
+    if (bytes == 4) bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+    if (token.single_exact && bytes == 4) bits = token.integer_value ^ (negative ? 0x80000000u : 0);
+    if (bytes < 4) return fail("floating-point initialiser for a small type");
+    return put_initial_bytes(variable, offset, bits, bytes);
+  }
+  if (peek().kind == TokenKind::identifier && !peek().is_word("WARP_SZ")) return parse_initial_symbol(variable, offset, 0);
+  // 0xFF00(symbol): one byte of an address.
+  if (peek().kind == TokenKind::integer && lexer_.peek_second().is('(')) {
+    uint64_t mask = take().integer_value;
+    expect('(');
+    parse_initial_symbol(variable, offset, mask);
+    expect(')');
+    return;
+  }
+  int64_t value = parse_expression();
+  uint64_t bits = static_cast<uint64_t>(value);
+  if (variable.element == Type::f32) bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  if (variable.element == Type::f64) bits = std::bit_cast<uint64_t>(static_cast<double>(value));
+  put_initial_bytes(variable, offset, bits, bytes);
+}
+
+// A symbol, generic(symbol), or one of those + constant; `mask` names the byte of the address to store, 0 the whole.
+void Parser::parse_initial_symbol(Variable& variable, uint64_t offset, uint64_t mask) {
+  std::string_view target = expect_identifier("a symbol");
+  if (target == "generic") {
+    expect('(');
+    target = expect_identifier("a symbol");
+    expect(')');
+  }
+  int64_t addend = 0;
+  if (peek().is('+') || peek().is('-')) addend = parse_expression();
+  if (!ok()) return;
+  if (mask != 0) {
+    // Eight bytes in a row with masks 0xFF, 0xFF00, ... make one address.
+    unsigned byte = static_cast<unsigned>(std::countr_zero(mask)) / 8;
+    bool continues = byte > 0 && !variable.pointers.empty() && variable.pointers.back().offset_bytes + byte == offset &&
+                     variable.pointers.back().target == target;
+    if (mask != uint64_t{0xff} << (8 * byte) || size_of(variable.element) != 1 || (byte > 0 && !continues)) {
+      return fail("initialiser takes a part of an address in an unsupported way", true);
+    }
+    put_initial_bytes(variable, offset, 0, 1);
+    if (byte == 0) variable.pointers.push_back({offset, target, addend});
+    return;
+  }
+  if (size_of(variable.element) != 8) return fail("an address needs an element of 8 bytes", true);
+  put_initial_bytes(variable, offset, 0, 8);
+  variable.pointers.push_back({offset, target, addend});
+}
+
+std::vector<Formal> Parser::parse_formals(Function& function) {
+  std::vector<Formal> formals;
+  if (!accept('(')) return formals;
+  if (accept(')')) return formals;
+  do {
+    Token space = take();
+    if (space.is_dot("reg")) {
+      Declaration declaration = parse_declaration();
+      std::string_view name = expect_identifier("a parameter's name");
+      formals.push_back({true, static_cast<uint32_t>(function.registers.size())});
+      declare(name, {Name::Kind::reg, static_cast<uint32_t>(function.registers.size()), 0});
+      function.registers.push_back(declaration.element);
+    } else if (space.is_dot("param")) {
+      Declaration declaration = parse_declaration();
+      Variable variable;
+      variable.line = peek().line;
+      variable.name = expect_identifier("a parameter's name");
+      variable.space = Space::param;
+      variable.element = declaration.element;
+      variable.size_bytes = uint64_t{size_of(declaration.element)} * declaration.vector_width;
+      variable.alignment_bytes =
+          declaration.alignment_bytes ? declaration.alignment_bytes : static_cast<uint32_t>(variable.size_bytes);
+      if (ok() && variable.size_bytes == 0) return fail("a parameter needs a sized type"), formals;
+      parse_extent(variable);
+      if (variable.size_bytes > kParameterBytesMax) fail("parameter is too large");
+      if (variable.unsized) fail("functions with a variable number of arguments are not supported", true);
+      formals.push_back({false, static_cast<uint32_t>(function.variables.size())});
+      declare(variable.name, {Name::Kind::variable, static_cast<uint32_t>(function.variables.size()), 0});
+      function.variables.push_back(std::move(variable));
+    } else {
+      fail_at(space.line, "expected a parameter");
+    }
+    if (formals.size() > kParametersMax) fail("too many parameters");
+  } while (ok() && accept(','));
+  expect(')');
+  return formals;
+}
+
+void Parser::parse_performance_directives(Function& function) {
+  while (ok() && peek().kind == TokenKind::dot_word) {
+    Token word = take();
+    uint64_t product = 1;
+    bool numbered = false;
+    while (ok() && peek().kind == TokenKind::integer) {
+      numbered = true;
+      uint64_t value = take().integer_value;
+      if (value > 0xffffffff) return fail("value is too large");
+      product = product * value;
+      if (product > 0xffffffff) return fail("value is too large");
+      if (!accept(',')) break;
+    }
+    if ((word.text == "maxntid" || word.text == "reqntid") && numbered) {
+      if (product == 0) return fail("a block needs a thread");
+      function.max_threads_per_block = static_cast<uint32_t>(std::min<uint64_t>(product, 1024));
+    } else if (word.text == "reqnctapercluster" || word.text == "explicitcluster" || word.text == "blocksareclusters") {
+      if (word.text != "reqnctapercluster" || product != 1) return fail_at(word.line, "clusters are not supported", true);
+    } else if (word.text == "pragma") {
+      while (ok() && !accept(';')) {
+        if (take().kind == TokenKind::end) return fail("unfinished .pragma");
+      }
+    } else if (word.text != "minnctapersm" && word.text != "maxnreg" && word.text != "maxnctapersm" &&
+               word.text != "noreturn" && word.text != "maxclusterrank" && word.text != "abi_preserve" &&
+               word.text != "abi_preserve_control" && word.text != "attribute" && word.text != "unique") {
+      return fail_at(word.line, "unknown directive '." + std::string(word.text.substr(0, 40)) + "'");
+    } else if (word.text == "attribute") {
+      expect('(');
+      while (ok() && !accept(')')) {
+        if (take().kind == TokenKind::end) fail("unfinished .attribute");
+      }
+    }
+  }
+}
+
+void Parser::parse_function(bool entry, Linkage linkage) {
+  Function function;
+  scopes_.assign(1, Scope{0, {}});
+  scope_ = 0;
+  function.entry = entry;
+  function.external = linkage.external;
+  function.visible = linkage.visible;
+  function.weak = linkage.weak;
+  if (accept_dot("attribute")) {
+    while (ok() && !accept(')')) {
+      if (take().kind == TokenKind::end) return fail("unfinished .attribute");
+    }
+  }
+  if (!entry && peek().is('(')) function.results = parse_formals(function);
+  function.line = peek().line;
+  function.name = expect_identifier("a function's name");
+  function.parameters = parse_formals(function);
+  parse_performance_directives(function);
+  if (!accept(';')) {
+    function.defined = true;
+    parse_body(function);
+  }
+  if (ok()) module_.functions.push_back(std::move(function));
+}
+
+}  // namespace gpuwire::software_device::ptx
