@@ -240,6 +240,9 @@ void ConnectedSession::await_room(bool bulks) {
 }
 
 void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
+  // A server that answers the goodbye by closing is the end that close() wants.
+  bool closing = closing_.load(std::memory_order_relaxed);
+  if (closing) result = CUDA_ERROR_DEINITIALIZED;
   {
     std::lock_guard lock(receive_mutex_);
     if (ending_) return;
@@ -250,7 +253,7 @@ void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
   outgoing_.drop();
   notify_everybody();
   transport_->wake();
-  if (!tell || closing_.load(std::memory_order_relaxed)) return;
+  if (!tell || closing) return;
   print_line(fmt::format("{}: {}", address_, reason));
   notices_.ended(result, reason);
 }

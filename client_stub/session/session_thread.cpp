@@ -30,6 +30,7 @@ bool SessionThread::start() noexcept {
   bool created = pthread_create(&thread_, &attributes, enter, this) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
+  if (created) pthread_setname_np(thread_, "gpuwire-session");
   started_.store(created, std::memory_order_release);
   return created;
 }
@@ -54,7 +55,6 @@ bool SessionThread::stop(int wait_ms) noexcept {
 }
 
 void* SessionThread::enter(void* self) {
-  pthread_setname_np(pthread_self(), "gpuwire-session");
   // Without it the kernel rounds a tick of 25 us up to 75.
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   static_cast<SessionThread*>(self)->run();

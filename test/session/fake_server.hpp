@@ -1,0 +1,62 @@
+// The other end of a session, for tests: a thread that answers frames as the test says. It checks what every server may rely on: sequence
+// numbers without a gap.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+
+#include <capnp/message.h>
+
+#include "protocol/transport/frame_receiver.hpp"
+#include "protocol/transport/transport.hpp"
+#include "protocol/wire/ordinals.hpp"
+
+namespace gpuwire::test {
+
+class FakeServer {
+ public:
+  // `serve` runs on the server's thread after the handshake, and the connection is closed when it returns.
+  using Serve = std::function<void(FakeServer&)>;
+  FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, bool handshake = true);
+  ~FakeServer() { join(); }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // The next frame of the client that is no acknowledgement. False: the client is gone (or said goodbye, then said_goodbye()).
+  bool next();
+  const wire::FrameHeader& header() const { return receiver_.header(); }
+  kj::ArrayPtr<const capnp::word> message() const { return receiver_.message(); }
+  std::vector<std::byte> bulk();
+  void skip_bulk() { receiver_.skip_bulk(); }
+  bool said_goodbye() const { return goodbye_; }
+  // False: a client frame did not carry the next sequence number.
+  bool sequences_ok() const { return sequences_ok_; }
+  uint64_t last_sequence() const { return last_sequence_; }
+  uint64_t client_acknowledged() const { return client_acknowledged_; }
+
+  void reply(uint64_t sequence, int32_t result = 0, std::span<const std::byte> bulk = {});
+  void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {});
+  void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {});
+  void acknowledge(uint64_t sequence);
+  void send_header(const wire::FrameHeader& header);
+  void send_raw(std::span<const std::byte> bytes);
+  // When set, every so many frames are acknowledged by next().
+  unsigned acknowledge_every = 256;
+  transport::Transport& connection() { return *transport_; }
+
+ private:
+  bool shake_hands();
+  void send(wire::FrameHeader header, capnp::MessageBuilder& message, std::span<const std::byte> bulk);
+
+  std::unique_ptr<transport::Transport> transport_;
+  transport::FrameReceiver receiver_;
+  bool goodbye_ = false, sequences_ok_ = true;
+  uint64_t last_sequence_ = 0, client_acknowledged_ = 0, notices_sent_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::test

@@ -1,0 +1,160 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <deque>
+#include <random>
+#include <semaphore>
+#include <thread>
+
+#include "client_stub/session/send_window.hpp"
+#include "test/session/session_fixture.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+
+TEST_CASE("the window hands out every byte once, in order, and never one that is not acknowledged") {
+  for (uint64_t seed = test_seed(); seed < test_seed() + 20; ++seed) {
+    INFO("seed ", seed);
+    std::mt19937_64 random(seed);
+    client::SendWindow window(1 << 16);
+    REQUIRE(window.valid());
+    std::vector<std::byte> expected, sent;
+    std::deque<std::vector<std::byte>> outside;
+    uint64_t sequence = 0, acknowledged = 0;
+    for (int step = 0; step < 5000; ++step) {
+      if (random() % 2) {
+        size_t bytes = 1 + random() % (random() % 8 ? 200 : 20'000);
+        std::byte* at = window.reserve(bytes + 100, 0);
+        if (at) {
+          CHECK(reinterpret_cast<uintptr_t>(at) % 8 == 0);
+          for (size_t i = 0; i < bytes; ++i) at[i] = std::byte(random());
+          expected.insert(expected.end(), at, at + bytes);
+          client::ExternalBulk bulk;
+          bool external = random() % 10 == 0 && window.external_room();
+          if (external) {
+            outside.emplace_back(1 + random() % 3000, std::byte(random()));
+            bulk = {outside.back().data(), outside.back().size()};
+            expected.insert(expected.end(), outside.back().begin(), outside.back().end());
+          }
+          REQUIRE(window.publish(bytes, ++sequence, external ? &bulk : nullptr));
+        }
+      }
+      if (random() % 3 == 0) {
+        auto next = window.next();
+        if (next.external) {
+          size_t bytes = 1 + random() % (next.external->bytes - next.external->sent);
+          auto from = next.external->data + next.external->sent;
+          sent.insert(sent.end(), from, from + bytes);
+          window.external_sent(bytes);
+        } else if (next.ring_pieces) {
+          size_t total = 0, left;
+          for (size_t i = 0; i < next.ring_pieces; ++i) total += next.ring[i].iov_len;
+          left = total = 1 + random() % total;
+          for (size_t i = 0; left; ++i) {
+            size_t take = std::min(left, next.ring[i].iov_len);
+            auto from = static_cast<std::byte*>(next.ring[i].iov_base);
+            sent.insert(sent.end(), from, from + take);
+            left -= take;
+          }
+          window.ring_sent(total);
+        }
+      }
+      if (random() % 20 == 0 && sequence > acknowledged) {
+        acknowledged += 1 + random() % (sequence - acknowledged);
+        CHECK(window.acknowledge(acknowledged));
+      }
+      REQUIRE(window.appended_bytes() == expected.size());
+      REQUIRE(window.sent_bytes() == sent.size());
+    }
+    CHECK(std::equal(sent.begin(), sent.end(), expected.begin()));
+    CHECK(sequence > 500);
+    CHECK_FALSE(window.acknowledge(sequence + 1));
+    CHECK_FALSE(window.acknowledge(acknowledged - 1));
+  }
+}
+
+TEST_CASE("a window that is full takes nothing until something is acknowledged") {
+  client::SendWindow window(1 << 16);
+  uint64_t sequence = 0;
+  auto send_everything = [&] {
+    for (auto next = window.next(); next.ring_pieces; next = window.next()) window.ring_sent(next.ring[0].iov_len);
+  };
+  while (window.reserve(1000, 0)) {
+    REQUIRE(window.publish(1000, ++sequence, nullptr));
+    send_everything();
+  }
+  CHECK(sequence >= 60);
+  CHECK(window.acknowledge(sequence / 2));
+  CHECK(window.reserve(1000, 0));
+  CHECK_FALSE(window.reserve(40'000, 0));
+  CHECK_FALSE(window.reserve(1000, 1 << 16));
+}
+
+TEST_CASE("a client that is faster than its server waits for it and loses nothing") {
+  on_every_transport([](const PairKind& kind) {
+    // More than the window holds; the server does not read before the client must have been held up, and acknowledges late.
+    constexpr size_t kBulk = 200 * 1024, kCalls = 3 * wire::kSendWindowBytes / kBulk;
+    std::binary_semaphore read{0};
+    uint64_t frames = 0;
+    {
+      Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+        server.acknowledge_every = 10;
+        read.acquire();
+        while (server.next()) {
+          server.skip_bulk();
+          ++frames;
+          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence);
+        }
+      });
+      std::vector<std::byte> bytes(kBulk);
+      for (size_t i = 0; i < kCalls; ++i) {
+        if (i == 50) read.release();
+        REQUIRE(fixture.post(i, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);
+      }
+      CHECK(fixture.call(1) == CUDA_SUCCESS);
+    }
+    CHECK(frames == kCalls + 1);
+  });
+}
+
+TEST_CASE("several threads wait for room at once") {
+  on_every_transport([](const PairKind& kind) {
+    constexpr size_t kBulk = 250 * 1024;
+    uint64_t frames = 0;
+    {
+      Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+        server.acknowledge_every = 16;
+        while (server.next()) {
+          server.skip_bulk();
+          ++frames;
+        }
+      });
+      std::vector<std::thread> threads;
+      std::atomic<int> wrong{0};
+      for (int thread = 0; thread < 4; ++thread)
+        threads.emplace_back([&] {
+          std::vector<std::byte> bytes(kBulk);
+          for (int i = 0; i < 40; ++i)
+            if (fixture.post(1, {bytes.data(), bytes.size()}) != CUDA_SUCCESS) ++wrong;
+        });
+      for (auto& thread : threads) thread.join();
+      CHECK(wrong == 0);
+      while (!static_cast<client::ConnectedSession&>(*fixture.session).state() && fixture.session->stats().bytes_sent < 160 * kBulk) fixture.session->flush();
+    }
+    CHECK(frames == 160);
+  });
+}
+
+TEST_CASE("calls that wait for room end when the session does") {
+  Fixture fixture(pair_kinds()[1].make(1), [](FakeServer& server) {
+    // Takes nothing over, and goes once the client must be stuck: the kernel's buffers are full then as well.
+    while (server.last_sequence() < 60 && server.next()) server.skip_bulk();
+  });
+  std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
+  CUresult result = CUDA_SUCCESS;
+  std::string text = stderr_of([&] {
+    for (int i = 0; i < 200 && result == CUDA_SUCCESS; ++i) result = fixture.post(1, {bytes.data(), bytes.size()});
+  });
+  CHECK(result == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(text.find("gpuwire: test:1: the connection to the server was lost") == 0);
+}
