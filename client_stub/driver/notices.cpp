@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <unistd.h>
 
-#include "client_stub/driver/error_text.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/driver/process.hpp"
@@ -118,13 +117,7 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
   }
 }
 
-void Notices::ended(CUresult result, std::string_view reason) {
-  pending_copies().clear();
-  if (!process() || reason.empty()) return;  // the program is past its exit, or the end is an orderly one
-  std::string line = "the session ended: ";
-  line.append(reason);
-  if (const char* name = error_name(result)) line.append(" (").append(name).append(")");
-  say(line);
-}
+// The session has told the user why; from here on enter() returns its state.
+void Notices::ended(CUresult, std::string_view) { pending_copies().clear(); }
 
 }  // namespace gpuwire::client

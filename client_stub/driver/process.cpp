@@ -24,7 +24,8 @@ constinit std::mutex g_initialising;
 CUresult g_failed = CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
 bool g_handlers_installed = false;
 
-// A CUDA context does not survive fork(): the child keeps its memory, and nothing else. If the parent had not initialised, the child may.
+// A CUDA context does not survive fork(): the child keeps its memory, and nothing else (the session closes its
+// connection by itself). If the parent had not initialised, the child may.
 void in_child() noexcept {
   new (&g_initialising) std::mutex;
   handles().after_fork_in_child();
@@ -33,7 +34,6 @@ void in_child() noexcept {
   g_failed = CUDA_ERROR_NOT_INITIALIZED;
   g_process.store(nullptr, std::memory_order_release);
   t_context = nullptr;
-  owner->session->after_fork_in_child();
 }
 
 // Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with CUDA_ERROR_DEINITIALIZED,
