@@ -1,10 +1,16 @@
 // Kernel launches: the call that decides how fast a session runs.
 #include <cstring>
+#include <memory>
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/contexts.hpp"
+#include "server/replay/copies.hpp"
+#include "server/replay/copy_back.hpp"
+#include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
+#include "server/replay/session_state.hpp"
 
 namespace gpuwire::server {
 
@@ -63,10 +69,12 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
   if (count > wire::kLaunchAttributesMax) throw ProtocolFault{"launch: too many attributes"};
   CUlaunchAttribute attributes[wire::kLaunchAttributesMax + 1];
   std::memcpy(attributes, data.begin(), data.size());
+  bool cooperative = false;
   for (size_t i = 0; i < count; ++i) {
     if (CUresult error = translate_attribute(replay, attributes[i])) return error;
+    cooperative |= attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
   }
-  if (params.getCooperative()) {
+  if (params.getCooperative() && !cooperative) {
     std::memset(&attributes[count], 0, kAttributeBytes);
     attributes[count].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     attributes[count].value.cooperative = 1;
@@ -85,6 +93,26 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
   config.numAttrs = unsigned(count);
   return drive(replay.driver().cuLaunchKernelEx, static_cast<const CUlaunchConfig*>(&config), function, static_cast<void**>(nullptr), extra);
 }
+
+// The called form is CUDA_LAUNCH_BLOCKING's: the reply comes when the kernel has ended, and tells how.
+void answer_when_done(Replay& replay, Call& call, CUstream stream) {
+  Context* context = replay.state().contexts().current();
+  auto event = std::make_shared<PooledEvent>(context ? context->events->take() : PooledEvent{});
+  CUresult result = *event ? drive(replay.driver().cuEventRecord, event->get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) return finish(replay, call, result);
+  DeviceWait wait;
+  wait.query = [&replay, event] { return drive(replay.driver().cuEventQuery, event->get()); };
+  wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event->get()); };
+  wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
+    waited = settle(replay, event->get(), waited);
+    replay.state().copy_back().deliver_finished();
+    send_result(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+// A launch that is only recorded has no end to wait for.
+bool capturing(Replay& replay, CUstream stream) { return refuse_capture(replay, stream) != CUDA_SUCCESS; }
 
 }  // namespace
 
@@ -108,6 +136,9 @@ void launch(Replay& replay, Call& call) {
   } else {
     result = drive(replay.driver().cuLaunchKernel, function, params.getGridX(), params.getGridY(), params.getGridZ(), params.getBlockX(),
                    params.getBlockY(), params.getBlockZ(), params.getSharedBytes(), stream, static_cast<void**>(nullptr), extra);
+  }
+  if (result == CUDA_SUCCESS && call.header.kind == uint8_t(wire::FrameKind::called) && !capturing(replay, stream)) [[unlikely]] {
+    return answer_when_done(replay, call, stream);
   }
   finish(replay, call, result);
 }

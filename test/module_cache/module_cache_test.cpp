@@ -1,0 +1,241 @@
+#include "server/module_cache/module_cache.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+#include <vector>
+
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<std::byte> image(size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> made(bytes);
+  for (auto& byte : made) byte = std::byte(random());
+  return made;
+}
+
+bool same(const std::shared_ptr<const ModuleImage>& found, const std::vector<std::byte>& expected) {
+  return found && std::equal(expected.begin(), expected.end(), found->bytes().begin(), found->bytes().end());
+}
+
+struct Fixture {
+  test::TemporaryDirectory directory;
+  fs::path root = directory.path() / "cache";
+  std::unique_ptr<ModuleCache> open(uint64_t bytes_max = 1u << 20) {
+    auto cache = ModuleCache::open({root, bytes_max});
+    REQUIRE_MESSAGE(cache, (cache ? "" : cache.error()));
+    return std::move(*cache);
+  }
+  fs::path object(const std::vector<std::byte>& bytes) { return root / "objects" / hex(sha256(bytes)); }
+  // Makes the file look as if it had been used that long ago.
+  void age(const std::vector<std::byte>& bytes, time_t seconds) {
+    timespec then{time(nullptr) - seconds, 0};
+    timespec times[] = {then, then};
+    REQUIRE(utimensat(AT_FDCWD, object(bytes).c_str(), times, 0) == 0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a digest is that of the standard's example") {
+  std::string text = "abc";
+  CHECK(hex(sha256(std::as_bytes(std::span(text)))) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST_CASE_FIXTURE(Fixture, "what was inserted is found, by another opening of the cache too") {
+  auto bytes = image(10'000, 1);
+  CHECK(open()->insert("", sha256(bytes), bytes));
+  CHECK(same(open()->find("", sha256(bytes)), bytes));
+  CHECK_FALSE(open()->find("", sha256(image(10, 2))));
+}
+
+TEST_CASE_FIXTURE(Fixture, "zeros follow an image of any size") {
+  auto cache = open();
+  for (size_t size : {1ul, 4095ul, 4096ul, 4097ul, 8192ul}) {
+    auto bytes = image(size, unsigned(size));
+    REQUIRE(cache->insert("", sha256(bytes), bytes));
+    auto found = cache->find("", sha256(bytes));
+    REQUIRE(same(found, bytes));
+    for (size_t i = 0; i < 4096; ++i) REQUIRE(found->bytes().data()[size + i] == std::byte{0});
+    auto created = ModuleImage::create(size);
+    for (size_t i = 0; i < 4096; ++i) REQUIRE(created->bytes().data()[size + i] == std::byte{0});
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "a tenant finds what it has sent itself, and nothing that others have") {
+  auto cache = open();
+  auto bytes = image(5000, 3);
+  cache->insert("red", sha256(bytes), bytes);
+  CHECK(cache->find("red", sha256(bytes)));
+  CHECK_FALSE(cache->find("blue", sha256(bytes)));
+  CHECK_FALSE(cache->find("", sha256(bytes)));
+  uint64_t once = cache->bytes();
+  cache->insert("blue", sha256(bytes), bytes);
+  CHECK(cache->find("blue", sha256(bytes)));
+  CHECK(cache->bytes() == once);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a tenant's name never becomes part of a path") {
+  auto cache = open();
+  auto bytes = image(100, 4);
+  std::vector<std::string> tenants = {"../../escape", "/etc", "a/b", "shared", std::string(5000, 'x')};
+  for (const std::string& tenant : tenants) {
+    CHECK(cache->insert(tenant, sha256(bytes), bytes));
+    CHECK(cache->find(tenant, sha256(bytes)));
+  }
+  CHECK_FALSE(cache->find("", sha256(bytes)));
+  for (const auto& entry : fs::directory_iterator(directory.path())) CHECK(entry.path() == root);
+}
+
+TEST_CASE_FIXTURE(Fixture, "the least recently used images make room for new ones") {
+  auto cache = open(30'000);
+  auto first = image(10'000, 1), second = image(10'000, 2), third = image(10'000, 3), fourth = image(10'000, 4);
+  for (auto* bytes : {&first, &second, &third}) cache->insert("", sha256(*bytes), *bytes);
+  age(first, 300);
+  age(second, 200);
+  age(third, 100);
+  CHECK(cache->find("", sha256(first)));  // used now
+  cache->insert("", sha256(fourth), fourth);
+  CHECK(cache->bytes() <= 30'000);
+  CHECK(cache->find("", sha256(first)));
+  CHECK_FALSE(cache->find("", sha256(second)));
+  CHECK(cache->find("", sha256(fourth)));
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image that was evicted and that another tenant brings back is not shown to those who once had it") {
+  auto cache = open(10'000);
+  auto first = image(8'000, 1), second = image(8'000, 2);
+  cache->insert("red", sha256(first), first);
+  age(first, 100);
+  cache->insert("red", sha256(second), second);
+  CHECK_FALSE(fs::exists(object(first)));
+  age(second, 50);
+  cache->insert("blue", sha256(first), first);
+  CHECK_FALSE(cache->find("red", sha256(first)));
+  CHECK(cache->find("blue", sha256(first)));
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image larger than the cache is refused") {
+  auto cache = open(1000);
+  auto bytes = image(1001, 1);
+  CHECK_FALSE(cache->insert("", sha256(bytes), bytes));
+  CHECK_FALSE(cache->insert("", Digest{}, {}));
+  CHECK(cache->bytes() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a file that was changed, cut or emptied is removed and not found") {
+  auto cache = open();
+  for (int damage = 0; damage < 3; ++damage) {
+    auto bytes = image(10'000, 50 + damage);
+    cache->insert("", sha256(bytes), bytes);
+    if (damage == 0) {
+      std::fstream file(object(bytes), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(5000);
+      file.put(char(~std::to_integer<int>(bytes[5000])));
+    } else {
+      fs::resize_file(object(bytes), damage == 1 ? 9'999 : 0);
+    }
+    CHECK_FALSE(cache->find("", sha256(bytes)));
+    CHECK(cache->insert("", sha256(bytes), bytes));
+    CHECK(same(cache->find("", sha256(bytes)), bytes));
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image stays readable after it was evicted") {
+  auto cache = open(10'000);
+  auto first = image(8'000, 1), second = image(8'000, 2);
+  cache->insert("", sha256(first), first);
+  age(first, 100);
+  auto found = cache->find("", sha256(first));
+  age(first, 100);
+  cache->insert("", sha256(second), second);
+  CHECK_FALSE(fs::exists(object(first)));
+  CHECK(same(found, first));
+}
+
+TEST_CASE_FIXTURE(Fixture, "files and directories are the user's alone") {
+  auto cache = open();
+  auto bytes = image(100, 1);
+  cache->insert("red", sha256(bytes), bytes);
+  for (const auto& entry : fs::recursive_directory_iterator(root)) {
+    struct stat status{};
+    REQUIRE(lstat(entry.path().c_str(), &status) == 0);
+    CHECK((status.st_mode & 077) == 0);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "a directory that others may write, or that is none, is refused with a reason") {
+  fs::create_directory(root);
+  fs::permissions(root, fs::perms::all);
+  auto opened = ModuleCache::open({root});
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().find(root.string()) != std::string::npos);
+  fs::remove(root);
+  std::ofstream(root.string()) << "a file";
+  CHECK_FALSE(ModuleCache::open({root}));
+  fs::remove(root);
+  fs::create_directory_symlink(directory.path(), root);
+  CHECK_FALSE(ModuleCache::open({root}));
+}
+
+TEST_CASE_FIXTURE(Fixture, "what a process left half written is cleared away when it is old") {
+  open();
+  fs::path fresh = root / "tmp" / "fresh", stale = root / "tmp" / "stale";
+  std::ofstream(fresh.string()) << "x";
+  std::ofstream(stale.string()) << "x";
+  fs::last_write_time(stale, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  open();
+  CHECK(fs::exists(fresh));
+  CHECK_FALSE(fs::exists(stale));
+}
+
+TEST_CASE_FIXTURE(Fixture, "several processes insert, find and evict at the same time and never see a wrong image") {
+  constexpr int kProcesses = 4, kSteps = 300, kImages = 12;
+  const unsigned seed = 99;
+  INFO("seed ", seed);
+  std::vector<std::vector<std::byte>> images;
+  std::vector<Digest> digests;
+  for (int i = 0; i < kImages; ++i) {
+    images.push_back(image(1000 + 500 * size_t(i), seed + unsigned(i)));
+    digests.push_back(sha256(images.back()));
+  }
+  open();
+  std::vector<pid_t> children;
+  for (int process = 0; process < kProcesses; ++process) {
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      auto cache = ModuleCache::open({root, 20'000});
+      if (!cache) _exit(2);
+      std::mt19937 random(seed + 1000 + unsigned(process));
+      for (int step = 0; step < kSteps; ++step) {
+        size_t which = random() % kImages;
+        if (random() % 2) (*cache)->insert("", digests[which], images[which]);
+        auto found = (*cache)->find("", digests[which]);
+        if (found && !same(found, images[which])) _exit(3);
+      }
+      _exit(0);
+    }
+    children.push_back(child);
+  }
+  for (pid_t child : children) {
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+  auto cache = open(20'000);
+  CHECK(fs::is_empty(root / "tmp"));
+  cache->insert("", digests[0], images[0]);
+  CHECK(same(cache->find("", digests[0]), images[0]));
+}

@@ -1,0 +1,53 @@
+// A driver that does what it is told at once, or holds the work of its streams until the test lets it go. Device memory is the test's own.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/driver_table.hpp"
+
+namespace gpuwire::test {
+
+// Driver functions are free functions, so there is one fake at a time: constructing it makes it the one that they reach.
+class FakeDriver {
+ public:
+  FakeDriver();
+  ~FakeDriver();
+
+  server::DriverTable table;
+  std::vector<std::string> log;              // one entry for each call that changes something
+  std::map<std::string, CUresult> failures;  // by function: what it answers instead of doing anything
+  bool hold = false;                         // stream work waits for release()
+  bool capturing = false;                    // what cuStreamIsCapturing answers
+
+  // What exists now.
+  std::set<void*> events, modules, libraries, contexts, registered;
+  std::map<int, int> primaries;  // by device: how often retained
+  CUcontext current = nullptr;
+  std::vector<std::byte> parameters;          // of the last launch
+  CUlaunchConfig config{};                    // of the last cuLaunchKernelEx
+  std::vector<CUlaunchAttribute> attributes;  // of the last cuLaunchKernelEx
+  std::vector<std::function<void()>> host_functions;  // queued callbacks, run by the test
+
+  // Runs what is held: `count` operations, or all.
+  void release(size_t count = ~size_t{0});
+  void enqueue(std::function<void()> work);
+  CUresult note(const char* name, const std::string& entry);
+  size_t count(const std::string& prefix) const;
+  void* make();
+
+  std::map<void*, bool> event_done;
+  // Watcher and waiters of a test may be threads of their own.
+  std::recursive_mutex mutex;
+
+ private:
+  std::deque<std::function<void()>> held_;
+  uintptr_t next_ = 0x1000;
+};
+
+}  // namespace gpuwire::test
