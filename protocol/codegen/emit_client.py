@@ -64,7 +64,7 @@ class Client:
 
     def __init__(self, function):
         self.function = function
-        self.checks, self.creates, self.bytes, self.sets, self.reads, self.after, self.failed = [], [], [], [], [], [], []
+        self.checks, self.creates, self.bytes, self.sets, self.reads, self.always, self.after, self.failed = [], [], [], [], [], [], [], []
         self.lists = 0
         described = [p for p in function.params if p.kind != "host"]
         for p in described:
@@ -98,9 +98,23 @@ class Client:
         else:
             self.add_scalar(p)
 
+    def declare_error(self):
+        if "CUresult error = CUDA_SUCCESS;" not in self.checks:
+            self.checks.append("CUresult error = CUDA_SUCCESS;")
+
+    def add_device(self, p):
+        """The server's number of a device; with `opt`, negative ones (CU_DEVICE_CPU) are no devices and stay."""
+        self.declare_error()
+        lookup = f"server_device({p.local}, error)"
+        self.checks.append(f"int32_t {p.local}_wire = {f'{p.local} < 0 ? {p.local} : ' if p.opt else ''}{lookup};")
+        self.checks.append("if (error) return error;")
+        self.sets.append(f"params.set{self.field}({p.local}_wire);")
+
     def add_scalar(self, p):
         if p.kind == "device" and p.direction == "in":
-            self.checks.append("CUresult error = CUDA_SUCCESS;" if "CUresult error = CUDA_SUCCESS;" not in self.checks else "")
+            return self.add_device(p)
+        if p.kind == "device" and p.direction == "in":
+            self.declare_error()
             self.checks.append(f"int32_t {p.local}_server = server_device({p.local}, error);")
             self.checks.append("if (error) return error;")
             self.sets.append(f"params.set{self.field}({p.local}_server);")
@@ -124,20 +138,23 @@ class Client:
         if p.direction in ("new", "given"):
             self.creates.append(f"uint64_t {wire} = create_handle(caller, {kind_name(p)});")
             self.creates.append(f"if (!{wire}) return CUDA_ERROR_OUT_OF_MEMORY;")
-            self.failed.append(f"forget_handle({kind_name(p)}, {wire});")
             self.sets.append(f"params.set{self.field}({wire});")
             guard = f"if ({p.local}) " if p.opt else ""
+            always = p.direction == "given" and self.function.results_always
+            after = self.always if always else self.after
+            if not always:
+                self.failed.append(f"forget_handle({kind_name(p)}, {wire});")
             if p.direction == "new":
                 self.after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({wire});")
             else:
                 self.reads.append(f"{p.local}_given = results.get{self.field}();")
                 self.creates.append(f"uint64_t {p.local}_given = 0;")
-                self.after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});")
-                self.after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({p.local}_given);")
+                after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});")
+                after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({p.local}_given);")
             return
         if p.kind == "stream" and p.direction == "in":
             per_thread = "per_thread" if self.function.takes_per_thread else "false"
-            self.checks.append("CUresult error = CUDA_SUCCESS;" if "CUresult error = CUDA_SUCCESS;" not in self.checks else "")
+            self.declare_error()
             self.checks.append(f"uint64_t {wire} = stream_handle(caller, {p.local}, {per_thread}, error);")
             self.checks.append("if (error) return error;")
         else:
@@ -267,6 +284,7 @@ class Client:
                 lines.append("    });")
             else:
                 lines.append(f"    [&]({reader}) {{}});")
+        lines += self.always
         if self.failed:
             lines.append("if (result) {")
             lines += ["  " + line for line in self.failed + ["return result;"]]

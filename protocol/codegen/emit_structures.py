@@ -43,7 +43,9 @@ def client_pack(structure, structures):
         item = "structured" if m.type in structures else "plain"
         body += guarded(m, "value", f"if (CUresult error = flat.append_{item}(caller, value.{m.path}, value.{m.count}, per_thread)) return error;")
     return (
-        f"inline CUresult pack(const Caller& caller, {structure.name} value, bool per_thread, Flat& flat) {{\n"
+        f"inline CUresult pack(const Caller& caller, const {structure.name}& own, bool per_thread, Flat& flat) {{\n"
+        f"  {structure.name} value;\n"
+        f"  std::memcpy(&value, &own, sizeof value);\n"
         f"  if (CUresult error = to_wire(caller, value, per_thread)) return error;\n"
         f"  flat.begin(sizeof value);\n"
         f"{body}  flat.put(0, &value, sizeof value);\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import emit_client
 import emit_coverage
+import emit_mocks
 import emit_names
 import emit_schema
 import emit_server
@@ -60,6 +61,7 @@ def main():
     parser.add_argument("--api", type=Path, default=ROOT / "protocol/api", help="folder of the description")
     parser.add_argument("--output", type=Path, help="folder for the generated code")
     parser.add_argument("--stamp", type=Path, help="file to touch when all is written")
+    parser.add_argument("--tests", action="store_true", help="write the mocks of the tests instead of the code")
     parser.add_argument("--list", action="store_true", help="only print the paths under --output, one a line")
     parser.add_argument("--coverage", type=Path, help="where docs/api_coverage.md is written")
     options = parser.parse_args()
@@ -67,11 +69,12 @@ def main():
         api = read_api(options.api)
     except DescriptionError as error:
         sys.exit(f"generate.py: {error}")
+    files = emit_mocks.emit(api) if options.tests else outputs(api)
     if options.list:
-        print("\n".join(outputs(api)))
+        print("\n".join(files))
         return
     if options.output:
-        for path, text in outputs(api).items():
+        for path, text in files.items():
             write_if_changed(options.output / path, text)
     else:
         options.coverage = options.coverage or ROOT / "docs/api_coverage.md"
