@@ -37,7 +37,8 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
   }
   state->loaded = CUDA_SUCCESS;
   *module = reinterpret_cast<CUmodule>(state->handle);
-  handles().attach(state->kind, state->handle, state.release());
+  handles().attach(state->kind, state->handle, state.get());
+  state.release();
   return leave(caller, CUDA_SUCCESS);
 }
 
