@@ -98,13 +98,14 @@ CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_
                                  Slot& slot) noexcept {
   for (;;) {
     if (CUresult error = state()) return error;
-    auto begun = outgoing_.begin(kind, ordinal, context, words_max, bulk, in_notice_handler(), slot);
+    uint64_t room_seen = 0;
+    auto begun = outgoing_.begin(kind, ordinal, context, words_max, bulk, in_notice_handler(), slot, room_seen);
     if (begun == Outgoing::Begun::ok) return CUDA_SUCCESS;
     if (begun == Outgoing::Begun::too_large) return CUDA_ERROR_INVALID_VALUE;
     if (in_notice_handler())
       end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server takes over nothing of what its notices are answered with", true);
     else
-      await_room(begun == Outgoing::Begun::bulks_full);
+      await_room(begun == Outgoing::Begun::bulks_full, room_seen);
   }
 }
 
@@ -220,7 +221,7 @@ void ConnectedSession::await_sent(uint64_t bytes_end) {
   }
 }
 
-void ConnectedSession::await_room(bool bulks) {
+void ConnectedSession::await_room(bool bulks, uint64_t room_seen) {
   outgoing_.pump();
   uint64_t appended = outgoing_.appended_bytes();
   std::unique_lock lock(receive_mutex_);
@@ -233,8 +234,7 @@ void ConnectedSession::await_room(bool bulks) {
   }
   receiving_ = true;
   lock.unlock();
-  uint64_t acknowledgements = acknowledgements_received_;
-  lead(nullptr, appended, [&] { return bulks ? outgoing_.sent(appended) : acknowledgements_received_ != acknowledgements; });
+  lead(nullptr, appended, [&] { return bulks ? outgoing_.sent(appended) : outgoing_.room_changes() != room_seen; });
   lock.lock();
   pass_on_role(lock);
 }

@@ -75,7 +75,7 @@ class ConnectedSession final : public Session {
   // --- waiting (connected_session.cpp) ---------------------------------------------------------------------------------------------------
   void await_reply(OwnCall& own);
   void await_sent(uint64_t bytes_end);
-  void await_room(bool bulks);
+  void await_room(bool bulks, uint64_t room_seen);
   // What every way of ending goes through, once. `tell`: it is no wish of this side.
   void end(CUresult result, std::string reason, bool tell);
   bool ended() const { return ended_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
@@ -90,7 +90,6 @@ class ConnectedSession final : public Session {
   // Held by the thread that has the receive role (receiving_).
   transport::FrameReceiver receiver_;
   uint64_t notices_received_ = 0;
-  uint64_t acknowledgements_received_ = 0;
   uint64_t frames_received_ = 0, frames_acknowledged_ = 0, bytes_acknowledged_ = 0;
   std::unique_ptr<std::byte[]> scratch_;
 

@@ -17,13 +17,14 @@ void count(std::atomic<uint64_t>& counter, uint64_t by) { counter.store(counter.
 }  // namespace
 
 Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, bool urgent,
-                                Session::Slot& slot) {
+                                Session::Slot& slot, uint64_t& room_seen) {
   if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && kind != wire::FrameKind::called)) return Begun::too_large;
   size_t message_bytes = size_t(words_max) * sizeof(capnp::word);
   size_t inline_bytes = external(bulk) ? 0 : bulk.bytes;
   mutex_.lock();
   std::byte* at = window_.reserve(sizeof frame_ + message_bytes + inline_bytes, urgent ? 0 : kNoticeReserveBytes);
   if (!at || (external(bulk) && !window_.external_room())) {
+    room_seen = room_changes();
     mutex_.unlock();
     return at ? Begun::bulks_full : Begun::full;
   }
@@ -171,6 +172,7 @@ void Outgoing::append_control(wire::ControlOrdinal ordinal) { append_bare({.kind
 
 bool Outgoing::acknowledged(uint64_t sequence) {
   std::lock_guard lock(mutex_);
+  count(room_changes_, 1);
   return window_.acknowledge(sequence);
 }
 

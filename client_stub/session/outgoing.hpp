@@ -22,8 +22,11 @@ class Outgoing {
   bool valid() const { return window_.valid(); }
 
   enum class Begun : uint8_t { ok, full, bulks_full, too_large };
-  // On ok the lock is held until commit() or abandon(). `urgent`: may use the room that is kept for notice handlers.
-  Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, bool urgent, Session::Slot& slot);
+  // On ok the lock is held until commit() or abandon(). `urgent`: may use the room that is kept for notice handlers. On full, `room_seen` is
+  // room_changes() at that moment: trying again makes sense when it has changed.
+  Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, bool urgent, Session::Slot& slot,
+              uint64_t& room_seen);
+  uint64_t room_changes() const { return room_changes_.load(std::memory_order_relaxed); }
 
   // What the committing thread has to do next, without the lock.
   struct Committed {
@@ -94,6 +97,8 @@ class Outgoing {
   std::atomic<uint64_t> sent_bytes_{0};
   // Written under mutex_; readers want a recent value, nothing is published through it.
   std::atomic<uint64_t> last_sequence_{0};
+  // Written under mutex_. begin() reads it under the lock too, so a change after a failed begin() is seen as one by whoever compares.
+  std::atomic<uint64_t> room_changes_{0};
   // Set once; readers only choose which reason to report.
   std::atomic<bool> send_failed_{false};
 };

@@ -47,7 +47,6 @@ void ConnectedSession::dispatch(OwnCall* own) {
   switch (wire::FrameKind(header.kind)) {
     case wire::FrameKind::acknowledge: {
       if (!outgoing_.acknowledged(header.sequence)) return fault("an acknowledgement of frames that were not sent");
-      ++acknowledgements_received_;
       std::lock_guard lock(receive_mutex_);
       if (room_waiters_) room_changed_.notify_all();
       return;

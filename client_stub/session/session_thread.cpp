@@ -2,6 +2,7 @@
 
 #include <sys/prctl.h>
 
+#include <chrono>
 #include <csignal>
 #include <ctime>
 
@@ -40,16 +41,11 @@ bool SessionThread::stop(int wait_ms) noexcept {
   if (pthread_equal(thread_, pthread_self())) return true;
   stopping_.store(true, std::memory_order_release);
   session_.transport_->wake();
-  if (wait_ms < 0) {
-    pthread_join(thread_, nullptr);
-  } else {
-    timespec limit;
-    clock_gettime(CLOCK_MONOTONIC, &limit);
-    limit.tv_nsec += long(wait_ms % 1000) * 1'000'000;
-    limit.tv_sec += wait_ms / 1000 + limit.tv_nsec / 1'000'000'000;
-    limit.tv_nsec %= 1'000'000'000;
-    if (pthread_clockjoin_np(thread_, nullptr, CLOCK_MONOTONIC, &limit) != 0) return false;
+  if (wait_ms >= 0) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [&] { return finished_; })) return false;
   }
+  pthread_join(thread_, nullptr);
   started_.store(false, std::memory_order_release);
   return true;
 }
@@ -57,7 +53,11 @@ bool SessionThread::stop(int wait_ms) noexcept {
 void* SessionThread::enter(void* self) {
   // Without it the kernel rounds a tick of 25 us up to 75.
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-  static_cast<SessionThread*>(self)->run();
+  auto& thread = *static_cast<SessionThread*>(self);
+  thread.run();
+  std::lock_guard lock(thread.mutex_);
+  thread.finished_ = true;
+  thread.changed_.notify_all();
   return nullptr;
 }
 

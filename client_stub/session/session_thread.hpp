@@ -4,6 +4,8 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 
 namespace gpuwire::client {
 
@@ -28,6 +30,9 @@ class SessionThread {
   std::atomic<bool> started_{false};
   // Partner: run()'s loop; the wake-up that follows the store orders it well enough, since the loop reads it again at every turn.
   std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool finished_ = false;  // guarded by mutex_: the thread touches nothing of the session any more
 };
 
 }  // namespace gpuwire::client
