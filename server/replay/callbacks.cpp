@@ -1,9 +1,12 @@
 #include "server/replay/callbacks.hpp"
 
+#include <chrono>
+
 #include "server/driver_table.hpp"
 #include "server/replay/completion.hpp"
 #include "server/replay/contexts.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/memory.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
 #include "server/replay/session_state.hpp"
@@ -15,7 +18,8 @@ struct HostCallbacks::Shared {
   std::condition_variable changed;
   Replay* replay = nullptr;  // null: the session has ended
   unsigned sending = 0;      // trampolines that use `replay` without the lock
-  size_t on_streams = 0;
+  size_t on_streams = 0;     // trampolines that the driver still has to run, without those of graphs
+  size_t unanswered = 0;
   // By the client's number: how often the client was asked, less how often it has answered.
   std::unordered_map<uint64_t, unsigned> asked;
 };
@@ -54,14 +58,20 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
     std::lock_guard lock(shared_->mutex);
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
     if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!repeats) ++shared_->on_streams;
+    if (!repeats) {
+      ++shared_->on_streams;
+      ++shared_->unanswered;
+    }
   }
   CUresult result = kind == Kind::host_function
                         ? drive(replay.driver().cuLaunchHostFunc, stream, &run_host_function, static_cast<void*>(trampoline.get()))
                         : drive(replay.driver().cuStreamAddCallback, stream, &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
   if (result != CUDA_SUCCESS) {
     std::lock_guard lock(shared_->mutex);
-    if (!repeats) --shared_->on_streams;
+    if (!repeats) {
+      --shared_->on_streams;
+      --shared_->unanswered;
+    }
     return result;
   }
   if (repeats) {
@@ -72,29 +82,33 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
   return CUDA_SUCCESS;
 }
 
-HostCallbacks::~HostCallbacks() { end(); }
+HostCallbacks::~HostCallbacks() {
+  if (end()) return;
+  // The driver's thread may still come back to them; the process is about to end.
+  for (auto& trampoline : repeating_) static_cast<void>(trampoline.release());
+}
 
 bool HostCallbacks::done(uint64_t callback) {
   std::lock_guard lock(shared_->mutex);
   auto found = shared_->asked.find(callback);
   if (found == shared_->asked.end()) return false;
   if (--found->second == 0) shared_->asked.erase(found);
+  --shared_->unanswered;
   shared_->changed.notify_all();
   return true;
 }
 
-size_t HostCallbacks::outstanding() const {
+size_t HostCallbacks::unanswered() const {
   std::lock_guard lock(shared_->mutex);
-  return shared_->on_streams + shared_->asked.size();
+  return shared_->unanswered;
 }
 
-void HostCallbacks::end() {
+bool HostCallbacks::end() {
   std::unique_lock lock(shared_->mutex);
   shared_->replay = nullptr;
   shared_->asked.clear();
   shared_->changed.notify_all();
-  // A send ends at the latest when the connection does.
-  shared_->changed.wait(lock, [&] { return shared_->sending == 0; });
+  return shared_->changed.wait_for(lock, std::chrono::milliseconds(kCallbackEndMs), [&] { return shared_->sending == 0; });
 }
 
 void CUDA_CB HostCallbacks::run_host_function(void* user) { run(*static_cast<Trampoline*>(user), CUDA_SUCCESS); }
@@ -111,6 +125,7 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
     // A callback in a graph that is launched twice may be asked for while the client still runs it: each answer lets one go.
     unsigned ahead = ++shared->asked[callback];
     ++shared->sending;
+    if (trampoline.repeats) ++shared->unanswered;
     Replay& replay = *shared->replay;
     lock.unlock();
     SmallMessage<> message;
@@ -144,6 +159,7 @@ void host_function_done(Replay& replay, Call& call) {
   if (!replay.state().callbacks().done(call.message.getRoot<schema::HostFunctionDone>().getCallback())) {
     throw ProtocolFault{"host_function_done: no such callback is running"};
   }
+  if (replay.state().callbacks().unanswered() == 0) run_postponed_frees(replay);
   finish(replay, call, CUDA_SUCCESS);
 }
 

@@ -15,6 +15,7 @@ namespace gpuwire::server {
 class Replay;
 
 inline constexpr size_t kCallbacksMax = 64u << 10;
+inline constexpr unsigned kCallbackEndMs = 1000;
 
 // Any thread. Its state is shared with every trampoline in the driver, which may outlive a session that ends in a fault.
 class HostCallbacks {
@@ -28,10 +29,10 @@ class HostCallbacks {
   CUresult enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind, bool repeats);
   // Executor: the client has run it. False: it was not asked to.
   bool done(uint64_t callback);
-  // Those on a stream and not yet done.
-  size_t outstanding() const;
-  // No callback waits for the client any more.
-  void end();
+  // Those that the client has yet to answer before their streams go on. A graph's count only while they run.
+  size_t unanswered() const;
+  // No callback waits for the client any more. False: one is still being sent to it, after kCallbackEndMs.
+  bool end();
 
  private:
   struct Shared;

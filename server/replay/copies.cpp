@@ -89,7 +89,7 @@ void copy_to_device(Replay& replay, Call& call) {
 }
 
 void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block, uint64_t bytes) {
-  CopyFromDeviceState copy{call.header.sequence, bytes, call.header.kind == uint8_t(wire::FrameKind::called), std::move(block),
+  CopyFromDeviceState copy{call.header.sequence, bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream, std::move(block),
                            context.events->take()};
   CUresult result = copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   call.answered = true;

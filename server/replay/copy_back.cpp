@@ -43,9 +43,14 @@ void CopyBack::deliver_finished() {
     std::lock_guard lock(list_);
     candidates.assign(copies_.begin(), copies_.end());
   }
+  std::vector<CUstream> busy;  // the rest of such a stream is not done either
   for (auto& copy : candidates) {
+    if (std::find(busy.begin(), busy.end(), copy->stream) != busy.end()) continue;
     CUresult result = replay_.driver().cuEventQuery(copy->done.get());
-    if (result == CUDA_ERROR_NOT_READY) continue;
+    if (result == CUDA_ERROR_NOT_READY) {
+      busy.push_back(copy->stream);
+      continue;
+    }
     if (copy->called) result = settle(replay_, copy->done.get(), result);
     send_copy(replay_, *copy, result);
     copy->block = {};

@@ -20,6 +20,7 @@ struct CopyFromDeviceState {
   uint64_t sequence = 0;
   uint64_t bytes = 0;
   bool called = false;  // answered by a reply; else by a CopyData notice
+  CUstream stream = nullptr;
   StagingBlock block;
   PooledEvent done;
 };

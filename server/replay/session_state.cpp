@@ -74,8 +74,7 @@ bool SessionState::device_at_rest() {
 
 bool SessionState::end() {
   if (ended_) return true;
-  callbacks_->end();
-  if (!device_at_rest()) return false;
+  if (!callbacks_->end() || !device_at_rest()) return false;
   copy_back_->clear();
   release_handles();
   contexts_->end();

@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "protocol/wire/frame.hpp"
+#include "server/replay/memory.hpp"
 
 namespace gpuwire::server {
 
@@ -45,6 +47,7 @@ class SessionState {
   CopyBack& copy_back() { return *copy_back_; }
   HostCallbacks& callbacks() { return *callbacks_; }
   WatchedEvents& watched_events() { return *watched_events_; }
+  std::vector<PostponedFree>& postponed_frees() { return postponed_frees_; }
 
  private:
   bool device_at_rest();
@@ -56,6 +59,7 @@ class SessionState {
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;
   std::unique_ptr<WatchedEvents> watched_events_;
+  std::vector<PostponedFree> postponed_frees_;
   bool ended_ = false;
 };
 

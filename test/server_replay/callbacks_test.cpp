@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <string_view>
 #include <thread>
 
+#include "schema/api_memory.capnp.h"
 #include "server/replay/callbacks.hpp"
 #include "test/server_replay/fake_session.hpp"
 
@@ -55,10 +57,10 @@ TEST_CASE_FIXTURE(Fixture, "a host function stops the stream until the client ha
   CHECK(notice.getCallback() == 7);
   CHECK(notice.getStatus() == CUDA_SUCCESS);
   CHECK_FALSE(returned);
-  CHECK(session.state().callbacks().outstanding() > 0);
+  CHECK(session.state().callbacks().unanswered() > 0);
   done(7);
   stream_thread.join();
-  CHECK(session.state().callbacks().outstanding() == 0);
+  CHECK(session.state().callbacks().unanswered() == 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a stream callback is told how the stream stands") {
@@ -101,7 +103,7 @@ TEST_CASE_FIXTURE(Fixture, "a callback of unknown kind ends the session, one on 
 TEST_CASE_FIXTURE(Fixture, "a callback that the driver refuses leaves nothing behind") {
   driver.failures["cuLaunchHostFunc"] = CUDA_ERROR_INVALID_VALUE;
   CHECK(session.result(enqueue(7)) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(session.state().callbacks().outstanding() == 0);
+  CHECK(session.state().callbacks().unanswered() == 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a callback in a graph runs as often as the graph does") {
@@ -134,4 +136,32 @@ TEST_CASE_FIXTURE(Fixture, "the data of copies before a callback leave before it
   CHECK(session.sent()[1].ordinal == wire::NoticeOrdinal::host_callback);
   done(7);
   stream_thread.join();
+}
+
+TEST_CASE_FIXTURE(Fixture, "memory that is freed while a stream stands at a callback is freed when the client has answered it") {
+  auto free = [&](uint64_t address) {
+    auto table = server::generated_replay_table();
+    uint32_t ordinal = 0;
+    while (!table[ordinal].name || std::string_view(table[ordinal].name) != "cuMemFree_v2") ++ordinal;
+    session.frame<schema::CuMemFreeV2Params>(wire::FrameKind::posted, ordinal + wire::kFirstDriverOrdinal,
+                                             [&](auto params) { params.setDptr(address); });
+  };
+  free(1000);
+  CHECK(driver.count("cuMemFree_v2 1000") == 1);
+  enqueue(7);
+  free(2000);
+  free(3000);
+  CHECK(driver.count("cuMemFree_v2") == 1);
+  std::thread stream_thread([&] { driver.host_functions[0](); });
+  wait_for_notices(1);
+  CHECK(driver.count("cuMemFree_v2") == 1);
+  done(7);
+  stream_thread.join();
+  CHECK(driver.count("cuMemFree_v2 2000") == 1);
+  CHECK(driver.count("cuMemFree_v2 3000") == 1);
+  free(4000);
+  CHECK(driver.count("cuMemFree_v2 4000") == 1);
+  driver.failures["cuMemFree_v2"] = CUDA_ERROR_INVALID_VALUE;
+  free(5000);
+  CHECK(session.failed.size() == 1);
 }

@@ -116,6 +116,10 @@ CUresult CUDAAPI host_unregister(void* memory) {
   FAKE_BEGIN("cuMemHostUnregister", "");
   return fake.registered.erase(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+CUresult CUDAAPI mem_free(CUdeviceptr address) {
+  FAKE_BEGIN("cuMemFree_v2", "cuMemFree_v2 " + std::to_string(address));
+  return CUDA_SUCCESS;
+}
 CUresult CUDAAPI copy_to_device(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
   FAKE_BEGIN("cuMemcpyHtoDAsync_v2", "cuMemcpyHtoDAsync_v2 " + std::to_string(bytes) + " stream " + number(stream));
   fake.enqueue([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); });
@@ -285,6 +289,7 @@ FakeDriver::FakeDriver() {
   table.cuStreamSynchronize = stream_synchronize;
   table.cuMemHostRegister_v2 = host_register;
   table.cuMemHostUnregister = host_unregister;
+  table.cuMemFree_v2 = mem_free;
   table.cuMemcpyHtoDAsync_v2 = copy_to_device;
   table.cuMemcpyDtoHAsync_v2 = copy_to_host;
   table.cuMemcpy3DAsync_v2 = copy_3d;

@@ -1,0 +1,19 @@
+// Freeing device memory, which in the driver waits for the device.
+#pragma once
+
+#include "server/replay/replay.hpp"
+
+namespace gpuwire::server {
+
+// Frees put off at the same time. Past it a free is made at once, and may wait.
+inline constexpr size_t kPostponedFreesMax = 64u << 10;
+
+struct PostponedFree {
+  uint32_t context = 0;
+  CUdeviceptr address = 0;
+};
+
+// Executor. Makes the frees that were put off while a stream stood at a callback of the client.
+void run_postponed_frees(Replay& replay);
+
+}  // namespace gpuwire::server
