@@ -154,7 +154,7 @@ TEST_CASE_FIXTURE(Control, "bad addresses are faults that name kernel, block and
   CHECK(run("shared_out_of_bounds", {1}, {4}, out, 4).fault == Fault::illegal_address);
   CHECK(run("shared_out_of_bounds", {1}, {4}, out, 3).fault == Fault::none);
   CHECK(run("null_store", {1}, {1}).fault == Fault::illegal_address);
-  CHECK(run("write_constant", {1}, {1}).fault == Fault::illegal_address);
+  CHECK(run("out_of_bounds", {1}, {1}, variable("limits"), 0).fault == Fault::illegal_address);
 }
 
 TEST_CASE_FIXTURE(Control, "a kernel without end is cancelled") {

@@ -11,7 +11,7 @@
 namespace gpuwire::software_device {
 
 inline constexpr uint32_t kBarriers = 16;
-inline constexpr uint32_t kTurnsPerSlice = 256;  // of a block of an ordinary grid, before others get the thread
+inline constexpr uint32_t kTurnsPerSlice = 16;  // of a block of an ordinary grid, before others get the thread
 
 class Block {
  public:

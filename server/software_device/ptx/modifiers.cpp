@@ -54,8 +54,8 @@ constexpr NamedType kTypes[] = {
 }  // namespace
 
 std::optional<Modifier> modifier_named(std::string_view word) {
-  if (word.starts_with("L1::")) return Modifier::level1_hint;
-  if (word.starts_with("L2::")) return Modifier::level2_hint;
+  if (word == "L1" || word.starts_with("L1::")) return Modifier::level1_hint;
+  if (word == "L2" || word.starts_with("L2::")) return Modifier::level2_hint;
   auto at = std::lower_bound(kModifiers.begin(), kModifiers.end(), word,
                              [](const NamedModifier& row, std::string_view key) { return row.word < key; });
   if (at == kModifiers.end() || at->word != word) return std::nullopt;

@@ -167,6 +167,7 @@ void Parser::parse_instruction(Function& function) {
   instruction.line = peek().line;
   instruction.opcode = expect_identifier("an instruction");
   parse_modifiers(instruction);
+  in_call_ = instruction.opcode == "call";
   if (!accept(';')) {
     do {
       instruction.operands.push_back(parse_operand(function, 0));
@@ -194,7 +195,7 @@ Operand Parser::parse_operand(Function& function, uint32_t depth) {
 Operand Parser::parse_simple_operand(Function& function, uint32_t depth) {
   if (accept('[')) return parse_address(function, depth);
   if (accept('{')) return parse_sequence(function, Operand::Kind::vector, '}', depth);
-  if (peek().is('(') && depth == 0) {
+  if (in_call_ && peek().is('(') && depth == 0) {
     take();
     return parse_sequence(function, Operand::Kind::list, ')', depth);
   }

@@ -96,6 +96,7 @@ class Parser {
   Lexer lexer_;
   ParseError error_;
   bool failed_ = false;
+  bool in_call_ = false;  // parentheses hold a list of arguments, else an expression
   Module module_;
   std::vector<Scope> scopes_;
   uint32_t scope_ = 0;

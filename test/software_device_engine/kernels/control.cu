@@ -165,7 +165,7 @@ extern "C" __global__ void ordered(int* order, int blocks) {
   }
 }
 __constant__ int limits[3] = {7, 8, 9};
-extern "C" __global__ void write_constant() { *const_cast<int*>(&limits[0]) = 1; }
+extern "C" __global__ void read_constant(int* out) { out[0] = limits[threadIdx.x]; }
 extern "C" __global__ void special(unsigned* out) {
   unsigned smid, warp;
   asm("mov.u32 %0, %%smid;" : "=r"(smid));
