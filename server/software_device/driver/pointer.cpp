@@ -1,5 +1,6 @@
 // What is known of a pointer.
 #include <cstring>
+#include <type_traits>
 
 #include "server/software_device/driver/api.hpp"
 
@@ -17,9 +18,13 @@ bool host_accessible(const MemoryRange& range) {
 
 template <typename T>
 CUresult give(void* out, const T& value) {
+  static_assert(!std::is_same_v<T, bool>, "use give_flag");
   std::memcpy(out, &value, sizeof value);
   return CUDA_SUCCESS;
 }
+
+// Booleans are four bytes at this boundary: cudart reads a whole word.
+CUresult give_flag(void* out, bool value) { return give(out, value ? 1u : 0u); }
 
 CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr address, const MemoryRange& range) {
   switch (attribute) {
@@ -27,16 +32,16 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(out, type_of(range));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(out, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return host_accessible(range) ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give(out, false);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, false);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(out, static_cast<unsigned long long>(range.buffer_id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give(out, range.kind == MemoryKind::managed);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give_flag(out, range.kind == MemoryKind::managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(out, range.device);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give(out, false);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give_flag(out, false);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(out, static_cast<size_t>(range.bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPED: return give(out, true);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return give_flag(out, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint64_t{0});
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give(out, false);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give_flag(out, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return give(out, range.writable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(out, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give(out, static_cast<size_t>(range.bytes));
@@ -55,7 +60,7 @@ void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr add
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: give(out, false); break;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: give_flag(out, false); break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: give(out, 0); break;
     default: give(out, uint64_t{0}); break;
   }
@@ -73,7 +78,7 @@ std::optional<MemoryRange> range_of(CUdeviceptr address) {
 }  // namespace
 
 CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
-  return with_any_context([&](Context&) -> CUresult {
+  return with_driver([&]() -> CUresult {
     const auto range = range_of(address);
     if (out == nullptr || !range) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -83,7 +88,7 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
 }
 
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
-  return with_any_context([&](Context&) -> CUresult {
+  return with_driver([&]() -> CUresult {
     if (count == 0 || attributes == nullptr || values == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -96,7 +101,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       if (!range) {
         unknown_attribute(values[i], attributes[i], address);
       } else if (attribute_of(values[i], attributes[i], address, *range) != CUDA_SUCCESS) {
-        attributes[i] == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ? void(give(values[i], false)) : void(give(values[i], uint64_t{0}));
+        attributes[i] == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ? void(give_flag(values[i], false)) : void(give(values[i], uint64_t{0}));
       }
     }
     return CUDA_SUCCESS;

@@ -1,0 +1,2 @@
+__device__ int offset = 5;
+__device__ int triple(int x) { return x * 3; }
