@@ -38,8 +38,27 @@ uint64_t now_ns() noexcept {
   return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
 }
 
-// The newest sequence when the thread's call began. Host functions of the program run on a thread of their own, so calls do not nest.
-thread_local constinit uint64_t t_sequence_before __attribute__((tls_model("initial-exec"))) = 0;
+// How many frames of each kind had been sent when the thread's call began. Host functions of the program run on a thread of their own, so
+// calls do not nest.
+struct Sent {
+  uint64_t posted, called;
+};
+thread_local constinit Sent t_before __attribute__((tls_model("initial-exec"))) = {0, 0};
+
+Sent sent_so_far() noexcept {
+  Process* owner = process();
+  if (!owner) return {0, 0};
+  SessionStats& stats = owner->session->stats();
+  return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
+}
+
+// What the description allows a call to send is not always sent: the class that the call turned out to have. Frames of other threads
+// in between can only leave it at what is described.
+CallClass actual_class(CallClass described) noexcept {
+  Sent now = sent_so_far();
+  if (described == CallClass::local || (now.posted == t_before.posted && now.called == t_before.called)) return CallClass::local;
+  return now.called == t_before.called ? CallClass::posted : described;
+}
 
 const char* class_name(CallClass call_class) noexcept {
   switch (call_class) {
@@ -75,17 +94,14 @@ void observe_from_environment() noexcept {
 }
 
 uint64_t observe_begin() noexcept {
-  Process* owner = process();
-  t_sequence_before = owner ? owner->session->last_sequence() : 0;
+  t_before = sent_so_far();
   return now_ns();
 }
 
-void observe_end(uint64_t started, const char* name, CallClass call_class, CUresult result, ArgumentPrinter print,
+void observe_end(uint64_t started, const char* name, CallClass described, CUresult result, ArgumentPrinter print,
                  const void* arguments) noexcept {
   uint64_t ended = now_ns();
-  Process* owner = process();
-  // What the description allows to be sent was not sent if no frame left the process meanwhile.
-  if (!owner || owner->session->last_sequence() == t_sequence_before) call_class = CallClass::local;
+  CallClass call_class = actual_class(described);
   g_counters.by_class[unsigned(call_class)].fetch_add(1, std::memory_order_relaxed);
   if (g_trace < 0) return;
   char text[kTraceLineBytesMax];

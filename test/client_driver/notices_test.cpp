@@ -15,14 +15,19 @@ using namespace gpuwire::client;
 namespace {
 
 struct CopyNotice {
-  CopyNotice(uint64_t sequence, uint64_t offset, bool last) {
+  CopyNotice(uint64_t sequence, uint64_t offset, bool last) : reader(write(sequence, offset, last)) {}
+
+  capnp::MallocMessageBuilder message;  // before the reader, which looks at it
+  capnp::SegmentArrayMessageReader reader;
+
+ private:
+  kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> write(uint64_t sequence, uint64_t offset, bool last) {
     auto copy = message.initRoot<schema::CopyData>();
     copy.setSequence(sequence);
     copy.setOffset(offset);
     copy.setLast(last);
+    return message.getSegmentsForOutput();
   }
-  capnp::MallocMessageBuilder message;
-  capnp::SegmentArrayMessageReader reader{message.getSegmentsForOutput()};
 };
 
 // A host function that tells the test when it has run.
