@@ -1,0 +1,50 @@
+#include "client_stub/launcher/commands.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+
+namespace gpuwire::launcher {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr std::string_view kPrefix = "gpuwire-";
+}
+
+std::string program_folder() {
+  std::error_code error;
+  fs::path self = fs::read_symlink("/proc/self/exe", error);
+  return error ? std::string() : self.parent_path().string();
+}
+
+std::vector<Command> installed_commands(const std::string& folder) {
+  std::vector<Command> commands;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::string name = entry->path().filename().string();
+    if (name.size() > kPrefix.size() && name.starts_with(kPrefix) && access(entry->path().c_str(), X_OK) == 0)
+      commands.push_back({name.substr(kPrefix.size()), entry->path().string()});
+  }
+  std::sort(commands.begin(), commands.end(), [](const Command& a, const Command& b) { return a.name < b.name; });
+  return commands;
+}
+
+std::string summary_of(const std::string& command) {
+  if (command == "run") return "run a program whose CUDA calls go to a server";
+  if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
+  if (command == "serve") return "offer this machine's GPUs to clients";
+  if (command == "worker") return "one session of a server (started by serve)";
+  return {};
+}
+
+std::string stub_folder(const std::string& folder) {
+  std::error_code error;
+  fs::path relative = fs::path(folder) / ".." / "lib" / "gpuwire";
+  fs::path found = fs::canonical(relative, error);
+  return error ? relative.lexically_normal().string() : found.string();
+}
+
+}  // namespace gpuwire::launcher

@@ -1,0 +1,56 @@
+// `gpuwire COMMAND ...` becomes `gpuwire-COMMAND ...`: each command is a program of its own, so that a client package carries no server.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "client_stub/launcher/commands.hpp"
+
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr int kCannotExecute = 126;
+
+void print_help(FILE* out, const std::string& folder) {
+  std::fputs(
+      "gpuwire runs CUDA programs on machines without a GPU: a program's CUDA calls go over the network to a server that has one.\n"
+      "\n"
+      "Usage: gpuwire COMMAND [OPTIONS]\n"
+      "       gpuwire --help | --version\n"
+      "\n"
+      "Commands:\n",
+      out);
+  for (const auto& command : gpuwire::launcher::installed_commands(folder))
+    if (command.name != "worker") std::fprintf(out, "  %-10s %s\n", command.name.c_str(), gpuwire::launcher::summary_of(command.name).c_str());
+  std::fputs("\n`gpuwire COMMAND --help` describes a command.\n", out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string folder = gpuwire::launcher::program_folder();
+  if (argc < 2) {
+    print_help(stderr, folder);
+    return kUsageError;
+  }
+  std::string command = argv[1];
+  if (command == "--help" || command == "-h" || command == "help") {
+    print_help(stdout, folder);
+    return 0;
+  }
+  if (command == "--version") {
+    std::puts("gpuwire " GPUWIRE_VERSION);
+    return 0;
+  }
+  for (const auto& installed : gpuwire::launcher::installed_commands(folder)) {
+    if (installed.name != command) continue;
+    argv[1] = const_cast<char*>(installed.path.c_str());
+    execv(installed.path.c_str(), argv + 1);
+    std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
+    return kCannotExecute;
+  }
+  std::fprintf(stderr, "gpuwire: there is no command \"%s\" in %s; `gpuwire --help` lists what there is\n", command.c_str(), folder.c_str());
+  return kUsageError;
+}

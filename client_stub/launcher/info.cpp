@@ -1,0 +1,115 @@
+#include "client_stub/launcher/info.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::launcher {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using client::Session;
+
+double seconds_since(Clock::time_point begun) { return std::chrono::duration<double>(Clock::now() - begun).count(); }
+
+// Nothing is posted, so there is nothing to be told.
+class NoNotices final : public client::NoticeHandler {
+ public:
+  void notice(wire::NoticeOrdinal, capnp::MessageReader&) override {}
+  client::BulkSink bulk_for(wire::NoticeOrdinal, capnp::MessageReader&, size_t) override { return {}; }
+  void bulk_stored(wire::NoticeOrdinal, capnp::MessageReader&, std::span<const std::byte>) override {}
+  void ended(CUresult, std::string_view) override {}
+};
+
+CUresult ping(Session& session) {
+  return client::call<schema::Result, schema::Result>(session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(), [](auto) {}, [](auto) {});
+}
+
+CUresult measure_round_trip(Session& session, unsigned count, WayFacts& way) {
+  std::vector<double> times;
+  for (unsigned i = 0; i < count; ++i) {
+    auto begun = Clock::now();
+    if (CUresult error = ping(session)) return error;
+    times.push_back(seconds_since(begun) * 1e6);
+  }
+  std::sort(times.begin(), times.end());
+  way.round_trip_us = times[times.size() / 2];
+  way.round_trip_least_us = times.front();
+  return CUDA_SUCCESS;
+}
+
+// Sends one piece (to the server: as bulk; from it: as a request for bulk) and gives the sequence to wait for.
+CUresult begin_piece(Session& session, wire::SessionOrdinal ordinal, std::vector<std::byte>& memory, size_t bytes, uint64_t& sequence) {
+  bool there = ordinal == wire::SessionOrdinal::sink;
+  Session::Slot slot;
+  client::Bulk bulk{there ? memory.data() : nullptr, there ? bytes : 0};
+  if (CUresult error = session.begin(wire::FrameKind::called, uint32_t(ordinal), 0, client::message_words<schema::Source>(), bulk, slot)) return error;
+  capnp::FlatMessageBuilder message(slot.words);
+  message.initRoot<schema::Source>().setBytes(there ? 0 : bytes);
+  session.expect_reply(slot, there ? client::BulkSink{} : client::BulkSink{memory.data(), bytes});
+  sequence = slot.sequence;
+  session.commit(slot, message.getSegmentsForOutput()[0].size());
+  session.flush();
+  return CUDA_SUCCESS;
+}
+
+CUresult measure_bandwidth(Session& session, wire::SessionOrdinal ordinal, uint64_t total, double& bytes_per_s) {
+  std::vector<std::byte> memory(size_t(std::min<uint64_t>(total, kInfoPieceBytes)), std::byte{1});
+  std::deque<uint64_t> under_way;
+  auto begun = Clock::now();
+  for (uint64_t sent = 0; sent < total || !under_way.empty();) {
+    if (sent < total && under_way.size() < kInfoPiecesAhead) {
+      size_t bytes = size_t(std::min<uint64_t>(total - sent, memory.size()));
+      if (CUresult error = begin_piece(session, ordinal, memory, bytes, under_way.emplace_back())) return error;
+      sent += bytes;
+      continue;
+    }
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    auto read = [](void* user, capnp::MessageReader& reply) { *static_cast<CUresult*>(user) = CUresult(reply.getRoot<schema::Result>().getResult()); };
+    if (CUresult error = session.wait(under_way.front(), read, &result, {})) return error;
+    if (result) return result;
+    under_way.pop_front();
+  }
+  bytes_per_s = double(total) / seconds_since(begun);
+  return CUDA_SUCCESS;
+}
+
+CUresult measure(Session& session, const InfoOptions& options, WayFacts& way) {
+  if (CUresult error = measure_round_trip(session, options.round_trips, way)) return error;
+  // The first megabytes find out how much the connection carries and are not counted.
+  double ignored;
+  uint64_t first = std::min<uint64_t>(options.bulk_bytes, 4u << 20);
+  for (auto [ordinal, bandwidth] : {std::pair{wire::SessionOrdinal::sink, &way.to_server_bytes_per_s}, {wire::SessionOrdinal::source, &way.from_server_bytes_per_s}}) {
+    if (CUresult error = measure_bandwidth(session, ordinal, first, ignored)) return error;
+    if (CUresult error = measure_bandwidth(session, ordinal, options.bulk_bytes, *bandwidth)) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+tl::expected<Info, std::string> gather_info(const InfoOptions& options) {
+  NoNotices notices;
+  std::unique_ptr<Session> session;
+  std::string error;
+  auto begun = Clock::now();
+  if (Session::connect(options.server, notices, session, error) != CUDA_SUCCESS) return tl::unexpected(error);
+  Info info;
+  info.way.connect_ms = seconds_since(begun) * 1e3;
+  info.server = session->facts();
+  if (options.measure) {
+    if (CUresult failed = measure(*session, options, info.way))
+      return tl::unexpected(fmt::format("{}: measuring failed with CUDA error {}", options.server, int(failed)));
+    info.measured = true;
+  }
+  return info;
+}
+
+}  // namespace gpuwire::launcher

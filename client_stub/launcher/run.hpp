@@ -1,0 +1,24 @@
+// `gpuwire run`: a program in whose environment the stub libraries come first.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpuwire::launcher {
+
+struct RunOptions {
+  std::string server;               // HOST:PORT; empty: GPUWIRE_SERVER of the environment
+  std::string trace;                // file, empty: none
+  bool stats = false;
+  std::vector<std::string> program; // and its arguments
+};
+
+// Exit codes of `gpuwire run` itself, as shells have them.
+inline constexpr int kRunUsageError = 2;
+inline constexpr int kRunCannotExecute = 126;
+inline constexpr int kRunNotFound = 127;
+
+// Becomes the program; returns only when that fails, with the exit code, after one line on stderr.
+int run(const RunOptions& options);
+
+}  // namespace gpuwire::launcher
