@@ -17,6 +17,15 @@ namespace {
 constexpr int kDeadlineMs = int(std::chrono::milliseconds(kDeadline).count());
 constexpr uint64_t kPrimaryHandle = wire::make_handle(wire::HandleKind::context, 1, 1);
 
+// False: the deadline has passed. Signals (a broker's SIGCHLD in the same process) do not count.
+bool wait_readable(int socket) {
+  pollfd ready{socket, POLLIN, 0};
+  int count;
+  do count = ::poll(&ready, 1, kDeadlineMs);
+  while (count < 0 && errno == EINTR);
+  return count > 0;
+}
+
 }  // namespace
 
 bool WireClient::connect(uint16_t port) {
@@ -63,8 +72,7 @@ bool WireClient::send_hello() {
 
 bool WireClient::read_exactly(std::span<std::byte> out) {
   while (!out.empty()) {
-    pollfd ready{socket_.get(), POLLIN, 0};
-    if (::poll(&ready, 1, kDeadlineMs) <= 0) return false;
+    if (!wait_readable(socket_.get())) return false;
     ssize_t got = ::recv(socket_.get(), out.data(), out.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return false;
@@ -148,9 +156,9 @@ std::string WireClient::reason_of_end() {
 bool WireClient::closed_by_server() {
   char discarded[4096];
   for (;;) {
-    pollfd ready{socket_.get(), POLLIN, 0};
-    if (::poll(&ready, 1, kDeadlineMs) <= 0) return false;
-    if (::recv(socket_.get(), discarded, sizeof discarded, 0) <= 0) return true;
+    if (!wait_readable(socket_.get())) return false;
+    ssize_t got = ::recv(socket_.get(), discarded, sizeof discarded, 0);
+    if (got == 0 || (got < 0 && errno != EINTR)) return true;
   }
 }
 

@@ -62,6 +62,8 @@ class WireClient {
   uint64_t send_message(wire::FrameKind kind, uint32_t ordinal, uint32_t context, capnp::MessageBuilder& builder, std::span<const std::byte> bulk);
   bool send_header(const wire::FrameHeader& header) { return send(std::as_bytes(std::span(&header, 1))); }
 
+  // False: the connection ended, or the deadline passed.
+  bool read_exactly(std::span<std::byte> out);
   // The next frame, whatever it is. Nothing: the connection ended or the deadline passed.
   std::optional<ReceivedFrame> receive();
   // The reply to a call; acknowledgements are skipped, notices kept in `notices`.
@@ -78,8 +80,6 @@ class WireClient {
   std::vector<ReceivedFrame> notices;
 
  private:
-  bool read_exactly(std::span<std::byte> out);
-
   server::OwnedDescriptor socket_;
   uint64_t sequence_ = 0;
 };

@@ -1,0 +1,224 @@
+// The broker in this process, with fake workers as processes.
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <doctest/doctest.h>
+#include <spdlog/spdlog.h>
+
+#include "protocol/wire/preface.hpp"
+#include "server/broker/broker.hpp"
+#include "server/broker/limits.hpp"
+#include "test/server_worker/server_process.hpp"
+#include "test/server_worker/wire_client.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using server::Broker;
+
+namespace {
+
+// A broker on a thread of its own.
+class RunningBroker {
+ public:
+  explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8, unsigned drain_seconds = 30) {
+    spdlog::set_level(spdlog::level::off);
+    broker_ = std::make_unique<Broker>(io_, server::BrokerOptions{.listen = {boost::asio::ip::address_v4::loopback(), 0},
+                                                                  .worker = {GPUWIRE_TEST_FAKE_WORKER, {worker_mode}},
+                                                                  .spare_workers = spares,
+                                                                  .sessions_max = sessions_max,
+                                                                  .drain_seconds = drain_seconds});
+    auto started = broker_->start([this](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
+      devices_ = devices;
+      port_ = where.port();
+    });
+    REQUIRE(started);
+    thread_ = std::thread([this] {
+      io_.run();
+      ended_ = true;
+    });
+  }
+  ~RunningBroker() {
+    for (int i = 0; i < 2; ++i) shut_down();
+    thread_.join();
+  }
+
+  uint16_t port() {
+    eventually([&] { return port_ != 0 || ended_; });
+    return port_;
+  }
+  bool ended() {
+    return eventually([&] { return ended_.load(); });
+  }
+  void shut_down() {
+    boost::asio::post(io_, [this] { broker_->shut_down(); });
+  }
+  const std::string& failure() const { return broker_->failure(); }
+  const std::string& devices() const { return devices_; }
+
+ private:
+  boost::asio::io_context io_{1};
+  std::unique_ptr<Broker> broker_;
+  std::string devices_;           // written before port_
+  std::atomic<uint16_t> port_{0};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+// A client's first step: the process id of the fake worker that has it, or 0.
+pid_t enter(WireClient& client, uint16_t port) {
+  if (!client.connect(port) || !client.send_preface()) return 0;
+  std::string text;
+  auto preface = client.read_preface(text);
+  pid_t pid = 0;
+  if (!preface || preface->status != 0) return 0;
+  return client.read_exactly(std::as_writable_bytes(std::span(&pid, 1))) ? pid : 0;
+}
+
+wire::RefusalCode refusal(WireClient& client, std::string& text) {
+  auto preface = client.read_preface(text);
+  return preface ? wire::RefusalCode(preface->status) : wire::RefusalCode::accepted;
+}
+
+}  // namespace
+
+TEST_CASE("each client gets a process of its own") {
+  RunningBroker broker("serves");
+  WireClient first, second;
+  pid_t one = enter(first, broker.port()), two = enter(second, broker.port());
+  CHECK(broker.devices() == "1 x fake device, fake driver");
+  CHECK(one != 0);
+  CHECK(two != 0);
+  CHECK(one != two);
+  first.close();
+  CHECK(eventually([&] { return !process_exists(one); }));
+  CHECK(process_exists(two));
+}
+
+TEST_CASE("clients are served without spare workers too") {
+  RunningBroker broker("serves", 0);
+  for (int i = 0; i < 3; ++i) {
+    WireClient client;
+    CHECK(enter(client, broker.port()) != 0);
+  }
+}
+
+TEST_CASE("a worker that cannot start is tried a few times, then the broker gives up with its reason") {
+  RunningBroker broker("fails");
+  CHECK(broker.ended());
+  CHECK(broker.port() == 0);
+  CHECK(broker.failure() == "the fake device is on holiday");
+}
+
+TEST_CASE("a worker that dies without a word is reported with its exit code") {
+  RunningBroker broker("dies");
+  CHECK(broker.ended());
+  CHECK(broker.failure().find("exit code 7") != std::string::npos);
+}
+
+TEST_CASE("a crash of one worker closes its client's connection and the next client is served") {
+  RunningBroker broker("crashes");
+  for (int i = 0; i < 2; ++i) {
+    WireClient client;
+    REQUIRE(client.connect(broker.port()));
+    REQUIRE(client.send_preface());
+    CHECK(client.closed_by_server());
+  }
+}
+
+TEST_CASE("a worker that has said it is over and does not end is killed") {
+  RunningBroker broker("lingers");
+  WireClient client;
+  pid_t pid = enter(client, broker.port());
+  REQUIRE(pid != 0);
+  uint64_t closed_at = now_ms();
+  client.close();
+  CHECK(eventually([&] { return !process_exists(pid); }));
+  CHECK(now_ms() - closed_at >= server::kWorkerExitMs / 2);
+}
+
+TEST_CASE("a preface may come in pieces") {
+  RunningBroker broker("serves");
+  WireClient client;
+  REQUIRE(client.connect(broker.port()));
+  wire::PrefaceBytes preface = wire::encode(wire::own_preface());
+  for (std::byte byte : preface) REQUIRE(client.send(std::span(&byte, 1)));
+  std::string text;
+  auto answer = client.read_preface(text);
+  REQUIRE(answer);
+  CHECK(answer->status == 0);
+}
+
+TEST_CASE("a stranger is told after its first bytes, and reads the reason although the broker has not read all it sent") {
+  RunningBroker broker("serves");
+  WireClient client;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.send(std::vector<std::byte>(10'000, std::byte('x'))));
+  std::string text;
+  CHECK(refusal(client, text) == wire::RefusalCode::not_gpuwire);
+  CHECK(text.find("xxxx") != std::string::npos);
+}
+
+TEST_CASE("a session to resume is refused: none is kept") {
+  RunningBroker broker("serves");
+  WireClient client;
+  REQUIRE(client.connect(broker.port()));
+  wire::Preface preface = wire::own_preface();
+  preface.session_id[3] = 9;
+  REQUIRE(client.send(wire::encode(preface)));
+  std::string text;
+  CHECK(refusal(client, text) == wire::RefusalCode::internal);
+}
+
+TEST_CASE("a client more than allowed is refused as busy, and served once another has left") {
+  RunningBroker broker("serves", 1, 1);
+  WireClient first, second, third;
+  pid_t pid = enter(first, broker.port());
+  REQUIRE(pid != 0);
+  REQUIRE(second.connect(broker.port()));
+  REQUIRE(second.send_preface());
+  std::string text;
+  CHECK(refusal(second, text) == wire::RefusalCode::busy);
+  first.close();
+  CHECK(eventually([&] {
+    WireClient again;
+    return enter(again, broker.port()) != 0;
+  }));
+}
+
+TEST_CASE("silent connections do not keep others out") {
+  RunningBroker broker("serves");
+  std::vector<WireClient> silent(server::kHalfOpenMax / 2);
+  for (WireClient& client : silent) REQUIRE(client.connect(broker.port()));
+  WireClient client;
+  CHECK(enter(client, broker.port()) != 0);
+}
+
+TEST_CASE("shutting down waits for the sessions, and a second time does not") {
+  auto broker = std::make_unique<RunningBroker>("serves");
+  WireClient client, late;
+  uint16_t port = broker->port();
+  pid_t pid = enter(client, port);
+  REQUIRE(pid != 0);
+  broker->shut_down();
+  CHECK(eventually([&] {
+    WireClient probe;
+    return !probe.connect(port);
+  }));
+  CHECK(process_exists(pid));
+  broker->shut_down();  // the fake worker does not listen to it, so it is killed
+  CHECK(broker->ended());
+  CHECK(!process_exists(pid));
+}
+
+TEST_CASE("sessions that outlast the drain limit are ended") {
+  RunningBroker broker("serves", 1, 8, 0);
+  WireClient client;
+  pid_t pid = enter(client, broker.port());
+  REQUIRE(pid != 0);
+  broker.shut_down();
+  CHECK(broker.ended());
+  CHECK(!process_exists(pid));
+}
