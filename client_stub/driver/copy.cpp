@@ -66,14 +66,19 @@ CUresult host_to_host(void* destination, const void* source, size_t bytes, CUstr
   return leave(begun.caller, CUDA_SUCCESS);
 }
 
+CUresult on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
+  Begun begun = begin(stream, per_thread);
+  if (begun.error) return begun.error;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (CUresult error = check_device_range(destination, bytes)) return error;
+  if (CUresult error = check_device_range(source, bytes)) return error;
+  return leave(begun.caller, forward::cuMemcpyDtoDAsync_v2(begun.caller, destination, source, bytes, stream, per_thread));
+}
+
 // The unified forms: which side is where follows from the addresses (section "Unified Addressing").
 CUresult unified(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread, Form form) {
   bool to = is_device_address(destination), from = is_device_address(source);
-  if (to && from) {
-    Begun begun = begin(stream, per_thread);
-    if (begun.error) return begun.error;
-    return leave(begun.caller, forward::cuMemcpyDtoDAsync_v2(begun.caller, destination, source, bytes, stream, per_thread));
-  }
+  if (to && from) return on_device(destination, source, bytes, stream, per_thread);
   if (to) return to_device(destination, reinterpret_cast<const void*>(source), bytes, stream, per_thread, form);
   if (from) return from_device(reinterpret_cast<void*>(destination), source, bytes, stream, per_thread, form);
   return host_to_host(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, stream, per_thread);
@@ -111,6 +116,10 @@ CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
 
 CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
   return from_device(dstHost, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return on_device(dstDevice, srcDevice, ByteCount, hStream, per_thread);
 }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, bool per_thread) {

@@ -20,11 +20,10 @@ bool is_pinned(const void* memory, size_t bytes) {
 }
 
 CUresult check_device_range(CUdeviceptr address, size_t bytes) {
-  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(address);
-  if (!range) return CUDA_SUCCESS;
-  if (is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
-  // Reserved addresses are mapped piece by piece, and neighbouring allocations of one block may be copied at once only by accident.
+  if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
+  // How long imported memory is, only the server's driver knows.
+  if (range->kind == RangeKind::imported) return CUDA_SUCCESS;
   return range->contains(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -15,8 +15,7 @@ bool is_device_address(uint64_t address);
 // Is all of it page-locked memory of ours, so that a copy into it may end after the call?
 bool is_pinned(const void* memory, size_t bytes);
 
-// CUDA_ERROR_INVALID_VALUE for a copy that begins in a known allocation and leaves it, or that lies in the program's own memory. An
-// address of which nothing is known is left to the server's driver.
+// CUDA_ERROR_INVALID_VALUE unless all of it is inside one allocation, variable or mapped range on a device.
 CUresult check_device_range(CUdeviceptr address, size_t bytes);
 
 // A source on the host is read at once, natively only when the stream gets there. The two differ for page-locked memory into which an

@@ -371,6 +371,8 @@ def entry_body(function, per_thread):
     enter = f"Caller caller = enter({needs}); if (caller.error) return caller.error; "
     if f.via:
         values = names(function, ["nullptr", per_thread])
+        if f.target.is_hand:
+            return f"return hand::{f.target.name}({values});"
         return enter + f"return leave(caller, forward::{f.target.name}(caller, {values}));"
     values = ", ".join(["caller"] + [p.local for p in function.params] + flag)
     return enter + f"return leave(caller, forward::{f.name}({values}));"

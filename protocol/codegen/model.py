@@ -426,8 +426,8 @@ def check_api(api):
             raise DescriptionError(f"{function.name}: stands for {other}, which is not there")
         expected = [p.c_type for p in target.params]
         if function.via:
-            if not target.travels or target.is_hand or expected[-1] != "CUstream":
-                raise DescriptionError(f"{function.name}: via needs a generated function with a stream at its end")
+            if not target.travels or (target.is_hand and not target.variants) or expected[-1] != "CUstream":
+                raise DescriptionError(f"{function.name}: via needs a function with a stream at its end, and with variants if it is written by hand")
             expected = expected[:-1]
         if [p.c_type for p in function.params] != expected:
             raise DescriptionError(f"{function.name}: other parameters than {other}")

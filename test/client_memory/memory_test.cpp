@@ -121,6 +121,7 @@ TEST_CASE("Host memory is registered once, and unregistered by its first address
 
 TEST_CASE("Pinned memory that a copy may still write to is not unmapped") {
   DeviceProcess process;
+  address_map().insert({.base = 0x7000'0000'0000, .bytes = 4096, .kind = RangeKind::device});
   void* pinned = nullptr;
   REQUIRE(hand::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, 0x7000'0000'0000, 4096, nullptr, false) == CUDA_SUCCESS);

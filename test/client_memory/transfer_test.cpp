@@ -9,7 +9,6 @@
 namespace gpuwire::client {
 namespace {
 
-using test::DeviceProcess;
 using test::SentFrame;
 using wire::SessionOrdinal;
 
@@ -20,8 +19,15 @@ std::vector<std::byte> random_bytes(size_t count, unsigned seed) {
   return out;
 }
 
+constexpr uint64_t kBase = 0x7000'0000'0000;
+
+// 256 MiB of device memory at kBase.
+struct MemoryProcess : test::DeviceProcess {
+  MemoryProcess() { address_map().insert({.base = kBase, .bytes = 256u << 20, .kind = RangeKind::device}); }
+};
+
 // Answers copies from "device memory" that begins at address `base`.
-void serve_memory(DeviceProcess& process, uint64_t base, std::vector<std::byte>& memory) {
+void serve_memory(MemoryProcess& process, uint64_t base, std::vector<std::byte>& memory) {
   process.session->serve(uint32_t(SessionOrdinal::copy_from_device), [&, base](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink& sink) {
     reply.initRoot<schema::Result>();
     frame.read<schema::CopyFromDevice>([&](auto copy) {
@@ -30,8 +36,6 @@ void serve_memory(DeviceProcess& process, uint64_t base, std::vector<std::byte>&
     });
   });
 }
-
-constexpr uint64_t kBase = 0x7000'0000'0000;
 
 }  // namespace
 
@@ -95,7 +99,7 @@ TEST_CASE("Rows are gathered and scattered as a loop over every byte does it, fr
 }
 
 TEST_CASE("A small copy to the device is one posted frame with the bytes in it") {
-  DeviceProcess process;
+  MemoryProcess process;
   auto bytes = random_bytes(4096, 1);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   SentFrame frame = process.session->newest();
@@ -109,7 +113,7 @@ TEST_CASE("A small copy to the device is one posted frame with the bytes in it")
 }
 
 TEST_CASE("A large copy to the device is cut into pieces that are all sent before the first answer is waited for") {
-  DeviceProcess process;
+  MemoryProcess process;
   auto bytes = random_bytes(2 * kPieceBytes + 12345, 2);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   std::vector<std::byte> arrived;
@@ -130,7 +134,7 @@ TEST_CASE("A large copy to the device is cut into pieces that are all sent befor
 }
 
 TEST_CASE("A large copy from the device asks for all pieces before it waits for the first") {
-  DeviceProcess process;
+  MemoryProcess process;
   auto memory = random_bytes(3 * kPieceBytes + 77, 3);
   serve_memory(process, kBase, memory);
   std::vector<std::byte> out(memory.size());
@@ -140,7 +144,7 @@ TEST_CASE("A large copy from the device asks for all pieces before it waits for 
 }
 
 TEST_CASE("The failure of one piece is the result of the copy, and the other pieces are still waited for") {
-  DeviceProcess process;
+  MemoryProcess process;
   std::vector<std::byte> out(3 * kPieceBytes);
   int asked = 0;
   process.session->serve(uint32_t(SessionOrdinal::copy_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
@@ -151,7 +155,7 @@ TEST_CASE("The failure of one piece is the result of the copy, and the other pie
 }
 
 TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory it waits") {
-  DeviceProcess process;
+  MemoryProcess process;
   void* pinned = nullptr;
   REQUIRE(hand::cuMemAllocHost_v2(&pinned, 8192) == CUDA_SUCCESS);
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 8192, nullptr, false) == CUDA_SUCCESS);
@@ -164,7 +168,7 @@ TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory 
 }
 
 TEST_CASE("Pinned memory that a copy is still writing to is not sent before the copy is done") {
-  DeviceProcess process;
+  MemoryProcess process;
   void* pinned = nullptr;
   REQUIRE(hand::cuMemAllocHost_v2(&pinned, 8192) == CUDA_SUCCESS);
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
@@ -177,7 +181,7 @@ TEST_CASE("Pinned memory that a copy is still writing to is not sent before the 
 }
 
 TEST_CASE("The unified copy finds out by the addresses which way it goes") {
-  DeviceProcess process;
+  MemoryProcess process;
   address_map().insert({.base = kBase, .bytes = 1 << 20, .kind = RangeKind::device});
   std::vector<std::byte> memory = random_bytes(1 << 20, 5), host(4096), other(4096);
   serve_memory(process, kBase, memory);
@@ -194,7 +198,7 @@ TEST_CASE("The unified copy finds out by the addresses which way it goes") {
 }
 
 TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory are invalid values") {
-  DeviceProcess process;
+  MemoryProcess process;
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
   std::vector<std::byte> host(8192);
   void* pinned = nullptr;
@@ -204,6 +208,8 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   CHECK(hand::cuMemcpyHtoD_v2(kBase + 4090, host.data(), 7, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyDtoH_v2(host.data(), kBase, 4097, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoD_v2(0, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyHtoD_v2(0x40, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 4000, 97, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoD_v2(reinterpret_cast<uint64_t>(pinned), host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) == CUDA_ERROR_INVALID_HANDLE);
@@ -211,8 +217,27 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   CHECK(process.session->total() == before);
 }
 
+TEST_CASE("A fill outside of an allocation, or not aligned to its element, is an invalid value found here") {
+  MemoryProcess process;
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
+  size_t before = process.session->total();
+  CHECK(hand::cuMemsetD8Async(0, 0, 16, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD8Async(kBase, 0, 4097, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD32Async(kBase, 0, SIZE_MAX / 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD32Async(kBase + 2, 0, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 513, 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 1, 10, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD2D8Async(kBase, SIZE_MAX / 2, 0, 1, 4, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD8Async(kBase, 0, 0, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before);
+  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 512, 8, nullptr, false) == CUDA_SUCCESS);
+  CHECK(hand::cuMemsetD32Async(kBase, 0, 1024, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+  CHECK(process.session->total() == before + 2);
+}
+
 TEST_CASE("A pitched copy to the device carries the rows packed, and says where they belong") {
-  DeviceProcess process;
+  MemoryProcess process;
   auto host = random_bytes(64 * 8, 6);
   CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
@@ -240,7 +265,7 @@ TEST_CASE("A pitched copy to the device carries the rows packed, and says where 
 }
 
 TEST_CASE("A pitched copy from the device puts each row where it belongs and touches nothing between") {
-  DeviceProcess process;
+  MemoryProcess process;
   auto rows = random_bytes(20 * 5, 7);
   process.session->serve(uint32_t(SessionOrdinal::copy_2d_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink& sink) {
     reply.initRoot<schema::Result>();
@@ -265,7 +290,7 @@ TEST_CASE("A pitched copy from the device puts each row where it belongs and tou
 }
 
 TEST_CASE("A pitch smaller than a row is an invalid value") {
-  DeviceProcess process;
+  MemoryProcess process;
   std::vector<std::byte> host(4096);
   CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_HOST;
