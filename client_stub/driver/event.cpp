@@ -44,6 +44,12 @@ void note_record(EventState& event, uint64_t wire_stream, uint64_t capture, uint
   event.record.store(sequence, std::memory_order_release);
 }
 
+// The program learns that this record is done.
+void settle(EventState& event, uint64_t record) noexcept {
+  raise(event.done, record);
+  note_progress();
+}
+
 template <class Forward>
 CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forward_call) {
   StreamCall on(stream, per_thread);
@@ -57,9 +63,8 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   return leave(on.caller, result);
 }
 
-// Sends one question about the newest record; the answer comes as a notice.
-CUresult watch(const EventCall& on, CUevent event) noexcept {
-  uint64_t record = on.state->record.load(std::memory_order_acquire);
+// Asks for a notice when this record of the event is done.
+CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
   if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
   raise(on.state->watched, record);
   CUresult error = post<schema::WatchEvent>(
@@ -156,7 +161,15 @@ CUresult hand::cuEventQuery(CUevent event) {
   if (on.error) return on.error;
   if (on.state->capture.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_CAPTURED_EVENT;
   if (event_done(*on.state)) return finished(on);
-  if (CUresult error = watch(on, event)) return leave(on.caller, error);
+  uint64_t now = progress();
+  uint64_t record = on.state->record.load(std::memory_order_acquire);
+  bool watched = on.state->watched.load(std::memory_order_relaxed) >= record;
+  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
+  CUresult result = forward::cuEventQuery(on.caller, event);
+  if (result == CUDA_SUCCESS) settle(*on.state, record);
+  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  on.state->asked.store(now, std::memory_order_relaxed);
+  if (CUresult error = watch(on, event, record)) return leave(on.caller, error);
   return CUDA_ERROR_NOT_READY;
 }
 
@@ -168,7 +181,7 @@ CUresult hand::cuEventSynchronize(CUevent event) {
   if (event_done(*on.state)) return finished(on);
   uint64_t record = on.state->record.load(std::memory_order_acquire);
   CUresult result = forward::cuEventSynchronize(on.caller, event);
-  if (result == CUDA_SUCCESS) raise(on.state->done, record);
+  if (result == CUDA_SUCCESS) settle(*on.state, record);
   return leave(on.caller, result);
 }
 

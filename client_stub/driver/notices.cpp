@@ -32,6 +32,7 @@ void completion(const schema::Completion::Reader& done) noexcept {
     if (!state) return;
     if (done.getResult()) keep_first(state->failed, done.getResult());
     raise(state->done, done.getRecord());
+    note_progress();
     return;
   }
   // Watches of a context's NULL stream carry the frame's context only in the frame; the sequence finds them.
@@ -39,7 +40,7 @@ void completion(const schema::Completion::Reader& done) noexcept {
   uint64_t sequence = done.getSequence();
   auto told = [&](StreamState& state) {
     if (done.getResult()) keep_first(state.failed, done.getResult());
-    raise(state.done, sequence);
+    note_stream_done(state, sequence);
   };
   if (stream > wire::kStreamLegacy) {
     if (auto* state = handles().find<StreamState>(wire::HandleKind::stream, stream)) told(*state);
@@ -82,6 +83,7 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     case wire::NoticeOrdinal::deferred_error: return deferred_error(message.getRoot<schema::DeferredError>());
     case wire::NoticeOrdinal::host_callback: {
       auto callback = message.getRoot<schema::HostCallback>();
+      note_progress();
       host_callbacks().reached(callback.getCallback(), CUresult(callback.getStatus()));
       return;
     }
@@ -110,6 +112,7 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
   if (ordinal == wire::NoticeOrdinal::copy_data) {
     auto copy = message.getRoot<schema::CopyData>();
     pending_copies().stored(copy.getSequence(), copy.getLast());
+    note_progress();
   } else if (ordinal == wire::NoticeOrdinal::output) {
     int descriptor = message.getRoot<schema::Output>().getDescriptor() == 2 ? STDERR_FILENO : STDOUT_FILENO;
     write_all(descriptor, text.empty() ? std::span<const std::byte>(text_) : text);

@@ -20,7 +20,7 @@ CUresult finished(const StreamCall& on) noexcept {
   return leave(on.caller, CUresult(failed));
 }
 
-// Sends one question about the work so far; the answer comes as a notice. The completion of a watch covers all that was sent before it.
+// Asks for a notice when the work so far is done. The completion of a watch covers all that was sent before it.
 CUresult watch(const StreamCall& on) noexcept {
   if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   uint64_t sequence = 0;
@@ -78,6 +78,14 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
     }
   }
   if (stream_idle(*on.state)) return finished(on);
+  uint64_t now = progress();
+  uint64_t work = on.state->work.load(std::memory_order_relaxed);
+  bool watched = on.state->watched.load(std::memory_order_acquire) > work;
+  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
+  CUresult result = forward::cuStreamQuery(on.caller, on.stream());
+  if (result == CUDA_SUCCESS) note_stream_done(*on.state, work);
+  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  on.state->asked.store(now, std::memory_order_relaxed);
   if (CUresult error = watch(on)) return leave(on.caller, error);
   return CUDA_ERROR_NOT_READY;
 }

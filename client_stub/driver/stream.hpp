@@ -30,6 +30,7 @@ struct StreamState {
   std::atomic<uint64_t> work{0};     // newest frame that sent work here
   std::atomic<uint64_t> done{0};
   std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
+  std::atomic<uint64_t> asked{0};    // progress() when the server last said that it is not ready
   std::atomic<int32_t> failed{0};    // what a completion notice said went wrong, until reported
   std::atomic<uint64_t> capture{0};  // id of the capture it takes part in, capture.hpp; 0: none
 };
@@ -43,6 +44,7 @@ struct EventState {
   std::atomic<uint64_t> stream{0};   // wire handle of the stream it was recorded in
   std::atomic<uint64_t> done{0};     // newest record known to be done
   std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
+  std::atomic<uint64_t> asked{0};    // progress() when the server last said that it is not ready
   std::atomic<int32_t> failed{0};
   std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
 };
@@ -57,6 +59,12 @@ uint64_t create_event_handle(ContextState* context) noexcept;
 // End a handle and recycle its state. False: was not known.
 bool forget_stream_handle(uint64_t handle) noexcept;
 bool forget_event_handle(uint64_t handle) noexcept;
+
+// Counts what the program may have learned about the device's progress: synchronisations, and everything the server tells. What was not
+// ready at the present count is still not ready as far as the program can know; at a higher count something that it waited for may imply
+// the contrary (a stream that waited for the event, say), so the server is asked once more.
+uint64_t progress() noexcept;
+void note_progress() noexcept;
 
 // Everything that was sent to the context up to `sequence` is done (a context was synchronised).
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;

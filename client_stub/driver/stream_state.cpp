@@ -41,6 +41,9 @@ class Recycler {
 constinit Recycler<StreamState> g_streams;
 constinit Recycler<EventState> g_events;
 
+// From 1 on, so that a state that never asked differs. Release and acquire: whoever sees the count sees the `done` raised before it.
+constinit std::atomic<uint64_t> g_progress{1};
+
 uint64_t next_id() noexcept {
   Process* owner = process();
   return owner ? owner->next_id.fetch_add(1, std::memory_order_relaxed) : 0;
@@ -64,7 +67,7 @@ uint64_t create_stream_handle(ContextState* context) noexcept {
   state->flags = 0;
   state->priority = 0;
   state->id = next_id();
-  for (auto* value : {&state->work, &state->done, &state->watched, &state->capture}) value->store(0, std::memory_order_relaxed);
+  for (auto* value : {&state->work, &state->done, &state->watched, &state->asked, &state->capture}) value->store(0, std::memory_order_relaxed);
   state->failed.store(0, std::memory_order_relaxed);
   uint64_t handle = handles().create(wire::HandleKind::stream, state);
   state->handle.store(handle, std::memory_order_release);
@@ -77,7 +80,7 @@ uint64_t create_event_handle(ContextState* context) noexcept {
   if (!state) return 0;
   state->context = context;
   state->flags = 0;
-  for (auto* value : {&state->record, &state->stream, &state->done, &state->watched, &state->capture}) {
+  for (auto* value : {&state->record, &state->stream, &state->done, &state->watched, &state->asked, &state->capture}) {
     value->store(0, std::memory_order_relaxed);
   }
   state->failed.store(0, std::memory_order_relaxed);
@@ -107,8 +110,18 @@ bool forget_event_handle(uint64_t handle) noexcept {
   return true;
 }
 
-void note_context_done(ContextState& context, uint64_t sequence) noexcept { raise(context.done, sequence); }
-void note_stream_done(StreamState& stream, uint64_t sequence) noexcept { raise(stream.done, sequence); }
+uint64_t progress() noexcept { return g_progress.load(std::memory_order_acquire); }
+void note_progress() noexcept { g_progress.fetch_add(1, std::memory_order_release); }
+
+void note_context_done(ContextState& context, uint64_t sequence) noexcept {
+  raise(context.done, sequence);
+  note_progress();
+}
+
+void note_stream_done(StreamState& stream, uint64_t sequence) noexcept {
+  raise(stream.done, sequence);
+  note_progress();
+}
 
 bool context_idle(const ContextState& context) noexcept {
   return context.work.load(std::memory_order_relaxed) <= context.done.load(std::memory_order_acquire);

@@ -14,12 +14,16 @@ namespace {
 
 constexpr auto kWatchStream = uint32_t(wire::SessionOrdinal::watch_stream);
 constexpr auto kWatchEvent = uint32_t(wire::SessionOrdinal::watch_event);
+// protocol/api/stream.toml, event.toml
+constexpr uint32_t kStreamQuery = 2503, kEventQuery = 2704;
 
 struct CurrentProcess : FakeProcess {
   CurrentProcess() {
     CUcontext context = nullptr;
     REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
     REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    session->answer_with(kStreamQuery, CUDA_ERROR_NOT_READY);
+    session->answer_with(kEventQuery, CUDA_ERROR_NOT_READY);
   }
   CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
     CUstream made = nullptr;
@@ -72,6 +76,7 @@ TEST_CASE("a stream is watched once for the work it has, and then answered from 
   CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
   CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kWatchStream) == 1);
+  CHECK(process.session->count(kStreamQuery) == 1);
   process.completed_stream(stream, process.session->newest().sequence);
   CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
   size_t sent = process.session->total();
@@ -179,6 +184,7 @@ TEST_CASE("an event is asked about once for each record") {
   CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kWatchEvent) == 1);
+  CHECK(process.session->count(kEventQuery) == 1);
   process.session->newest().read<schema::WatchEvent>([&](schema::WatchEvent::Reader watch) {
     CHECK(watch.getRecord() == first);
     CHECK(watch.getEvent() == reinterpret_cast<uint64_t>(event));
@@ -191,6 +197,22 @@ TEST_CASE("an event is asked about once for each record") {
   process.completed_event(event, second);
   CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchEvent) == 2);
+}
+
+TEST_CASE("an event that another wait implies is asked about again") {
+  CurrentProcess process;
+  CUstream one = process.stream(), two = process.stream();
+  CUevent first = process.event(), second = process.event();
+  REQUIRE(hand::cuEventRecord(first, one, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(first) == CUDA_ERROR_NOT_READY);
+  REQUIRE(hand::cuStreamWaitEvent(two, first, 0, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(second, two, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventSynchronize(second) == CUDA_SUCCESS);
+  process.session->answer_with(kEventQuery, CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(first) == CUDA_SUCCESS);
+  size_t sent = process.session->total();
+  CHECK(hand::cuEventQuery(first) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
 }
 
 TEST_CASE("a synchronised stream settles the events recorded in it") {
