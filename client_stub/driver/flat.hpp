@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "client_stub/driver/caller.hpp"
@@ -18,6 +19,22 @@ inline CUresult stream_to_wire(const Caller& caller, CUstream& stream, bool per_
   uint64_t handle = stream_handle(caller, stream, per_thread, error);
   stream = from_word<CUstream>(handle);
   return error;
+}
+
+inline CUresult device_to_wire(CUdevice& device) noexcept {
+  CUresult error = CUDA_SUCCESS;
+  device = server_device(device, error);
+  return error;
+}
+
+// The program's number of a device of the server; -1: it does not see that one.
+inline CUdevice program_device(int32_t server) noexcept {
+  for (CUdevice device = 0;; ++device) {
+    CUresult error = CUDA_SUCCESS;
+    int32_t found = server_device(device, error);
+    if (error) return -1;
+    if (found == server) return device;
+  }
 }
 
 inline CUresult check_handle(wire::HandleKind kind, uint64_t handle, bool optional) noexcept {
@@ -42,13 +59,20 @@ class Flat {
   template <class Item, class Count>
   CUresult append_structured(const Caller& caller, Item*& items, Count count, bool per_thread) {
     if (CUresult error = check_list(items, count, sizeof(Item))) return error;
+    if (CUresult error = append_translated(caller, items, count, per_thread)) return error;
+    items = nullptr;
+    return CUDA_SUCCESS;
+  }
+  // The same for a list whose count has been checked.
+  template <class Item>
+  CUresult append_translated(const Caller& caller, const Item* items, size_t count, bool per_thread) {
     size_t offset = grow(count * sizeof(Item));
     for (size_t i = 0; i < count; ++i) {
-      Item item = items[i];
+      std::remove_const_t<Item> item;
+      std::memcpy(&item, &items[i], sizeof item);
       if (CUresult error = to_wire(caller, item, per_thread)) return error;
       put(offset + i * sizeof(Item), &item, sizeof item);
     }
-    items = nullptr;
     return CUDA_SUCCESS;
   }
 

@@ -168,9 +168,8 @@ class Client:
             self.after.append(f"forget_handle({kind_name(p)}, {wire});")
 
     def add_structure(self, p):
-        per_thread = "per_thread" if self.function.uses_per_thread else "false"
         if p.direction in ("in", "inout"):
-            pack = f"if (CUresult packed = pack(caller, *{p.local}, {per_thread}, {p.local}_flat)) return packed;"
+            pack = f"if (CUresult packed = pack(caller, *{p.local}, {self.per_thread()}, {p.local}_flat)) return packed;"
             self.checks.append(f"Flat {p.local}_flat;")
             self.checks.append(f"if ({p.local}) {{ {pack} }}" if p.opt else pack)
             self.bytes.append(f"{p.local}_flat.bytes()")
@@ -178,15 +177,23 @@ class Client:
             guard = f"if ({p.local}) " if p.opt else ""
             self.sets.append(f"{guard}params.set{self.field}({p.local}_flat.data());")
         if p.returns:
-            copy = f"{p.value_type} returned; copy_exactly(results.get{self.field}(), &returned, sizeof returned);"
+            copy = f"{p.value_type} returned; copy_exactly(results.get{self.field}(), &returned, sizeof returned); to_program(returned);"
             keep = f" keep_own(returned, *{p.local});" if p.direction == "inout" else ""
             guard = f"if ({p.local}) " if p.opt else ""
             self.reads.append(f"{guard}{{ {copy}{keep} *{p.local} = returned; }}")
 
+    def per_thread(self):
+        return "per_thread" if self.function.uses_per_thread else "false"
+
     def add_struct(self, p):
-        if p.structure:
+        if p.deep:
             return self.add_structure(p)
         address = p.local if p.kind == "struct" else f"&{p.local}"
+        if p.translated and p.direction == "in":
+            translate = f"std::memcpy(&{p.local}_wire, {address}, sizeof {p.local}_wire); if (CUresult bad = to_wire(caller, {p.local}_wire, {self.per_thread()})) return bad;"
+            self.checks.append(f"{p.value_type} {p.local}_wire;")
+            self.checks.append(f"if ({p.local}) {{ {translate} }}" if p.opt else translate)
+            address = f"&{p.local}_wire"
         if p.direction in ("in", "inout"):
             self.bytes.append(f"sizeof({p.value_type})")
             self.lists += 1
@@ -194,7 +201,8 @@ class Client:
             self.sets.append(f"{guard}params.set{self.field}(bytes_of({address}, sizeof({p.value_type})));")
         if p.returns:
             guard = f"if ({p.local}) " if p.opt else ""
-            self.reads.append(f"{guard}copy_exactly(results.get{self.field}(), {p.local}, sizeof({p.value_type}));")
+            translate = f" to_program(*{p.local});" if p.translated else ""
+            self.reads.append(f"{guard}{{ copy_exactly(results.get{self.field}(), {p.local}, sizeof({p.value_type}));{translate} }}")
 
     def add_by_attribute(self, p):
         attribute = self.function.param(p.count).local
@@ -234,7 +242,12 @@ class Client:
             self.bytes.append(f"{count} * {size}")
             self.lists += 1
             guard = f"if ({p.local}) " if p.opt else ""
-            self.sets.append(f"{guard}params.set{self.field}(bytes_of({p.local}, {count} * {size}));")
+            items = p.local
+            if p.translated:
+                items = f"{p.local}_flat.data().begin()"
+                self.checks.append(f"Flat {p.local}_flat;")
+                self.checks.append(f"if (CUresult bad = {p.local}_flat.append_translated(caller, {p.local}, {count}, {self.per_thread()})) return bad;")
+            self.sets.append(f"{guard}params.set{self.field}(bytes_of({items}, {count} * {size}));")
         else:
             if p.opt:
                 self.sets.append(f"params.set{self.field}Wanted({p.local} != nullptr);")
@@ -365,14 +378,14 @@ def entry_body(function, per_thread):
     flag = [per_thread] if f.takes_per_thread else []
     if f.unsupported:
         return "return CUDA_ERROR_NOT_SUPPORTED;"
+    if f.via and f.target.is_hand:
+        return f"return hand::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
         return f"return hand::{f.name}({names(function, flag)});"
     needs = f"Needs::{f.needs}"
     enter = f"Caller caller = enter({needs}); if (caller.error) return caller.error; "
     if f.via:
         values = names(function, ["nullptr", per_thread])
-        if f.target.is_hand:
-            return f"return hand::{f.target.name}({values});"
         return enter + f"return leave(caller, forward::{f.target.name}(caller, {values}));"
     values = ", ".join(["caller"] + [p.local for p in function.params] + flag)
     return enter + f"return leave(caller, forward::{f.name}({values}));"

@@ -52,7 +52,9 @@ class Mock:
 
     def see(self, p):
         x = p.local
-        if p.kind == "list":
+        if p.kind == "list" and p.structure:
+            self.lines.append(f"for (size_t i = 0; i < {self.count(p, '_room')}; ++i) canonical(driver.seen, {x}[i], nullptr);")
+        elif p.kind == "list":
             body = f"driver.seen.items({x}, {self.count(p, '_room')});"
             self.lines.append(f"driver.seen.word({x} != nullptr); if ({x}) {body}" if p.opt else body)
         elif p.kind == "bytes":
@@ -62,7 +64,7 @@ class Mock:
         elif p.kind == "string":
             self.lines.append(f"driver.seen.text({x});")
         elif p.structure:
-            self.lines.append(f"canonical(driver.seen, *{x}, nullptr);")
+            self.lines.append(f"canonical(driver.seen, {'' if p.kind == 'byval' else '*'}{x}, nullptr);")
         elif p.kind == "struct" and p.opt:
             self.lines.append(f"driver.seen.word({x} != nullptr); if ({x}) driver.seen.put({x}, sizeof *{x});")
         elif p.kind == "struct":
@@ -127,6 +129,8 @@ class Program:
         if p.kind == "list":
             maker = f"program.handles<{t}>(wire::HandleKind::{p.item.kind}, {count})" if p.item.is_handle and p.direction == "in" else f"program.list<{t}>({count})"
             self.make.append(f"auto {x} = {maker};")
+            if p.structure:
+                self.make.append(f"for (auto& item : {x}) randomise(program, item);")
             if p.opt:
                 self.make.append(f"if (program.coin()) {x}.clear();")
         elif p.kind == "bytes":
@@ -175,6 +179,9 @@ class Program:
         x = p.local + ("_before" if p.direction == "inout" else "")
         count = re.sub(r"[A-Za-z_]\w*", lambda m: self.before(m.group(0)), p.count)
         if p.kind == "list":
+            if p.structure:
+                self.expect.append(f"for (auto& item : {x}) canonical(program.expected, item, &program);")
+                return
             body = f"program.expected.items(program.natives(wire::HandleKind::{p.item.kind}, {x}), {count});" if p.item.is_handle else f"program.expected.items({x}.data(), {count});"
             self.expect.append(f"program.expected.word(!{x}.empty()); if (!{x}.empty()) {body}" if p.opt else body)
         elif p.kind == "bytes":
@@ -195,6 +202,8 @@ class Program:
                 self.expect.append(f"program.expected.word(program.destroyed({handle_kind}, word({x})));")
             else:
                 self.expect.append(f"program.expected.word(program.native({handle_kind}, word({x})));")
+        elif p.kind == "device" and p.direction == "in":
+            self.expect.append(f"program.expected.value(program.server_device({x}));")
         else:
             self.expect.append(f"program.expected.value({x});")
 
@@ -238,6 +247,18 @@ def guarded(member, statement):
     return f"  if ({condition(member.condition, 'value')}) {{ {statement} }}\n" if member.condition else f"  {statement}\n"
 
 
+def set_member(m):
+    if m.kind == "device":
+        return f"source.set_device(value.{m.path});"
+    return f"source.set_handle(wire::HandleKind::{m.kind}, value.{m.path}, {'true' if m.opt else 'false'});"
+
+
+def native_member(m):
+    if m.kind == "device":
+        return f"value.{m.path} = program->server_device(value.{m.path});"
+    return f"value.{m.path} = from_word<decltype(value.{m.path})>(program->native(wire::HandleKind::{m.kind}, word(value.{m.path})));"
+
+
 def structure_functions(structure, structures):
     name = structure.name
     choices = {}
@@ -251,13 +272,13 @@ def structure_functions(structure, structures):
         f"  source.choose(value.{field}, {{{', '.join(f'int({v})' for v in dict.fromkeys(values))}{', ' if values else ''}kOtherEnumerator}});\n"
         for field, values in choices.items()
     )
-    fill = "".join(guarded(m, f"source.set_handle(wire::HandleKind::{m.kind}, value.{m.path}, {'true' if m.opt else 'false'});") for m in structure.handles)
+    fill = "".join(guarded(m, set_member(m)) for m in structure.handles)
     fill += "".join(guarded(m, f"randomise(source, value.{m.path});") for m in structure.parts)
     for m in structure.lists:
         each = f" for (size_t i = 0; i < value.{m.count}; ++i) randomise(source, const_cast<{m.type}&>(value.{m.path}[i]));" if m.type in structures else ""
         fill += guarded(m, f"value.{m.count} = source.set_list(value.{m.path});{each}")
     fill += "".join(f"  value.{path} = {{}};\n" for path in structure.clear)
-    natives = "".join(guarded(m, f"value.{m.path} = from_word<decltype(value.{m.path})>(program->native(wire::HandleKind::{m.kind}, word(value.{m.path})));") for m in structure.handles)
+    natives = "".join(guarded(m, native_member(m)) for m in structure.handles)
     natives += "".join(guarded(m, f"to_natives(value.{m.path}, program);") for m in structure.parts)
     lists = ""
     for m in structure.lists:

@@ -151,7 +151,7 @@ class Server:
         self.decode.append(f"auto {p.local} = from_word<{p.value_type}>(incoming.{lookup});")
 
     def add_struct(self, p):
-        if p.structure:
+        if p.deep:
             return self.add_structure(p)
         self.decode.append(f"{p.value_type} {p.local}{{}};")
         if p.direction in ("in", "inout"):

@@ -24,6 +24,8 @@ def client_handle(member):
     field = f"value.{member.path}"
     if member.kind == "stream":
         return f"if (CUresult error = stream_to_wire(caller, {field}, per_thread)) return error;"
+    if member.kind == "device":
+        return f"if (CUresult error = device_to_wire({field})) return error;"
     return f"if (CUresult error = check_handle(wire::HandleKind::{member.kind}, word({field}), {'true' if member.opt else 'false'})) return error;"
 
 
@@ -53,6 +55,13 @@ def client_pack(structure, structures):
     )
 
 
+def client_return(structure):
+    devices = [m for m in structure.handles if m.kind == "device"]
+    body = "".join(guarded(m, "value", f"value.{m.path} = program_device(value.{m.path});") for m in devices)
+    body += "".join(guarded(m, "value", f"to_program(value.{m.path});") for m in structure.parts)
+    return f"inline void to_program([[maybe_unused]] {structure.name}& value) {{\n{body}}}\n"
+
+
 def client_keep(structure):
     body = "".join(guarded(m, "returned", f"returned.{m.path} = own.{m.path};") for m in structure.handles)
     body += "".join(guarded(m, "returned", f"returned.{m.path} = own.{m.path}; returned.{m.count} = own.{m.count};") for m in structure.lists)
@@ -64,8 +73,8 @@ def client_keep(structure):
 
 def client_header(api):
     names = api.structures
-    translate = "".join(client_translate(s) for s in ordered(names))
-    pack = "".join(client_pack(s, names) + client_keep(s) for s in ordered(names))
+    translate = "".join(client_translate(s) + client_return(s) for s in ordered(names))
+    pack = "".join(client_pack(s, names) + client_keep(s) for s in ordered(names) if not s.plain_on_server)
     return f"""{banner("structures.toml")}#pragma once
 
 #include "client_stub/driver/flat.hpp"
@@ -113,14 +122,16 @@ def server_give_back(member):
 
 def server_functions(structure, structures):
     refuse = "".join(f"  if ({condition(text, 'value')}) incoming.fail(CUDA_ERROR_NOT_SUPPORTED);\n" for text in structure.refuse)
-    handles = "".join(guarded(m, "value", server_lookup(m)) for m in structure.handles)
-    parts = "".join(guarded(m, "value", f"to_native(incoming, value.{m.path});") for m in structure.parts)
+    known = [m for m in structure.handles if m.kind != "device"]
+    inner = [m for m in structure.parts if not structures[m.type].plain_on_server]
+    handles = "".join(guarded(m, "value", server_lookup(m)) for m in known)
+    parts = "".join(guarded(m, "value", f"to_native(incoming, value.{m.path});") for m in inner)
     lists = ""
     for m in structure.lists:
-        each = f" for (size_t i = 0; i < value.{m.count}; ++i) to_native(incoming, const_cast<{m.type}&>(value.{m.path}[i]));" if m.type in structures else ""
+        each = f" for (size_t i = 0; i < value.{m.count}; ++i) to_native(incoming, const_cast<{m.type}&>(value.{m.path}[i]));" if m.type in structures and not structures[m.type].plain_on_server else ""
         lists += guarded(m, "value", f"value.{m.path} = flat.list<{m.type}>(incoming, value.{m.count});{each}")
-    back = "".join(guarded(m, "value", server_give_back(m)) for m in structure.handles)
-    back += "".join(guarded(m, "value", f"to_client(incoming, value.{m.path});") for m in structure.parts)
+    back = "".join(guarded(m, "value", server_give_back(m)) for m in known)
+    back += "".join(guarded(m, "value", f"to_client(incoming, value.{m.path});") for m in inner)
     back += "".join(guarded(m, "value", f"value.{m.path} = nullptr; value.{m.count} = 0;") for m in structure.lists)
     back += "".join(f"  value.{path} = {{}};\n" for path in structure.clear)
     name = structure.name
@@ -128,12 +139,13 @@ def server_functions(structure, structures):
         f"inline void to_native([[maybe_unused]] Incoming& incoming, [[maybe_unused]] {name}& value) {{\n{refuse}{handles}{parts}}}\n"
         f"inline void unpack(Incoming& incoming, Flat& flat, {name}& value) {{\n"
         f"  flat.take(incoming, &value, sizeof value);\n{lists}  flat.end(incoming);\n  to_native(incoming, value);\n}}\n"
-        f"inline void to_client([[maybe_unused]] Incoming& incoming, {name}& value) {{\n{back}}}\n"
+        f"inline void to_client([[maybe_unused]] Incoming& incoming, [[maybe_unused]] {name}& value) {{\n{back}}}\n"
     )
 
 
 def server_header(api):
-    functions = "\n".join(server_functions(s, api.structures) for s in ordered(api.structures))
+    deep = [s for s in ordered(api.structures) if not s.plain_on_server]
+    functions = "\n".join(server_functions(s, api.structures) for s in deep)
     return f"""{banner("structures.toml")}// Structures out of a message: to_native() turns handles into the driver's, to_client() the other way, where lists are left out.
 #pragma once
 

@@ -82,7 +82,7 @@ class Param:
     kind: str = ""  # a key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
     type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
     item: "Param | None" = None  # of a list
-    structure: "Structure | None" = None  # of a struct that is not plain data
+    structure: "Structure | None" = None  # of a struct, byval or list item that is not plain data
     count: str = ""  # C expression over parameter names: items of a list, bytes of `bytes`; the attribute of by_attribute
 
     @property
@@ -110,6 +110,16 @@ class Param:
     @property
     def count_names(self):
         return re.findall(r"[A-Za-z_]\w*", self.count)
+
+    @property
+    def deep(self):
+        """A structure that the server has to look into."""
+        return self.structure is not None and not self.structure.plain_on_server
+
+    @property
+    def translated(self):
+        """A structure that only the client changes: the server takes it as plain data."""
+        return self.structure is not None and self.structure.plain_on_server
 
     @property
     def value_type(self):
@@ -201,7 +211,7 @@ class Function:
 
 @dataclass
 class Member:
-    """A field of a structure that needs care: a handle (kind), a list (type and count) or a structure (type)."""
+    """A field of a structure that needs care: a handle or device (kind), a list (type and count) or a structure (type)."""
 
     path: str
     kind: str = ""
@@ -219,6 +229,7 @@ class Structure:
     parts: list
     refuse: list
     clear: list
+    plain_on_server: bool = False  # nothing in it but device numbers, which the client maps
 
 
 @dataclass
@@ -362,24 +373,34 @@ def parse_member(text, where):
     path, opt, what, count, condition = match.groups()
     if count:
         return Member(path, type=what, count=count, condition=condition or "")
-    if what not in HANDLES:
-        raise DescriptionError(f"{where}: {what} is no handle")
-    return Member(path, kind=what, opt=bool(opt), condition=condition or "")
+    if what in HANDLES or what == "device":
+        return Member(path, kind=what, opt=bool(opt), condition=condition or "")
+    return Member(path, type=what, condition=condition or "")
 
 
 def read_structures(path):
     structures = {}
     for name, table in tomllib.loads(path.read_text()).items():
         where = f"{path.name}: {name}"
-        structures[name] = Structure(
-            name=name,
-            handles=[parse_member(text, where) for text in table.get("handles", [])],
-            lists=[parse_member(text, where) for text in table.get("lists", [])],
-            parts=[Member(part["field"], type=part["type"], condition=part["condition"]) for part in table.get("parts", [])],
-            refuse=table.get("refuse", []),
-            clear=table.get("clear", []),
-        )
+        members = {key: [parse_member(text, where) for text in table.get(key, [])] for key in ("handles", "lists", "parts")}
+        structures[name] = Structure(name=name, refuse=table.get("refuse", []), clear=table.get("clear", []), **members)
+    for structure in structures.values():
+        for part in structure.parts:
+            if part.type not in structures or structures[part.type].lists:
+                raise DescriptionError(f"{path.name}: {structure.name}: {part.path} is no structure of this file without lists")
+    for structure in structures.values():
+        structure.plain_on_server = is_plain_on_server(structure, structures)
     return structures
+
+
+def is_plain_on_server(structure, structures):
+    return (
+        not structure.lists
+        and not structure.refuse
+        and not structure.clear
+        and all(m.kind == "device" for m in structure.handles)
+        and all(is_plain_on_server(structures[m.type], structures) for m in structure.parts)
+    )
 
 
 STRUCTURES = "structures.toml"
@@ -399,10 +420,11 @@ def read_api(folder):
     api = Api(families, structures)
     for function in api.functions:
         for p in function.params:
-            if p.kind == "struct":
-                p.structure = structures.get(p.type)
-            elif p.kind == "list" and p.item.type in structures and function.travels:
-                raise DescriptionError(f"{function.name}: {p.name}: a list of structures that are not plain data")
+            if not function.travels:
+                continue
+            p.structure = structures.get(p.item.type if p.kind == "list" else p.type)
+            if p.deep and p.kind != "struct" or p.translated and p.direction == "inout" or p.structure and p.kind == "list" and p.direction != "in":
+                raise DescriptionError(f"{function.name}: {p.name}: this structure cannot travel this way")
     check_api(api)
     return api
 

@@ -272,8 +272,9 @@ uint64_t stream_handle(const Caller&, CUstream stream, bool, CUresult& error) no
 }
 void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}
 int32_t server_device(CUdevice device, CUresult& error) noexcept {
-  error = CUDA_SUCCESS;
-  return device;
+  bool seen = device >= 0 && device < 4;
+  error = seen ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  return seen ? device + test::kServerDeviceOffset : -1;
 }
 
 }  // namespace gpuwire::client

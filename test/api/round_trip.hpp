@@ -89,6 +89,9 @@ class Source {
   std::mt19937_64 random_;
 };
 
+// The program's device 0 is this one of the server.
+inline constexpr int32_t kServerDeviceOffset = 4;
+
 class World;
 
 // The driver behind the replay.
@@ -129,6 +132,7 @@ class MockDriver : public Source {
   void set_handle(wire::HandleKind kind, T& field, bool) {
     field = from_word<T>(known_native(kind));
   }
+  void set_device(CUdevice& field) { field = CUdevice(kServerDeviceOffset + bits() % 4); }
   template <class T>
   size_t set_list(T*& items) {
     items = nullptr;
@@ -151,7 +155,7 @@ class Program : public Source {
 
   client::Caller caller();
   unsigned count() { return 3 + bits() % 3; }  // at least 3: some lists are shorter than the parameter that counts them
-  CUdevice device() { return CUdevice(bits() % 4); }
+  CUdevice device() { return CUdevice(bits() % 4); }  // of those that the program sees
   std::string text();
   template <class E>
   E attribute() {
@@ -187,6 +191,8 @@ class Program : public Source {
   void set_handle(wire::HandleKind kind, T& field, bool optional) {
     field = optional ? maybe_handle<T>(kind) : handle<T>(kind);
   }
+  void set_device(CUdevice& field) { field = device(); }
+  static int32_t server_device(CUdevice device) { return device < 0 ? device : device + kServerDeviceOffset; }
   template <class T>
   size_t set_list(T*& items) {
     constexpr size_t kItems = 2;
