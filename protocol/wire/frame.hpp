@@ -12,7 +12,9 @@ enum class FrameKind : uint8_t {
   called = 3,       // client to server; a reply with the same sequence comes back
   reply = 4,        // server to client
   notice = 5,       // server to client, unasked; ordinal: NoticeOrdinal
-  acknowledge = 6,  // either way; no message; `sequence`: everything up to and including it has been taken over
+  // Either way; no message. `sequence`: everything up to and including it has been taken over; from the server the sequence of a client frame,
+  // from the client the number of replies and notices, counted together from 1 in the order in which they came.
+  acknowledge = 6,
 };
 
 // 32 bytes, little-endian, as it stands on the wire.

@@ -113,6 +113,7 @@ bool FrameDecoder::check_header() {
 }
 
 kj::ArrayPtr<const capnp::word> FrameDecoder::message() const {
+  if (!header_.message_words) return nullptr;  // nothing was aligned for it
   return kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes() + message_at_), header_.message_words);
 }
 

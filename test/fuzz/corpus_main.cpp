@@ -1,0 +1,109 @@
+// Writes the corpus: a small input for each preface, frame and message. The first byte of an input is the fuzz function's own.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <capnp/message.h>
+
+#include "protocol/wire/ordinals.hpp"
+#include "protocol/wire/preface.hpp"
+#include "schema/handshake.capnp.h"
+#include "schema/session.capnp.h"
+
+namespace {
+
+using namespace gpuwire;
+using namespace gpuwire::wire;
+
+std::filesystem::path g_folder;
+
+void write(const std::string& name, const std::string& bytes) { std::ofstream(g_folder / name, std::ios::binary) << '\x10' << bytes; }
+
+std::string frame(FrameKind kind, uint32_t ordinal, capnp::MessageBuilder& message, size_t bulk = 0) {
+  auto words = message.getSegmentsForOutput()[0];
+  FrameHeader header{.kind = uint8_t(kind), .ordinal = ordinal, .sequence = 1, .message_words = uint32_t(words.size()), .bulk_bytes = bulk};
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes.append(reinterpret_cast<const char*>(words.begin()), words.asBytes().size());
+  return bytes + std::string(bulk, 'b');
+}
+
+template <class Structure, class Fill>
+void add(const std::string& name, FrameKind kind, uint32_t ordinal, Fill&& fill, size_t bulk = 0) {
+  capnp::MallocMessageBuilder message;
+  fill(message.initRoot<Structure>());
+  write(name, frame(kind, ordinal, message, bulk));
+}
+
+kj::ArrayPtr<const kj::byte> some_data() { return kj::arrayPtr(reinterpret_cast<const kj::byte*>("sixteen bytes..."), 16); }
+
+void add_handshake() {
+  write("preface", std::string(reinterpret_cast<const char*>(encode(own_preface()).data()), sizeof(Preface)));
+  write("http", "HTTP/1.1 400 Bad Request\r\n\r\n");
+  add<schema::Hello>("hello", FrameKind::control, uint32_t(ControlOrdinal::hello), [](auto hello) {
+    hello.setProgram("vector_add");
+    hello.setHost("client");
+  });
+  add<schema::Welcome>("welcome", FrameKind::control, uint32_t(ControlOrdinal::welcome), [](auto welcome) {
+    welcome.setDriverName("driver");
+    welcome.setOrdinals(some_data());
+    auto device = welcome.initDevices(1)[0];
+    device.setName("device");
+    device.setUuid(some_data());
+    device.initAttributes(4).set(1, 1024);
+    device.initLimits(2);
+    device.initPeers(2).set(1, true);
+  });
+}
+
+void add_calls() {
+  auto call = [](SessionOrdinal ordinal) { return uint32_t(ordinal); };
+  add<schema::Launch>("launch", FrameKind::posted, call(SessionOrdinal::launch), [](auto launch) { launch.setParameters(some_data()); });
+  add<schema::CopyToDevice>("copy_to_device", FrameKind::posted, call(SessionOrdinal::copy_to_device), [](auto copy) { copy.setDestination(1 << 20); }, 37);
+  add<schema::CopyFromDevice>("copy_from_device", FrameKind::called, call(SessionOrdinal::copy_from_device), [](auto copy) { copy.setBytes(64); });
+  add<schema::Copy2D>("copy_2d", FrameKind::called, call(SessionOrdinal::copy_2d_to_device), [](auto copy) { copy.setHeight(4); }, 16);
+  add<schema::ModuleOffer>("module_offer", FrameKind::called, call(SessionOrdinal::module_offer), [](auto offer) { offer.setDigest(some_data()); });
+  add<schema::ModuleData>("module_data", FrameKind::posted, call(SessionOrdinal::module_data), [](auto data) { data.setDigest(some_data()); }, 100);
+  add<schema::ModuleLoad>("module_load", FrameKind::called, call(SessionOrdinal::module_load), [](auto load) {
+    load.setDigest(some_data());
+    load.initJitOptions(2)[1].setValue(7);
+  });
+  add<schema::ModuleFunction>("module_function", FrameKind::called, call(SessionOrdinal::module_function), [](auto function) { function.setName("_Z3addPf"); });
+  add<schema::HostFunction>("host_function", FrameKind::posted, call(SessionOrdinal::host_function), [](auto function) { function.setCallback(3); });
+}
+
+void add_answers() {
+  add<schema::Result>("reply_0_result", FrameKind::reply, 0, [](auto result) { result.setResult(700); });
+  add<schema::ModuleLoadReply>("reply_2_module_load", FrameKind::reply, 2, [](auto reply) { reply.setErrorLog("ptxas error: line 3"); });
+  add<schema::FunctionFacts>("reply_3_facts", FrameKind::reply, 3, [](auto facts) {
+    facts.initParameterOffsets(3).set(2, 16);
+    facts.initAttributes(5);
+  });
+  add<schema::ModuleFunctions>("reply_5_functions", FrameKind::reply, 5, [](auto functions) {
+    auto names = functions.initNames(2);
+    names.set(0, "first");
+    names.set(1, "second");
+  });
+  auto notice = [](NoticeOrdinal ordinal) { return uint32_t(ordinal); };
+  add<schema::Completion>("completion", FrameKind::notice, notice(NoticeOrdinal::completion), [](auto done) { done.setSequence(9); });
+  add<schema::DeferredError>("deferred_error", FrameKind::notice, notice(NoticeOrdinal::deferred_error), [](auto error) { error.setMessage("why"); });
+  add<schema::CopyData>("copy_data", FrameKind::notice, notice(NoticeOrdinal::copy_data), [](auto copy) { copy.setLast(true); }, 33);
+  add<schema::Ending>("ending", FrameKind::notice, notice(NoticeOrdinal::ending), [](auto ending) { ending.setReason("maintenance"); });
+  FrameHeader acknowledgement{.kind = uint8_t(FrameKind::acknowledge), .sequence = 7};
+  write("acknowledge", std::string(reinterpret_cast<const char*>(&acknowledgement), sizeof acknowledgement));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+    return 2;
+  }
+  g_folder = argv[1];
+  std::filesystem::create_directories(g_folder);
+  add_handshake();
+  add_calls();
+  add_answers();
+  return 0;
+}
