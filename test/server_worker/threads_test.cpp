@@ -1,0 +1,276 @@
+// The worker's threads one by one: waiters, the watcher, the output capture, the two halves of the connection.
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <capnp/message.h>
+#include <cuda.h>
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "protocol/wire/message_reader.hpp"
+#include "schema/session.capnp.h"
+#include "server/broker/handoff.hpp"
+#include "server/worker/frame_source.hpp"
+#include "server/worker/limits.hpp"
+#include "server/worker/output_capture.hpp"
+#include "server/worker/polling_watcher.hpp"
+#include "server/worker/socket_outbox.hpp"
+#include "server/worker/waiter_pool.hpp"
+#include "test/server_worker/server_process.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+using gpuwire::test::eventually;
+
+namespace {
+
+struct SocketPair {
+  OwnedDescriptor ours, theirs;
+  SocketPair() {
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    ours.reset(ends[0]);
+    theirs.reset(ends[1]);
+  }
+};
+
+// Events of a pretended driver: not ready until told so.
+struct PretendedEvent {
+  std::atomic<int> result{CUDA_ERROR_NOT_READY};
+};
+CUresult query(CUevent event) { return CUresult(reinterpret_cast<PretendedEvent*>(event)->result.load()); }
+CUevent handle(PretendedEvent& event) { return reinterpret_cast<CUevent>(&event); }
+
+}  // namespace
+
+TEST_CASE("waiters run side by side, as many as asked for up to the limit") {
+  std::atomic<unsigned> entered{0}, inside{0};
+  std::atomic<bool> go{false};
+  WaiterPool pool([&] { ++entered; });
+  for (unsigned i = 0; i < kWaitersMax; ++i) {
+    pool.run([&] {
+      ++inside;
+      eventually([&] { return go.load(); });
+    });
+  }
+  CHECK(eventually([&] { return inside == kWaitersMax; }));
+  CHECK(entered == kWaitersMax);
+
+  std::atomic<bool> handed_over{false}, done{false};
+  std::thread executor([&] {
+    pool.run([&] { done = true; });
+    handed_over = true;
+  });
+  test::pause_briefly();
+  CHECK(!handed_over);  // all waiters are busy
+  go = true;
+  executor.join();
+  pool.finish();
+  CHECK(done);
+}
+
+TEST_CASE("a waiter that has finished takes the next task") {
+  std::atomic<unsigned> entered{0}, done{0};
+  WaiterPool pool([&] { ++entered; });
+  for (unsigned i = 1; i <= 20; ++i) {
+    pool.run([&] { ++done; });
+    CHECK(eventually([&] { return done == i; }));
+  }
+  pool.finish();
+  CHECK(entered <= 20);
+  CHECK(done == 20);
+}
+
+TEST_CASE("what is watched is told once it is done, whatever else is still running") {
+  PretendedEvent slow, fast, broken;
+  std::atomic<int> slow_told{-1}, fast_told{-1}, broken_told{-1};
+  PollingWatcher watcher({&query, nullptr}, kWatchSpinUs, [] {});
+  REQUIRE(watcher.watch(nullptr, handle(slow), [&](CUresult result) { slow_told = result; }));
+  REQUIRE(watcher.watch(nullptr, handle(fast), [&](CUresult result) { fast_told = result; }));
+  REQUIRE(watcher.watch(nullptr, handle(broken), [&](CUresult result) { broken_told = result; }));
+  fast.result = CUDA_SUCCESS;
+  CHECK(eventually([&] { return fast_told == CUDA_SUCCESS; }));
+  broken.result = CUDA_ERROR_ILLEGAL_ADDRESS;
+  CHECK(eventually([&] { return broken_told == CUDA_ERROR_ILLEGAL_ADDRESS; }));
+  CHECK(slow_told == -1);
+  slow.result = CUDA_SUCCESS;
+  CHECK(eventually([&] { return slow_told == CUDA_SUCCESS; }));
+}
+
+TEST_CASE("a callback may watch again") {
+  PretendedEvent first, second;
+  first.result = second.result = CUDA_SUCCESS;
+  std::atomic<bool> told{false};
+  PollingWatcher watcher({&query, nullptr}, 0, [] {});
+  REQUIRE(watcher.watch(nullptr, handle(first), [&](CUresult) { watcher.watch(nullptr, handle(second), [&](CUresult) { told = true; }); }));
+  CHECK(eventually([&] { return told.load(); }));
+}
+
+TEST_CASE("a stopped watcher takes nothing and tells nothing") {
+  PretendedEvent event;
+  std::atomic<bool> told{false};
+  PollingWatcher watcher({&query, nullptr}, 0, [] {});
+  REQUIRE(watcher.watch(nullptr, handle(event), [&](CUresult) { told = true; }));
+  watcher.stop();
+  event.result = CUDA_SUCCESS;
+  CHECK(!watcher.watch(nullptr, handle(event), [&](CUresult) { told = true; }));
+  CHECK(!told);
+}
+
+TEST_CASE("text printed before a drain has been given to the sink when it returns") {
+  std::string out, err;
+  OutputCapture capture;
+  REQUIRE(capture.start([&](uint8_t descriptor, std::span<const std::byte> text) {
+    (descriptor == 1 ? out : err).append(reinterpret_cast<const char*>(text.data()), text.size());
+  }));
+  std::printf("buffered");
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, "assertion\n", 10);
+  capture.drain();
+  capture.stop();
+  CHECK(out == "buffered");
+  CHECK(err == "assertion\n");
+}
+
+TEST_CASE("more text than a pipe holds passes through") {
+  size_t received = 0;
+  OutputCapture capture;
+  REQUIRE(capture.start([&](uint8_t, std::span<const std::byte> text) { received += text.size(); }));
+  constexpr size_t kLines = 100'000;
+  for (size_t i = 0; i < kLines; ++i) std::fputs("0123456789abcdef0123456789abcdef\n", stdout);
+  capture.drain();
+  capture.stop();
+  CHECK(received == kLines * 33);
+}
+
+TEST_CASE("a message of several segments is sent as one") {
+  SocketPair sockets;
+  SocketOutbox outbox(sockets.ours.get());
+  capnp::MallocMessageBuilder builder(8, capnp::AllocationStrategy::FIXED_SIZE);
+  auto ending = builder.initRoot<schema::Ending>();
+  std::string reason(1000, 'r');
+  ending.setReason(reason);
+  ending.setResult(3);
+  REQUIRE(builder.getSegmentsForOutput().size() > 1);
+  outbox.notice(wire::NoticeOrdinal::ending, builder);
+
+  wire::FrameHeader header;
+  REQUIRE(::recv(sockets.theirs.get(), &header, sizeof header, MSG_WAITALL) == sizeof header);
+  CHECK(header.sequence == 1);
+  std::vector<capnp::word> words(header.message_words);
+  REQUIRE(::recv(sockets.theirs.get(), words.data(), words.size() * 8, MSG_WAITALL) == ssize_t(words.size() * 8));
+  kj::ArrayPtr<const capnp::word> segment = kj::arrayPtr(words.data(), words.size());
+  capnp::SegmentArrayMessageReader reader(kj::arrayPtr(&segment, 1));
+  CHECK(std::string(reader.getRoot<schema::Ending>().getReason().cStr()) == reason);
+}
+
+TEST_CASE("frames of several threads do not mix") {
+  SocketPair sockets;
+  constexpr unsigned kThreads = 4, kFrames = 200;
+  std::vector<std::byte> bulk(10'001, std::byte{0x5a});
+  {
+    SocketOutbox outbox(sockets.ours.get());
+    std::vector<std::thread> senders;
+    for (unsigned t = 0; t < kThreads; ++t) {
+      senders.emplace_back([&, t] {
+        for (unsigned i = 0; i < kFrames; ++i) {
+          capnp::MallocMessageBuilder builder(64);
+          builder.initRoot<schema::Result>().setResult(int(i));
+          outbox.reply(t * kFrames + i, builder, bulk);
+        }
+      });
+    }
+    std::vector<bool> seen(kThreads * kFrames);
+    for (unsigned i = 0; i < kThreads * kFrames; ++i) {
+      wire::FrameHeader header;
+      REQUIRE(::recv(sockets.theirs.get(), &header, sizeof header, MSG_WAITALL) == sizeof header);
+      REQUIRE(header.magic == wire::FrameHeader::kMagic);
+      REQUIRE(header.bulk_bytes == bulk.size());
+      std::vector<std::byte> rest(header.message_words * 8 + header.bulk_bytes);
+      REQUIRE(::recv(sockets.theirs.get(), rest.data(), rest.size(), MSG_WAITALL) == ssize_t(rest.size()));
+      seen[header.sequence] = true;
+    }
+    for (std::thread& sender : senders) sender.join();
+    CHECK(std::count(seen.begin(), seen.end(), true) == kThreads * kFrames);
+  }
+}
+
+TEST_CASE("a client that is gone makes the outbox drop, not block") {
+  SocketPair sockets;
+  SocketOutbox outbox(sockets.ours.get());
+  sockets.theirs.reset();
+  capnp::MallocMessageBuilder builder(64);
+  builder.initRoot<schema::Result>();
+  for (int i = 0; i < 3; ++i) outbox.reply(1, builder);
+  char byte;
+  CHECK(::recv(sockets.ours.get(), &byte, 1, MSG_DONTWAIT) == 0);
+}
+
+TEST_CASE("frames and bulk come out as they went in, however they were cut") {
+  SocketPair sockets;
+  OwnedDescriptor wake(::eventfd(0, EFD_CLOEXEC));
+  FrameSource source(sockets.ours.get(), wake.get(), 0);
+  std::vector<std::byte> stream;
+  auto append = [&](const void* data, size_t bytes) {
+    stream.insert(stream.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes);
+  };
+  constexpr size_t kBulks[] = {0, 1, 13, 70'000, 3};
+  for (uint64_t i = 0; i < std::size(kBulks); ++i) {
+    capnp::MallocMessageBuilder builder(64);
+    builder.initRoot<schema::Source>().setBytes(i);
+    auto segment = builder.getSegmentsForOutput()[0];
+    wire::FrameHeader header;
+    header.kind = uint8_t(wire::FrameKind::called);
+    header.ordinal = 3;
+    header.sequence = i + 1;
+    header.message_words = uint32_t(segment.size());
+    header.bulk_bytes = kBulks[i];
+    append(&header, sizeof header);
+    append(segment.begin(), segment.size() * 8);
+    for (size_t b = 0; b < kBulks[i]; ++b) stream.push_back(std::byte(b * 7 + i));
+  }
+  std::thread sender([&] {
+    for (size_t at = 0, step = 1; at < stream.size(); at += step, step = step * 3 % 4001 + 1) {
+      step = std::min(step, stream.size() - at);
+      if (::send(sockets.theirs.get(), stream.data() + at, step, MSG_NOSIGNAL) < 0) return;
+    }
+    sockets.theirs.reset();
+  });
+  for (uint64_t i = 0; i < std::size(kBulks); ++i) {
+    REQUIRE(source.next() == FrameSource::Next::frame);
+    CHECK(source.header().sequence == i + 1);
+    wire::SegmentReader reader(source.message());
+    CHECK(reader.getRoot<schema::Source>().getBytes() == i);
+    CHECK(source.remaining() == kBulks[i]);
+    if (i == 3) continue;  // left over: next() throws it away
+    std::vector<std::byte> bulk(kBulks[i]);
+    REQUIRE(source.read(bulk));
+    for (size_t b = 0; b < bulk.size(); ++b) REQUIRE(bulk[b] == std::byte(b * 7 + i));
+    std::byte beyond;
+    CHECK(!source.read({&beyond, 1}));
+  }
+  CHECK(source.next() == FrameSource::Next::ended);
+  sender.join();
+}
+
+TEST_CASE("a source that is woken ends its wait, and one with a deadline keeps it") {
+  SocketPair sockets;
+  OwnedDescriptor wake(::eventfd(0, EFD_CLOEXEC));
+  FrameSource source(sockets.ours.get(), wake.get(), 0);
+  CHECK(!source.input_pending());
+  CHECK(source.next(1) == FrameSource::Next::late);
+  std::thread waker([&] {
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = ::write(wake.get(), &one, sizeof one);
+  });
+  CHECK(source.next() == FrameSource::Next::ended);
+  waker.join();
+  wire::FrameHeader half;
+  CHECK(::send(sockets.theirs.get(), &half, 5, 0) == 5);
+  CHECK(source.input_pending());
+}
