@@ -36,9 +36,17 @@ bool translate_event(Replay& replay, CUevent& event) {
   return true;
 }
 
+// As a number: what came from the network need not be a value of the enumeration.
+int id_of(const CUlaunchAttribute& attribute) {
+  static_assert(sizeof attribute.id == sizeof(int));
+  int id = 0;
+  std::memcpy(&id, &attribute.id, sizeof id);
+  return id;
+}
+
 // What an attribute of a newer header means is not known, and it may hold a pointer: only these pass.
 CUresult translate_attribute(Replay& replay, CUlaunchAttribute& attribute) {
-  switch (attribute.id) {
+  switch (id_of(attribute)) {
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -68,11 +76,11 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
   size_t count = data.size() / kAttributeBytes;
   if (count > wire::kLaunchAttributesMax) throw ProtocolFault{"launch: too many attributes"};
   CUlaunchAttribute attributes[wire::kLaunchAttributesMax + 1];
-  std::memcpy(attributes, data.begin(), data.size());
+  if (count) std::memcpy(attributes, data.begin(), data.size());
   bool cooperative = false;
   for (size_t i = 0; i < count; ++i) {
     if (CUresult error = translate_attribute(replay, attributes[i])) return error;
-    cooperative |= attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    cooperative |= id_of(attributes[i]) == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
   }
   if (params.getCooperative() && !cooperative) {
     std::memset(&attributes[count], 0, kAttributeBytes);

@@ -44,7 +44,7 @@ class JitOptions {
     auto options = params.getJitOptions();
     if (options.size() > kJitOptionsMax) throw ProtocolFault{"module_load: too many options"};
     for (auto option : options) {
-      if (CUresult error = add(CUjit_option(option.getOption()), option.getValue())) result = error;
+      if (CUresult error = add(option.getOption(), option.getValue())) result = error;
     }
     reserve(error_log_, params.getErrorLogBytes(), CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
     reserve(info_log_, params.getInfoLogBytes(), CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
@@ -71,7 +71,7 @@ class JitOptions {
   kj::StringPtr info_log() { return text(info_log_); }
 
  private:
-  CUresult add(CUjit_option option, uint64_t value) {
+  CUresult add(int option, uint64_t value) {
     switch (option) {
       case CU_JIT_MAX_REGISTERS:
       case CU_JIT_THREADS_PER_BLOCK:
@@ -87,7 +87,7 @@ class JitOptions {
       case CU_JIT_MIN_CTA_PER_SM:
       case CU_JIT_MAX_THREADS_PER_BLOCK:
       case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
-        push(option, reinterpret_cast<void*>(value));
+        push(CUjit_option(option), reinterpret_cast<void*>(value));
         return CUDA_SUCCESS;
       case CU_JIT_WALL_TIME:  // always asked for
         return CUDA_SUCCESS;

@@ -134,7 +134,10 @@ TEST_CASE_FIXTURE(Fixture, "attributes that are unknown, or name events never gi
   completion.value.programmaticEvent.event = reinterpret_cast<CUevent>(stream);
   launch_with({completion}, [](auto) {});
   launch_with({attribute(CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE)}, [](auto) {});
-  launch_with({attribute(CUlaunchAttributeID(77))}, [](auto) {});
+  launch(function, [&](schema::Launch::Builder params) {
+    int id = 77;
+    std::memcpy(params.initAttributes(sizeof(CUlaunchAttribute)).begin(), &id, sizeof id);
+  });
   REQUIRE(session.failed.size() == 3);
   CHECK(session.failed[0].result == CUDA_ERROR_INVALID_HANDLE);
   CHECK(session.failed[1].result == CUDA_ERROR_NOT_SUPPORTED);

@@ -191,7 +191,7 @@ TEST_CASE_FIXTURE(Fixture, "the logs of the compiler come back, also when it fai
 TEST_CASE_FIXTURE(Fixture, "options that hold pointers are refused, others pass") {
   offer(kPtx);
   send(kPtx, 0, kPtx, true);
-  auto with_option = [&](CUjit_option option) {
+  auto with_option = [&](int option) {
     return session.result(load(kPtx, wire::make_handle(HandleKind::module, 10 + uint32_t(option), 1), [&](schema::ModuleLoad::Builder params) {
       auto options = params.initJitOptions(1);
       options[0].setOption(option);
@@ -201,7 +201,7 @@ TEST_CASE_FIXTURE(Fixture, "options that hold pointers are refused, others pass"
   CHECK(with_option(CU_JIT_MAX_REGISTERS) == CUDA_SUCCESS);
   CHECK(with_option(CU_JIT_GLOBAL_SYMBOL_ADDRESSES) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(with_option(CU_JIT_INFO_LOG_BUFFER) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(with_option(CUjit_option(4000)) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(with_option(4000) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK_THROWS_AS(load(kPtx, module, [](schema::ModuleLoad::Builder params) { params.initJitOptions(1000); }), server::ProtocolFault);
 }
 
