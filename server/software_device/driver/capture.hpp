@@ -1,12 +1,38 @@
-// Whether a stream's work goes into a graph instead of being carried out.
+// Stream capture: a stream's work goes into a graph instead of being carried out.
 #pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
 
 #include <cuda.h>
 
+#include "server/software_device/driver/graph_object.hpp"
 #include "server/software_device/driver/stream_object.hpp"
 
 namespace gpuwire::software_device {
 
-bool is_capturing(Stream& stream);
+// One capture, and the streams that have joined it. Guarded by graph_mutex.
+class CaptureSession {
+ public:
+  cuuint64_t id = 0;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::shared_ptr<Graph> graph;
+  bool into_existing = false;  // cuStreamBeginCaptureToGraph: the graph is the program's already
+  Stream* origin = nullptr;
+  bool invalidated = false;
+  // The nodes that the next work of each stream depends on.
+  std::map<std::shared_ptr<Stream>, std::vector<CUgraphNode>> frontiers;
+};
+
+inline bool is_capturing(const Stream& stream) { return stream.capturing.load(std::memory_order_acquire); }
+
+// Adds work to the graph that the stream is captured into.
+CUresult capture_work(Context& context, Stream& stream, NodePayload payload);
+// For calls that a captured stream cannot take: makes the capture invalid and returns `reason`.
+CUresult invalidate_capture(Stream& stream, CUresult reason);
+// cuEventRecord and cuStreamWaitEvent where a capture is involved.
+CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external);
+CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool external);
 
 }  // namespace gpuwire::software_device

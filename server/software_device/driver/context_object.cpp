@@ -171,22 +171,27 @@ OperationPtr Context::append_locked(Stream& stream, std::function<void()> work, 
   return stream.tail;
 }
 
-OperationPtr Context::submit(Stream& stream, Work work, std::span<const OperationPtr> extra_dependencies) {
-  std::function<void()> guarded;
-  if (work) {
-    guarded = [self = shared_from_this(), work = std::move(work)] {
-      if (self->fault() == CUDA_SUCCESS) {
-        if (const CUresult result = work(); result != CUDA_SUCCESS) {
-          self->set_fault(result);
-        }
+std::function<void()> Context::guarded(Step step) {
+  return [self = shared_from_this(), step = std::move(step)] {
+    if (self->fault() == CUDA_SUCCESS) {
+      if (const CUresult result = step(); result != CUDA_SUCCESS) {
+        self->set_fault(result);
       }
-    };
-  }
+    }
+  };
+}
+
+OperationPtr Context::submit(Stream& stream, Step step, std::span<const OperationPtr> extra_dependencies) {
+  std::function<void()> work = step ? guarded(std::move(step)) : nullptr;
   std::unique_lock lock(submission_mutex_);
   bound_queue(lock, stream);
   auto dependencies = dependencies_locked(stream);
   dependencies.insert(dependencies.end(), extra_dependencies.begin(), extra_dependencies.end());
-  return append_locked(stream, std::move(guarded), std::move(dependencies));
+  return append_locked(stream, std::move(work), std::move(dependencies));
+}
+
+OperationPtr Context::submit_unordered(Work work, std::span<const OperationPtr> dependencies) {
+  return driver().executor.submit(guarded([this, work = std::move(work)] { return carry_out(*this, work); }), dependencies);
 }
 
 OperationPtr Context::submit_always(Stream& stream, std::function<void()> work) {
@@ -195,7 +200,7 @@ OperationPtr Context::submit_always(Stream& stream, std::function<void()> work) 
   return append_locked(stream, std::move(work), dependencies_locked(stream));
 }
 
-CUresult Context::run(Stream& stream, const Work& work) {
+CUresult Context::run(Stream& stream, const Step& step) {
   OperationPtr operation;
   {
     const std::unique_lock lock(submission_mutex_);
@@ -204,7 +209,7 @@ CUresult Context::run(Stream& stream, const Work& work) {
   }
   driver().executor.run_here(operation, [&] {
     if (fault() == CUDA_SUCCESS) {
-      if (const CUresult result = work(); result != CUDA_SUCCESS) {
+      if (const CUresult result = step(); result != CUDA_SUCCESS) {
         set_fault(result);
       }
     }
@@ -216,6 +221,27 @@ CUresult Context::run(Stream& stream, const Work& work) {
 std::vector<OperationPtr> Context::pending(Stream& stream) {
   const std::lock_guard lock(submission_mutex_);
   return dependencies_locked(stream);
+}
+
+OperationPtr Context::mark_everything() {
+  const std::lock_guard lock(submission_mutex_);
+  return driver().executor.submit(nullptr, all_tails_locked());
+}
+
+void Context::delay_everything(const OperationPtr& operation) {
+  stream(CU_STREAM_LEGACY);
+  const std::lock_guard lock(submission_mutex_);
+  const auto delay = [&](Stream& stream) {
+    const OperationPtr both[] = {stream.tail, operation};
+    stream.tail = driver().executor.submit(nullptr, both);
+  };
+  delay(*legacy_);
+  for (const auto& [thread, stream] : per_thread_) {
+    delay(*stream);
+  }
+  for (const auto& [handle, stream] : created_) {
+    delay(*stream);
+  }
 }
 
 CUresult Context::synchronize(const OperationPtr& operation) {

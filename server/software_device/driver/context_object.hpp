@@ -16,6 +16,7 @@
 #include "server/software_device/driver/memory_table.hpp"
 #include "server/software_device/driver/output.hpp"
 #include "server/software_device/driver/stream_object.hpp"
+#include "server/software_device/driver/stream_work.hpp"
 #include "server/software_device/execution/engine.hpp"
 
 namespace gpuwire::software_device {
@@ -82,17 +83,22 @@ class Context : public std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> create_stream(unsigned flags, int priority);
   bool destroy_stream(const std::shared_ptr<Stream>& stream);
 
-  using Work = std::function<CUresult()>;
+  using Step = std::function<CUresult()>;
   // Appends work to a stream. The work is left out once the context has a fault; an error that it returns becomes the context's fault.
-  OperationPtr submit(Stream& stream, Work work, std::span<const OperationPtr> extra_dependencies = {});
-  // The same for work that is to run even in a faulted context (callbacks that are told of it).
+  OperationPtr submit(Stream& stream, Step step, std::span<const OperationPtr> extra_dependencies = {});
+  // Work of a graph: after its dependencies alone, in no stream.
+  OperationPtr submit_unordered(Work work, std::span<const OperationPtr> dependencies);
+  // As submit, for work that is to run even in a faulted context (callbacks that are told of it).
   OperationPtr submit_always(Stream& stream, std::function<void()> work);
   // Work of which the caller waits for the end: runs in the calling thread when its turn has come. Returns the context's fault, if any.
-  CUresult run(Stream& stream, const Work& work);
+  CUresult run(Stream& stream, const Step& step);
   // Waits for everything, then flushes the output. Returns the context's fault, if any.
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
   CUresult synchronize(const OperationPtr& operation);
+  // A marker behind all work of the context, and one that all streams wait for from now on.
+  OperationPtr mark_everything();
+  void delay_everything(const OperationPtr& operation);
   // What an operation added to the stream now would wait for.
   std::vector<OperationPtr> pending(Stream& stream);
 
@@ -114,6 +120,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Limits limits;
   std::atomic<size_t> heap_limit_bytes;
   unsigned flags;
+  // Blocking streams being captured: work in the legacy stream would have to wait for work that is not done. A count: no order needed.
+  std::atomic<int> captured_blocking_streams{0};
   unsigned api_version = 3020;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
@@ -125,6 +133,7 @@ class Context : public std::enable_shared_from_this<Context> {
 
  private:
   std::vector<OperationPtr> dependencies_locked(const Stream& stream) const;
+  std::function<void()> guarded(Step step);
   OperationPtr append_locked(Stream& stream, std::function<void()> work, std::vector<OperationPtr> dependencies);
   void bound_queue(std::unique_lock<std::mutex>& lock, Stream& stream);
   std::vector<OperationPtr> all_tails_locked() const;

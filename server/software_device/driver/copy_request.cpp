@@ -90,6 +90,17 @@ tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request) {
   return work;
 }
 
+CUresult check_fill(const FillWork& work) {
+  const auto rows = static_cast<unsigned __int128>(work.pitch) * (work.height - 1);
+  const auto row_bytes = static_cast<unsigned __int128>(work.width) * work.element_bytes;
+  const bool aligned = work.target % work.element_bytes == 0 && (work.height == 1 || work.pitch % work.element_bytes == 0);
+  const bool fits = work.height == 1 || row_bytes <= work.pitch;
+  if (!aligned || !fits || rows + row_bytes > UINT64_MAX || !driver().memory.covers(work.target, static_cast<uint64_t>(rows + row_bytes))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
 bool pageable(uint64_t address) {
   return !driver().memory.inspect(address, [](const MemoryRange&) {});
 }

@@ -30,6 +30,9 @@ CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemoryty
 // CUDA_ERROR_INVALID_VALUE when the geometry is impossible or device memory is not where the request says; CUDA_ERROR_NOT_SUPPORTED for arrays.
 tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request);
 
+// Whether a fill that is not empty keeps to the device's memory and is aligned: else CUDA_ERROR_INVALID_VALUE.
+CUresult check_fill(const FillWork& work);
+
 // Whether the memory is the program's own, neither allocated nor registered: an asynchronous copy may not use it after the call returns.
 bool pageable(uint64_t address);
 

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/capture.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -13,7 +14,7 @@ template <typename Body>
 CUresult with_event(CUevent handle, Body&& body) noexcept {
   return with_driver([&]() -> CUresult {
     const auto event = driver().events.find(handle);
-    return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*event);
+    return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(event);
   });
 }
 
@@ -28,8 +29,9 @@ CUresult fault_of(const Event& event) {
 }
 
 CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
-  return with_event(from, [&](Event& start) {
-    return with_event(to, [&](Event& end) -> CUresult {
+  return with_event(from, [&](const std::shared_ptr<Event>& start_event) {
+    return with_event(to, [&](const std::shared_ptr<Event>& end_event) -> CUresult {
+      Event &start = *start_event, &end = *end_event;
       if (milliseconds == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
       }
@@ -75,15 +77,19 @@ CUresult cuEventDestroy_v2(CUevent handle) {
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned int flags) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) {
-    return with_event(handle, [&](Event& event) -> CUresult {
-      if (flags != CU_EVENT_RECORD_DEFAULT) {
-        return CUDA_ERROR_INVALID_VALUE;  // CU_EVENT_RECORD_EXTERNAL is for captured streams only
+    return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+      if (flags > CU_EVENT_RECORD_EXTERNAL || (flags == CU_EVENT_RECORD_EXTERNAL && !is_capturing(stream))) {
+        return CUDA_ERROR_INVALID_VALUE;
       }
-      if (event.context.lock().get() != &context) {
+      if (event->context.lock().get() != &context) {
         return CUDA_ERROR_INVALID_HANDLE;
       }
-      const std::lock_guard lock(event.mutex);
-      event.recorded = context.submit(stream, nullptr);
+      if (is_capturing(stream)) {
+        return capture_record(context, stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
+      }
+      const std::lock_guard lock(event->mutex);
+      event->recorded = context.submit(stream, nullptr);
+      event->captured.store(false, std::memory_order_release);
       return CUDA_SUCCESS;
     });
   });
@@ -92,18 +98,24 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
 CUresult cuEventRecord(CUevent handle, CUstream stream) { return cuEventRecordWithFlags(handle, stream, CU_EVENT_RECORD_DEFAULT); }
 
 CUresult cuEventQuery(CUevent handle) {
-  return with_event(handle, [](Event& event) -> CUresult {
-    const OperationPtr operation = recorded_by(event);
+  return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
+    if (event->captured.load(std::memory_order_acquire)) {
+      return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    const OperationPtr operation = recorded_by(*event);
     const bool done = operation == nullptr || operation->done();
-    const CUresult fault = fault_of(event);
+    const CUresult fault = fault_of(*event);
     return fault != CUDA_SUCCESS ? fault : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
-  return with_event(handle, [](Event& event) -> CUresult {
-    const auto context = event.context.lock();
-    return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context->synchronize(recorded_by(event));
+  return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
+    if (event->captured.load(std::memory_order_acquire)) {
+      return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    const auto context = event->context.lock();
+    return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context->synchronize(recorded_by(*event));
   });
 }
 
@@ -112,14 +124,46 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) { 
 
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) {
-    return with_event(handle, [&](Event& event) -> CUresult {
-      if (flags != CU_EVENT_WAIT_DEFAULT) {
+    return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+      const bool capturing = is_capturing(stream);
+      if (flags > CU_EVENT_WAIT_EXTERNAL || (flags == CU_EVENT_WAIT_EXTERNAL && !capturing)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      if (const OperationPtr operation = recorded_by(event); operation != nullptr && !operation->done()) {
+      if (capturing || event->captured.load(std::memory_order_acquire)) {
+        return capture_wait(context, context.stream(stream.handle), event, flags == CU_EVENT_WAIT_EXTERNAL);
+      }
+      if (const OperationPtr operation = recorded_by(*event); operation != nullptr && !operation->done()) {
         context.submit(stream, nullptr, {&operation, 1});
       }
       return CUDA_SUCCESS;
     });
+  });
+}
+
+CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
+  return with_event(event_handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+    const auto slot = driver().contexts.find(handle);
+    const auto context = slot == nullptr ? nullptr : slot->live();
+    if (context == nullptr || event->context.lock() != context) {
+      return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::lock_guard lock(event->mutex);
+    event->recorded = context->mark_everything();
+    return context->fault();
+  });
+}
+
+// Everything submitted from now on waits: through the legacy stream for blocking streams, and each other stream by itself.
+CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
+  return with_event(event_handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+    const auto slot = driver().contexts.find(handle);
+    const auto context = slot == nullptr ? nullptr : slot->live();
+    if (context == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (const OperationPtr operation = recorded_by(*event); operation != nullptr && !operation->done()) {
+      context->delay_everything(operation);
+    }
+    return context->fault();
   });
 }

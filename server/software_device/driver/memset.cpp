@@ -1,29 +1,18 @@
 // Filling memory.
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/copy_request.hpp"
 #include "server/software_device/driver/stream_work.hpp"
 
 using namespace gpuwire::software_device;
 
 namespace {
 
-// Nothing to do is a success; memory that is not the device's is CUDA_ERROR_INVALID_VALUE.
-CUresult check(const FillWork& work) {
-  const auto rows = static_cast<unsigned __int128>(work.pitch) * (work.height - 1);
-  const auto row_bytes = static_cast<unsigned __int128>(work.width) * work.element_bytes;
-  const bool aligned = work.target % work.element_bytes == 0 && (work.height == 1 || work.pitch % work.element_bytes == 0);
-  const bool fits = work.height == 1 || row_bytes <= work.pitch;
-  if (!aligned || !fits || rows + row_bytes > UINT64_MAX || !driver().memory.covers(work.target, static_cast<uint64_t>(rows + row_bytes))) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-
 CUresult fill(const FillWork& work, CUstream handle, bool wait) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (work.width == 0 || work.height == 0) {
       return CUDA_SUCCESS;
     }
-    if (const CUresult result = check(work); result != CUDA_SUCCESS) {
+    if (const CUresult result = check_fill(work); result != CUDA_SUCCESS) {
       return result;
     }
     return wait ? enqueue_and_wait(context, stream, work) : enqueue(context, stream, work);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/capture.hpp"
 #include "server/software_device/driver/stream_work.hpp"
 
 using namespace gpuwire::software_device;
@@ -39,11 +40,16 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  return with_stream(handle, [](Context& context, Stream& stream) { return context.synchronize(stream); });
+  return with_stream(handle, [](Context& context, Stream& stream) {
+    return is_capturing(stream) ? invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : context.synchronize(stream);
+  });
 }
 
 CUresult cuStreamQuery(CUstream handle) {
   return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) {
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
     const bool done = context.pending(stream).empty();
     const CUresult fault = context.fault();
     return fault != CUDA_SUCCESS ? fault : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -120,6 +126,9 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* u
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (callback == nullptr || flags != 0) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_capturing(stream)) {
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     context.submit_always(stream, [&context, handle, callback, user, alive = context.shared_from_this()] { callback(handle, context.fault(), user); });
     return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include <cuda.h>
 
@@ -33,8 +34,9 @@ struct Stream {
   unsigned submitted = 0;
   std::array<OperationPtr, 2> checkpoints;  // older, newer: see Context::submit
 
-  std::mutex capture_mutex;
-  std::shared_ptr<CaptureSession> capture;  // null when not capturing; under capture_mutex
+  // Read without the mutex to let streams that are not captured pass; changed under graph_mutex with `capture`.
+  std::atomic<bool> capturing{false};
+  std::shared_ptr<CaptureSession> capture;  // under graph_mutex
 };
 
 struct Event {
@@ -46,6 +48,10 @@ struct Event {
 
   std::mutex mutex;
   OperationPtr recorded;  // null before the first record
+  // Set when it was last recorded in a captured stream: the session, and the nodes that came before; under graph_mutex.
+  std::weak_ptr<CaptureSession> captured_in;
+  std::vector<CUgraphNode> captured_after;
+  std::atomic<bool> captured{false};
 };
 
 }  // namespace gpuwire::software_device

@@ -1,0 +1,193 @@
+#include "server/software_device/driver/graph_object.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "server/software_device/driver/driver_state.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+constexpr int kChildDepthMax = 64;
+
+tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, bool top, int depth, std::vector<GraphExec::Step>& steps,
+                                          std::vector<size_t>& leaves);
+
+// What the steps of a node end in: itself, or the leaves of its child graph.
+tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies, bool top, int depth,
+                                                        std::vector<GraphExec::Step>& steps) {
+  if (const auto* const child = std::get_if<ChildGraph>(&node.payload)) {
+    std::vector<size_t> leaves;
+    if (auto result = append_steps(*child->graph, dependencies, false, depth + 1, steps, leaves); !result) {
+      return tl::unexpected(result.error());
+    }
+    return leaves.empty() ? dependencies : leaves;
+  }
+  steps.push_back({.node = top ? node.handle : nullptr, .payload = node.payload, .context = node.context, .dependencies = std::move(dependencies)});
+  return std::vector<size_t>{steps.size() - 1};
+}
+
+tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, bool top, int depth, std::vector<GraphExec::Step>& steps,
+                                          std::vector<size_t>& leaves) {
+  if (depth > kChildDepthMax) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  std::map<CUgraphNode, std::vector<size_t>> ends;
+  std::set<size_t> unused;
+  // Round by round: whatever has all its dependencies placed. A round that places nothing is a cycle.
+  std::vector<std::shared_ptr<GraphNode>> left = graph.nodes;
+  while (!left.empty()) {
+    std::vector<std::shared_ptr<GraphNode>> later;
+    for (const auto& node : left) {
+      if (!std::all_of(node->dependencies.begin(), node->dependencies.end(), [&](CUgraphNode each) { return ends.count(each) != 0; })) {
+        later.push_back(node);
+        continue;
+      }
+      std::vector<size_t> dependencies = node->dependencies.empty() ? entry : std::vector<size_t>{};
+      for (const CUgraphNode each : node->dependencies) {
+        dependencies.insert(dependencies.end(), ends[each].begin(), ends[each].end());
+        for (const size_t used : ends[each]) {
+          unused.erase(used);
+        }
+      }
+      auto end = append_node(*node, std::move(dependencies), top, depth, steps);
+      if (!end) {
+        return tl::unexpected(end.error());
+      }
+      unused.insert(end->begin(), end->end());
+      ends[node->handle] = *std::move(end);
+    }
+    if (later.size() == left.size()) {
+      return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+    }
+    left = std::move(later);
+  }
+  leaves.assign(unused.begin(), unused.end());
+  return {};
+}
+
+bool is_work(const NodePayload& payload) {
+  return std::holds_alternative<CopyWork>(payload) || std::holds_alternative<FillWork>(payload) || std::holds_alternative<KernelWork>(payload) ||
+         std::holds_alternative<HostWork>(payload);
+}
+
+Work work_of(const NodePayload& payload) {
+  if (const auto* const copy = std::get_if<CopyWork>(&payload)) {
+    return *copy;
+  }
+  if (const auto* const fill = std::get_if<FillWork>(&payload)) {
+    return *fill;
+  }
+  if (const auto* const kernel = std::get_if<KernelWork>(&payload)) {
+    return *kernel;
+  }
+  if (const auto* const host = std::get_if<HostWork>(&payload)) {
+    return *host;
+  }
+  return EmptyWork{};
+}
+
+OperationPtr submit_step(Context& context, const GraphExec::Step& step, std::vector<OperationPtr> dependencies) {
+  if (const auto* const wait = std::get_if<WaitForEvent>(&step.payload)) {
+    const std::lock_guard lock(wait->event->mutex);
+    dependencies.push_back(wait->event->recorded);
+  }
+  OperationPtr operation = step.enabled && is_work(step.payload) ? context.submit_unordered(work_of(step.payload), dependencies)
+                                                                 : driver().executor.submit(nullptr, dependencies);
+  if (const auto* const record = std::get_if<RecordEvent>(&step.payload)) {
+    const std::lock_guard lock(record->event->mutex);
+    record->event->recorded = operation;
+  }
+  return operation;
+}
+
+}  // namespace
+
+std::mutex& graph_mutex() noexcept {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
+GraphNode* Graph::find(CUgraphNode wanted) const {
+  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return node->handle == wanted; });
+  return found == nodes.end() ? nullptr : found->get();
+}
+
+std::shared_ptr<Graph> make_graph() {
+  auto graph = std::make_shared<Graph>();
+  graph->handle = driver().graphs.reserve();
+  driver().graphs.insert(graph->handle, graph);
+  return graph;
+}
+
+tl::expected<std::shared_ptr<GraphNode>, CUresult> add_node(Graph& graph, NodePayload payload, std::weak_ptr<Context> context,
+                                                             std::vector<CUgraphNode> dependencies) {
+  const std::set<CUgraphNode> distinct(dependencies.begin(), dependencies.end());
+  if (distinct.size() != dependencies.size() || std::any_of(distinct.begin(), distinct.end(), [&](CUgraphNode each) { return graph.find(each) == nullptr; })) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  auto node = std::make_shared<GraphNode>();
+  node->handle = driver().graph_nodes.reserve();
+  node->graph = graph.handle;
+  node->payload = std::move(payload);
+  node->context = std::move(context);
+  node->dependencies = std::move(dependencies);
+  driver().graph_nodes.insert(node->handle, node);
+  graph.nodes.push_back(node);
+  return node;
+}
+
+void forget_graph(Graph& graph) {
+  driver().graphs.take(graph.handle);
+  for (const auto& node : graph.nodes) {
+    driver().graph_nodes.take(node->handle);
+    if (const auto* const child = std::get_if<ChildGraph>(&node->payload)) {
+      forget_graph(*child->graph);
+    }
+  }
+}
+
+std::shared_ptr<Graph> clone_graph(const Graph& graph) {
+  auto clone = make_graph();
+  std::map<CUgraphNode, CUgraphNode> handles;
+  for (const auto& node : graph.nodes) {
+    NodePayload payload = node->payload;
+    if (auto* const child = std::get_if<ChildGraph>(&payload)) {
+      child->graph = clone_graph(*child->graph);
+      child->graph->child = true;
+    }
+    handles[node->handle] = (*add_node(*clone, std::move(payload), node->context, {}))->handle;
+  }
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (const CUgraphNode each : graph.nodes[i]->dependencies) {
+      clone->nodes[i]->dependencies.push_back(handles[each]);
+    }
+  }
+  return clone;
+}
+
+tl::expected<std::vector<GraphExec::Step>, CUresult> flatten(const Graph& graph) {
+  std::vector<GraphExec::Step> steps;
+  std::vector<size_t> leaves;
+  if (const auto result = append_steps(graph, {}, true, 0, steps, leaves); !result) {
+    return tl::unexpected(result.error());
+  }
+  return steps;
+}
+
+CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
+  const OperationPtr entry = context.submit(stream, nullptr, {&exec.last_launch, 1});
+  std::vector<OperationPtr> operations;
+  for (const GraphExec::Step& step : exec.steps) {
+    std::vector<OperationPtr> dependencies{entry};
+    for (const size_t each : step.dependencies) {
+      dependencies.push_back(operations[each]);
+    }
+    const auto own = step.context.lock();
+    operations.push_back(submit_step(own != nullptr ? *own : context, step, std::move(dependencies)));
+  }
+  exec.last_launch = context.submit(stream, nullptr, operations);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::software_device
