@@ -131,7 +131,6 @@ bool Outgoing::send_some(std::unique_lock<std::mutex>& lock) {
   blocked_ = false;
   if (result.status != transport::IoStatus::ok) {
     // What the server said last may still be readable and names the cause; the receiving side finds the end of it.
-    send_failed_.store(true, std::memory_order_relaxed);
     dropped_ = true;
     transport_.shutdown();
     return false;

@@ -57,7 +57,6 @@ class Outgoing {
 
   // The connection is gone: nothing is sent any more, and what waits to be sent counts as sent.
   void drop();
-  bool send_failed() const { return send_failed_.load(std::memory_order_relaxed); }
 
   // --- the session thread's sleep -----------------------------------------------------------------------------------------------------------
   enum class Thread : uint8_t { none, awake, asleep, unavailable };
@@ -99,8 +98,6 @@ class Outgoing {
   std::atomic<uint64_t> last_sequence_{0};
   // Written under mutex_. begin() reads it under the lock too, so a change after a failed begin() is seen as one by whoever compares.
   std::atomic<uint64_t> room_changes_{0};
-  // Set once; readers only choose which reason to report.
-  std::atomic<bool> send_failed_{false};
 };
 
 }  // namespace gpuwire::client

@@ -56,7 +56,7 @@ uint64_t walk(DynamicValue::Reader value) {
 
 template <class Structure>
 void read_as(kj::ArrayPtr<const capnp::word> words) {
-  volatile uint64_t sum = 0;
+  [[maybe_unused]] volatile uint64_t sum = 0;
   read_guarded([&] {
     SegmentReader message(words);
     sum = walk(DynamicValue::Reader(DynamicStruct::Reader(message.getRoot<Structure>())));
