@@ -1,8 +1,10 @@
 // Kernels as nvcc compiles them, from kernels/*.cu.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "test/software_device_engine/engine_fixture.hpp"
 
@@ -114,6 +116,53 @@ TEST_CASE("device code allocates and frees memory") {
   for (int i = 0; i < 40; ++i) CHECK(out[i] == static_cast<unsigned long long>(120 * i));
   CHECK(device.heap.allocated == 40);
   CHECK(device.heap.freed == 40);
+}
+
+TEST_CASE("CUB sorts, scans and reduces a block") {
+  TestDevice device;
+  REQUIRE(device.load(nvcc_ptx("cub_blocks")) == "");
+  int* keys = device.array<int>(512);
+  float* values = device.array<float>(512);
+  std::mt19937 random(3);
+  for (int i = 0; i < 512; ++i) keys[i] = static_cast<int>(random()), values[i] = static_cast<float>(keys[i]);
+  std::vector<int> sorted(keys, keys + 512);
+  std::sort(sorted.begin(), sorted.end());
+  CHECK(device.run("sort_block", {1}, {128}, keys, values).message == "");
+  CHECK(std::equal(sorted.begin(), sorted.end(), keys));
+  for (int i = 0; i < 512; ++i) REQUIRE(values[i] == static_cast<float>(keys[i]));
+  int* numbers = device.array<int>(96);
+  long long* sum = device.array<long long>(1);
+  for (int i = 0; i < 96; ++i) numbers[i] = i * 5 - 100;
+  CHECK(device.run("scan_block", {1}, {96}, numbers, sum).message == "");
+  int running = 0;
+  long long squares = 0;
+  for (int i = 0; i < 96; ++i) {
+    running += i * 5 - 100;
+    squares += static_cast<long long>(i * 5 - 100) * (i * 5 - 100);
+    REQUIRE(numbers[i] == running);
+  }
+  CHECK(*sum == squares);
+}
+
+TEST_CASE("launches of several threads run at once on one engine") {
+  TestDevice& device = common();
+  constexpr int kCount = 20000;
+  std::vector<std::thread> threads;
+  std::vector<float*> results;
+  float* a = device.array<float>(kCount);
+  for (int i = 0; i < kCount; ++i) a[i] = static_cast<float>(i);
+  for (int t = 0; t < 4; ++t) results.push_back(device.array<float>(kCount));
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 5; ++round) device.run("vector_add", {(kCount + 63) / 64}, {64}, a, a, results[static_cast<size_t>(t)], kCount);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  int wrong = 0;
+  for (float* result : results) {
+    for (int i = 0; i < kCount; ++i) wrong += result[i] != 2.0f * a[i];
+  }
+  CHECK(wrong == 0);
 }
 
 }  // namespace

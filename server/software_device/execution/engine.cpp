@@ -17,6 +17,9 @@ namespace {
 // Blocks of one launch whose state is kept at once; a cooperative launch keeps all of its blocks.
 constexpr uint64_t kResidentBlocksMax = 256;
 constexpr unsigned kThreadsMax = 1024;
+// A call takes stack even when its function has no .local variables; a real device's frames are larger.
+constexpr uint64_t kStackBytesPerCall = 8;
+constexpr uint64_t kCallsWithoutStack = 64;
 
 }  // namespace
 
@@ -43,6 +46,8 @@ RunningLaunch::RunningLaunch(const Launch& launch)
   shared_bytes_ = (kernel_.static_shared_bytes + align - 1) / align * align + launch.dynamic_shared_bytes;
   local_bytes_per_thread_ = kernel_.local_bytes_per_thread;
   if (kernel_.needs_stack) local_bytes_per_thread_ += launch.stack_bytes_per_thread;
+  uint64_t depth = kernel_.needs_stack ? kCallsWithoutStack + launch.stack_bytes_per_thread / kStackBytesPerCall : kCallDepthMax;
+  call_depth_max_ = static_cast<uint32_t>(std::min<uint64_t>(depth, kCallDepthMax));
   local_bytes_per_thread_ = (local_bytes_per_thread_ + 15) / 16 * 16;
   resident_blocks_max_ = launch.cooperative ? block_count : kResidentBlocksMax;
 }

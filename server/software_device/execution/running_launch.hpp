@@ -25,6 +25,7 @@ class RunningLaunch {
   uint64_t symbol_value(uint32_t symbol) const { return symbol_values_[symbol]; }
   uint32_t shared_bytes() const { return shared_bytes_; }
   uint64_t local_bytes_per_thread() const { return local_bytes_per_thread_; }
+  uint32_t call_depth_max() const { return call_depth_max_; }
   uint64_t workspace() const { return reinterpret_cast<uint64_t>(workspace_); }
   std::span<const uint8_t> parameters() const { return parameters_; }
   uint64_t grid_id() const { return grid_id_; }
@@ -47,6 +48,7 @@ class RunningLaunch {
   std::vector<uint64_t> symbol_values_;
   uint32_t shared_bytes_ = 0;
   uint64_t local_bytes_per_thread_ = 0;
+  uint32_t call_depth_max_ = 0;
   uint64_t grid_id_ = 0;
   alignas(64) uint32_t workspace_[64] = {};
 
@@ -80,7 +82,6 @@ class Executor {
   RunningLaunch* launch = nullptr;
 
  private:
-  uint64_t generation_ = ~uint64_t{0};
   const DeviceMemory* memory_ = nullptr;
 };
 

@@ -234,7 +234,7 @@ void Warp::branch_many(const Op* const targets[kLanes], uint32_t mask) {
 }
 
 void Warp::call(uint32_t mask, const CompiledFunction& callee, const CallSite& site) {
-  if (frame_->depth + 1 >= kCallDepthMax || frame_->local_base + frame_->function->local_bytes + callee.local_bytes > local_bytes_) {
+  if (frame_->depth + 1 >= launch_->call_depth_max() || frame_->local_base + frame_->function->local_bytes + callee.local_bytes > local_bytes_) {
     return fault(Fault::stack_overflow, static_cast<uint32_t>(std::countr_zero(mask)), pc_[-1], "stack overflow in a call of " + callee.name);
   }
   Frame* caller = frame_;
