@@ -35,10 +35,13 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (begun.error) return begun.error;
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (!source) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = check_device_range(destination, bytes)) return error;
+  bool unknown = false;
+  if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
-  if (CUresult error = settle_source(begun.caller, source, bytes)) return leave(begun.caller, error);
-  return leave(begun.caller, send_to_device(begun.caller, destination, source, bytes, begun.stream, form == Form::blocking));
+  if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
+  CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, form == Form::blocking);
+  if (!result && unknown) result = await_verdict(begun.caller);
+  return leave(begun.caller, result);
 }
 
 CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread, Form form) {
@@ -46,9 +49,10 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (begun.error) return begun.error;
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (!destination) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = check_device_range(source, bytes)) return error;
+  bool unknown = false;
+  if (CUresult error = check_device_range(source, bytes, unknown)) return error;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
-  if (form == Form::ordered && is_pinned(destination, bytes)) {
+  if (form == Form::ordered && !unknown && is_pinned(destination, bytes)) {
     return leave(begun.caller, fetch_later(begun.caller, destination, source, bytes, begun.stream));
   }
   return leave(begun.caller, fetch_from_device(begun.caller, destination, source, bytes, begun.stream));
@@ -70,9 +74,12 @@ CUresult on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CU
   Begun begun = begin(stream, per_thread);
   if (begun.error) return begun.error;
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
-  if (CUresult error = check_device_range(destination, bytes)) return error;
-  if (CUresult error = check_device_range(source, bytes)) return error;
-  return leave(begun.caller, forward::cuMemcpyDtoDAsync_v2(begun.caller, destination, source, bytes, stream, per_thread));
+  bool unknown = false;
+  if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
+  if (CUresult error = check_device_range(source, bytes, unknown)) return error;
+  CUresult result = forward::cuMemcpyDtoDAsync_v2(begun.caller, destination, source, bytes, stream, per_thread);
+  if (!result && unknown) result = await_verdict(begun.caller);
+  return leave(begun.caller, result);
 }
 
 // The unified forms: which side is where follows from the addresses (section "Unified Addressing").

@@ -21,6 +21,7 @@ struct BoxEnd {
 struct BoxCopy {
   BoxEnd source, destination;
   BoxSize size;
+  bool unknown = false;  // an end is at addresses of which the client knows nothing
 };
 
 // One end as CUDA_MEMCPY3D tells it.
@@ -32,7 +33,7 @@ struct EndFields {
   size_t x_bytes, y, z, lod, pitch, height;
 };
 
-CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out) {
+CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, bool& unknown) {
   CUmemorytype type = fields.type;
   CUdeviceptr address = fields.device;
   const void* memory = fields.host;
@@ -62,7 +63,7 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out) {
   out.device = {.device = address, .pitch_bytes = pitch, .height_rows = height, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z};
   uint64_t first = ((fields.z * height) + fields.y) * pitch + fields.x_bytes;
   uint64_t last = (((fields.z + size.depth - 1) * height) + fields.y + size.height - 1) * pitch + row_end;
-  return check_device_range(address + first, last - first);
+  return check_device_range(address + first, last - first, unknown);
 }
 
 // Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified addressing).
@@ -74,8 +75,8 @@ CUresult read_copy(const Copy3D& from, BoxCopy& out) {
                    from.srcY,          from.srcZ,    from.srcLOD,    from.srcPitch, from.srcHeight};
   EndFields destination{from.dstMemoryType, from.dstHost, from.dstDevice, from.dstArray, from.dstXInBytes,
                         from.dstY,          from.dstZ,    from.dstLOD,    from.dstPitch, from.dstHeight};
-  if (CUresult error = read_end(source, out.size, out.source)) return error;
-  return read_end(destination, out.size, out.destination);
+  if (CUresult error = read_end(source, out.size, out.source, out.unknown)) return error;
+  return read_end(destination, out.size, out.destination, out.unknown);
 }
 
 CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& from) {
@@ -147,10 +148,24 @@ CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream
   return CUDA_SUCCESS;
 }
 
-CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& size) {
+CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& size, uint64_t stream) {
   std::byte* first = box.row(0, 0);
   std::byte* last = box.row(size.height - 1, size.depth - 1) + size.width_bytes;
-  return settle_source(caller, first, size_t(last - first));
+  return settle_source(caller, first, size_t(last - first), stream);
+}
+
+CUresult perform(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread, bool blocking) {
+  CUresult error = CUDA_SUCCESS;
+  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
+  if (error || copy.size.bytes() == 0) return error;
+  bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
+  if (copy.source.side == Side::device && copy.destination.side == Side::device) return copy_on_device(caller, copy, stream, per_thread);
+  if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
+  if (from_host && to_host) return copy_in_host(caller, copy, stream, per_thread);
+  if (to_host) return fetch_box(caller, copy.destination.host, copy.source.device, copy.size, wire_stream);
+  if (!from_host) return copy_by_way_of_host(caller, copy, wire_stream);
+  if ((error = settle_box(caller, copy.source.host, copy.size, wire_stream))) return error;
+  return send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking);
 }
 
 template <class Copy3D>
@@ -159,19 +174,9 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   if (caller.error) return caller.error;
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
-  CUresult error = CUDA_SUCCESS;
-  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
-  if (error || copy.size.bytes() == 0) return error;
-  bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
-  if (copy.source.side == Side::device && copy.destination.side == Side::device) {
-    return leave(caller, copy_on_device(caller, copy, stream, per_thread));
-  }
-  if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
-  if (from_host && to_host) return leave(caller, copy_in_host(caller, copy, stream, per_thread));
-  if (to_host) return leave(caller, fetch_box(caller, copy.destination.host, copy.source.device, copy.size, wire_stream));
-  if (!from_host) return leave(caller, copy_by_way_of_host(caller, copy, wire_stream));
-  if ((error = settle_box(caller, copy.source.host, copy.size))) return leave(caller, error);
-  return leave(caller, send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking));
+  CUresult result = perform(caller, copy, stream, per_thread, blocking);
+  if (!result && copy.unknown) result = await_verdict(caller);
+  return leave(caller, result);
 }
 
 }  // namespace

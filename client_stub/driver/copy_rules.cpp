@@ -4,7 +4,10 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/pending_copies.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 
@@ -19,17 +22,29 @@ bool is_pinned(const void* memory, size_t bytes) {
   return range && is_host(range->kind) && range->contains(address, bytes);
 }
 
-CUresult check_device_range(CUdeviceptr address, size_t bytes) {
+CUresult check_device_range(CUdeviceptr address, size_t bytes, bool& unknown) {
+  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(address);
-  if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
   // How long imported memory is, only the server's driver knows.
-  if (range->kind == RangeKind::imported) return CUDA_SUCCESS;
+  if (!range || range->kind == RangeKind::imported) {
+    unknown = true;
+    return CUDA_SUCCESS;
+  }
+  if (is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
   return range->contains(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult settle_source(const Caller& caller, const void* source, size_t bytes) {
-  if (!pending_copies().touches(source, bytes)) return CUDA_SUCCESS;
-  return forward::cuCtxSynchronize(caller);
+CUresult await_verdict(const Caller& caller) {
+  return call<schema::Result, schema::Result>(*caller.session, uint32_t(wire::SessionOrdinal::ping), caller.context, message_words<schema::Result>(),
+                                              [](auto) {}, [](auto) {});
+}
+
+CUresult settle_source(const Caller& caller, const void* source, size_t bytes, uint64_t stream) {
+  if (pending_copies().touches(source, bytes)) {
+    if (CUresult error = forward::cuCtxSynchronize(caller)) return error;
+  }
+  if (!host_callbacks().any_to_come() || in_host_callback() || !is_pinned(source, bytes)) return CUDA_SUCCESS;
+  return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
 }
 
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {

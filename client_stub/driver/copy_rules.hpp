@@ -15,12 +15,15 @@ bool is_device_address(uint64_t address);
 // Is all of it page-locked memory of ours, so that a copy into it may end after the call?
 bool is_pinned(const void* memory, size_t bytes);
 
-// CUDA_ERROR_INVALID_VALUE unless all of it is inside one allocation, variable or mapped range on a device.
-CUresult check_device_range(CUdeviceptr address, size_t bytes);
+// CUDA_ERROR_INVALID_VALUE for no address, host memory, and what begins in an allocation, variable or mapped range and leaves it. Sets
+// `unknown` for addresses that are in no such range: memory that a graph allocates, for one.
+CUresult check_device_range(CUdeviceptr address, size_t bytes, bool& unknown);
+// For work at unknown addresses: waits until the server's driver has judged all that was sent, so that leave() tells its verdict.
+CUresult await_verdict(const Caller& caller);
 
-// A source on the host is read at once, natively only when the stream gets there. The two differ for page-locked memory into which an
-// earlier asynchronous copy is still writing: waits for that.
-CUresult settle_source(const Caller& caller, const void* source, size_t bytes);
+// A source on the host is read at once, natively only when the stream gets there. The two differ for page-locked memory that is still
+// being written to: by an earlier asynchronous copy, or by a function of the program that the stream is to call. Waits for those.
+CUresult settle_source(const Caller& caller, const void* source, size_t bytes, uint64_t stream);
 
 // A copy between host and device inside a stream capture would have to read or write the program's memory at each launch of the graph,
 // which is not forwarded: CUDA_ERROR_NOT_SUPPORTED. `blocking` forms are never allowed: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.

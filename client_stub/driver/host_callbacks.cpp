@@ -30,6 +30,7 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
     std::lock_guard lock(mutex_);
     uint64_t number = next_++;
     callbacks_.emplace(number, callback);
+    if (!callback.repeats) ++unfinished_;
     if (!thread_.joinable()) {
       // The program's signals are for the program's threads.
       sigset_t all, before;
@@ -39,6 +40,7 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
         thread_ = std::thread([this] { run(); });
       } catch (...) {
         callbacks_.erase(number);
+        if (!callback.repeats) --unfinished_;
         number = 0;
       }
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -51,7 +53,10 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
 
 void HostCallbacks::remove(uint64_t number) noexcept {
   std::lock_guard lock(mutex_);
-  callbacks_.erase(number);
+  auto found = callbacks_.find(number);
+  if (found == callbacks_.end()) return;
+  if (!found->second.repeats) --unfinished_;
+  callbacks_.erase(found);
 }
 
 bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
@@ -92,6 +97,7 @@ void HostCallbacks::run() noexcept {
       owner->session->flush();
     }
     lock.lock();
+    if (!callback.repeats) --unfinished_;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,9 @@ class HostCallbacks {
   // The stream got there. False: no such number. Runs on our thread, in the order of these calls.
   bool reached(uint64_t number, CUresult status) noexcept;
 
+  // Is there one that was sent by itself (not as part of a graph) and has not returned?
+  bool any_to_come() const noexcept { return unfinished_.load(std::memory_order_relaxed) != 0; }
+
  private:
   struct Due {
     uint64_t number;
@@ -42,6 +46,9 @@ class HostCallbacks {
   std::unordered_map<uint64_t, HostCallback> callbacks_;
   std::deque<Due> due_;  // at most one for each stream at a time: the server's stream waits until the function has returned
   uint64_t next_ = 1;
+  // Those of callbacks_ and the running one that do not repeat. Written under the lock; relaxed: a thread that asks about its own earlier
+  // callback sees its own write, and of other threads' it can only know by synchronising with them.
+  std::atomic<size_t> unfinished_{0};
   std::thread thread_;   // lives until the process ends
 };
 

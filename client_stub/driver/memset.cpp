@@ -7,12 +7,12 @@ namespace gpuwire::client::hand {
 namespace {
 
 // `width` and `height` in elements; a height of 1 needs no pitch.
-CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height) {
+CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height, bool& unknown) {
   if (destination % element_bytes != 0 || width > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
   size_t row_bytes = width * element_bytes;
-  if (height == 1) return check_device_range(destination, row_bytes);
+  if (height == 1) return check_device_range(destination, row_bytes, unknown);
   if (pitch_bytes < row_bytes || pitch_bytes % element_bytes != 0 || height - 1 > (SIZE_MAX - row_bytes) / pitch_bytes) return CUDA_ERROR_INVALID_VALUE;
-  return check_device_range(destination, (height - 1) * pitch_bytes + row_bytes);
+  return check_device_range(destination, (height - 1) * pitch_bytes + row_bytes, unknown);
 }
 
 template <class Send>
@@ -24,8 +24,11 @@ CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes,
   stream_handle(caller, stream, per_thread, error);
   if (error) return error;
   if (width == 0 || height == 0) return leave(caller, CUDA_SUCCESS);
-  if ((error = check_fill(destination, pitch_bytes, element_bytes, width, height))) return error;
-  return leave(caller, send(caller));
+  bool unknown = false;
+  if ((error = check_fill(destination, pitch_bytes, element_bytes, width, height, unknown))) return error;
+  error = send(caller);
+  if (!error && unknown) error = await_verdict(caller);
+  return leave(caller, error);
 }
 
 }  // namespace
