@@ -75,6 +75,8 @@ TEST_CASE("integer arithmetic wraps, saturates and multiplies wide") {
   CHECK(op32("dp4a.u32.u32 %r0,%r1,%r2,%r3;", 0xff020304, 0x01020304, 10) == 10u + 255 + 4 + 9 + 16);
   CHECK(op32("dp2a.lo.s32.u32 %r0,%r1,%r2,%r3;", 0xffff0002, 0x00000503, 1) == static_cast<uint32_t>(1 + 6 - 5));
   CHECK(op32("dp2a.hi.u32.u32 %r0,%r1,%r2,%r3;", 0x00030002, 0x05030000, 1) == 1 + 6 + 15);
+  CHECK(op32("vabsdiff4.u32.u32.u32 %r0,%r1,%r2,%r3;", 0x01ff0510, 0x03000501, 9) == 0x02ff000f);
+  CHECK(op32("vabsdiff4.u32.u32.u32.add %r0,%r1,%r2,%r3;", 0x01ff0510, 0x03000501, 9) == 9u + 2 + 255 + 15);
   CHECK(op64("mul.hi.u64 %rd0,%rd1,%rd2;", ~0ull, ~0ull) == ~0ull - 1);
   CHECK(one("ld.global.u32 %r1,[%in]; ld.global.u32 %r2,[%in+8]; mul.wide.s32 %rd0,%r1,%r2; st.global.u64 [%out],%rd0;", {0xffffffff, 3}) == static_cast<uint64_t>(-3));
   CHECK(one("ld.global.u32 %r1,[%in]; mad.wide.u32 %rd0,%r1,%r1,%in; sub.u64 %rd0,%rd0,%in; st.global.u64 [%out],%rd0;", {0xffffffff}) == 0xfffffffe00000001);

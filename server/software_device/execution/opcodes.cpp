@@ -29,7 +29,7 @@ bool known_to_ptx(std::string_view name) {
       "tex", "tld4", "txq", "istypep", "suld", "sust", "sured", "suq", "wmma", "mma", "ldmatrix", "stmatrix", "movmatrix", "wgmma",
       "tcgen05", "mbarrier", "mapa", "getctarank", "elect", "griddepcontrol", "setmaxnreg", "multimem", "createpolicy", "alloca",
       "stacksave", "stackrestore", "tensormap", "clusterlaunchcontrol", "vadd", "vsub", "vabsdiff", "vmin", "vmax", "vshl", "vshr",
-      "vmad", "vset", "vadd2", "vsub2", "vavrg2", "vabsdiff2", "vmin2", "vmax2", "vset2", "vadd4", "vsub4", "vavrg4", "vabsdiff4",
+      "vmad", "vset", "vadd2", "vsub2", "vavrg2", "vabsdiff2", "vmin2", "vmax2", "vset2", "vadd4", "vsub4", "vavrg4",
       "vmin4", "vmax4", "vset4",
   };
   return names.contains(name);

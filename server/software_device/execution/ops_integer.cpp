@@ -307,6 +307,31 @@ bool lower_dot(Lowering& l, const Instruction& i) {
   return true;
 }
 
+// vabsdiff4, the one video instruction that nvcc's SIMD intrinsics still use. detail: bit 0, signed bytes; bit 1, .add.
+void absolute_differences(Warp& w, const Op& op, uint32_t m) {
+  bool sign = op.detail & 1, add = op.detail & 2;
+  map3<uint32_t, uint32_t, uint32_t, uint32_t>(w, op, m, [=](uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t bytes = 0, sum = c;
+    for (unsigned k = 0; k < 32; k += 8) {
+      uint8_t x = static_cast<uint8_t>(a >> k), y = static_cast<uint8_t>(b >> k);
+      int32_t difference = sign ? static_cast<int8_t>(x) - static_cast<int8_t>(y) : x - y;
+      uint32_t magnitude = static_cast<uint32_t>(difference < 0 ? -difference : difference);
+      bytes |= magnitude << k;
+      sum += magnitude;
+    }
+    return add ? sum : bytes;
+  });
+}
+
+bool lower_vabsdiff4(Lowering& l, const Instruction& i) {
+  if (i.types.size() != 3 || i.operands.size() != 4 || i.type(1) != i.type(2)) return false;
+  if (i.type(0) != Type::u32 || (i.type(1) != Type::u32 && i.type(1) != Type::s32)) return false;
+  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32), c = l.source(i.operands[3], Type::b32);
+  l.emit(&absolute_differences, {l.destination(i.operands[0], Type::b32)}, {a, b, c}).detail =
+      static_cast<uint16_t>((i.type(1) == Type::s32 ? 1 : 0) | (i.has(Modifier::add) ? 2 : 0));
+  return true;
+}
+
 bool lower_24(Lowering& l, const Instruction& i) {
   bool hi = i.has(Modifier::hi), mad = i.opcode == "mad24";
   if (hi == i.has(Modifier::lo)) return false;
@@ -331,6 +356,7 @@ const OpcodeEntry kOpcodes[] = {
     {"mad24", ModifierSet(Modifier::hi, Modifier::lo, Modifier::sat), lower_24},
     {"dp4a", ModifierSet(), lower_dot},
     {"dp2a", ModifierSet(Modifier::hi, Modifier::lo), lower_dot},
+    {"vabsdiff4", ModifierSet(Modifier::add), lower_vabsdiff4},
 };
 
 }  // namespace
