@@ -84,6 +84,7 @@ CUresult on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CU
 
 // The unified forms: which side is where follows from the addresses (section "Unified Addressing").
 CUresult unified(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread, Form form) {
+  if (CUresult error = enter(Needs::context).error) return error;
   bool to = is_device_address(destination), from = is_device_address(source);
   if (to && from) return on_device(destination, source, bytes, stream, per_thread);
   if (to) return to_device(destination, reinterpret_cast<const void*>(source), bytes, stream, per_thread, form);

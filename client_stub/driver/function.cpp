@@ -100,7 +100,9 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   if (!hmod) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (function->module->kind == wire::HandleKind::library) return hand::cuLibraryGetModule(hmod, reinterpret_cast<CUlibrary>(function->module->handle));
+  if (function->module->kind == wire::HandleKind::library) {
+    return hand::cuLibraryGetModule(hmod, reinterpret_cast<CUlibrary>(function->module->handle));
+  }
   *hmod = reinterpret_cast<CUmodule>(function->module->handle);
   return CUDA_SUCCESS;
 }

@@ -61,8 +61,8 @@ bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind ==
 }  // namespace
 
 void forget_memory_of(const ContextState& context) noexcept {
-  address_map().take_all([&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind) && !is_managed(range.kind); },
-                         release_range);
+  address_map().take_all(
+      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind) && !is_managed(range.kind); }, release_range);
 }
 
 namespace hand {

@@ -11,7 +11,8 @@ CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_
   if (destination % element_bytes != 0 || width > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
   size_t row_bytes = width * element_bytes;
   if (height == 1) return check_device_range(destination, row_bytes, unknown);
-  if (pitch_bytes < row_bytes || pitch_bytes % element_bytes != 0 || height - 1 > (SIZE_MAX - row_bytes) / pitch_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (pitch_bytes < row_bytes || pitch_bytes % element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (height - 1 > (SIZE_MAX - row_bytes) / pitch_bytes) return CUDA_ERROR_INVALID_VALUE;
   return check_device_range(destination, (height - 1) * pitch_bytes + row_bytes, unknown);
 }
 

@@ -59,8 +59,8 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
   const auto& attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
   if (attributes.size() <= CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) return CUDA_ERROR_NOT_SUPPORTED;
   int warp = std::max(attributes[CU_DEVICE_ATTRIBUTE_WARP_SIZE], 1);
-  int threads_max = attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK], function_max = 0;
-  if (CUresult error = function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, caller.state->device, function_max)) return error;
+  int device = caller.state->device, threads_max = attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK], function_max = 0;
+  if (CUresult error = function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, function_max)) return error;
   threads_max = std::min(threads_max, function_max);
   if (limit > 0) threads_max = std::min(threads_max, limit);
   int best_threads = 0, best_blocks = 0;

@@ -13,6 +13,8 @@
 namespace gpuwire::client {
 namespace {
 
+using Gather = std::function<void(size_t, std::span<std::byte>)>;
+
 // Called frames that were sent and whose replies have not been read. Whoever makes one must finish() it: the replies' sinks are here.
 class Pipeline {
  public:
@@ -104,8 +106,9 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   };
   uint64_t sequence = 0;
   if (bytes <= wire::kPostedBulkBytesMax) {
+    Bulk bulk{.data = source, .bytes = bytes};
     CUresult error = post<schema::CopyToDevice>(*caller.session, uint32_t(wire::SessionOrdinal::copy_to_device), caller.context,
-                                                message_words<schema::CopyToDevice>(), writer(0, true), Bulk{.data = source, .bytes = bytes}, &sequence);
+                                                message_words<schema::CopyToDevice>(), writer(0, true), bulk, &sequence);
     if (!error) note_stream_work(caller, stream, sequence);
     return error;
   }
@@ -167,7 +170,8 @@ CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max, const std
   for (uint64_t slice = 0; slice < size.depth; slice += slices) {
     for (uint64_t row = 0; row < size.height; row += rows) {
       for (uint64_t x = 0; x < size.width_bytes; x += width) {
-        BoxPiece piece{slice, row, x, {std::min(width, size.width_bytes - x), std::min(rows, size.height - row), std::min(slices, size.depth - slice)}};
+        BoxSize part{std::min(width, size.width_bytes - x), std::min(rows, size.height - row), std::min(slices, size.depth - slice)};
+        BoxPiece piece{slice, row, x, part};
         if (CUresult error = visit(piece)) return error;
       }
     }
@@ -220,7 +224,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
   constexpr auto kOrdinal = wire::SessionOrdinal::copy_2d_to_device;
   if (size.bytes() <= wire::kPostedBulkBytesMax) {
     BoxPiece all{.size = size};
-    std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
+    Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
     uint64_t sequence = 0;
     CUresult error = post<schema::Copy2D>(
         *caller.session, uint32_t(kOrdinal), caller.context, message_words<schema::Copy2D>(),
@@ -230,7 +234,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
   }
   // Pieces of rows are gathered when they are sent, which may be later: one piece at a time.
   return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
-    std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, piece, offset, out); };
+    Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, piece, offset, out); };
     Pipeline pipeline(caller);
     pipeline.send<schema::Copy2D>(kOrdinal, Bulk{.bytes = piece.size.bytes(), .gather = &gather}, {}, {},
                                   [&](auto copy) { write_box(copy, destination, piece, stream, arrived); });
