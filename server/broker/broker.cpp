@@ -128,6 +128,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       options_(std::move(options)),
       acceptor_(io),
       signals_(io),
+      accept_timer_(io),
       drain_timer_(io),
       pool_(io, options_.worker, options_.spare_workers,
             {.ready = [this](const std::string& devices) { worker_is_ready(devices); },
@@ -169,25 +170,37 @@ void Broker::worker_is_ready(const std::string& devices) {
 // --- clients ----------------------------------------------------------------------------------------------------------------------------------
 
 void Broker::accept() {
-  if (!accepting_ || draining_ || accept_pending_ || visitors_.size() >= kHalfOpenMax) return;
-  accept_pending_ = true;
+  if (draining_) return;
   acceptor_.async_accept([this](error_code error, tcp::socket socket) {
-    accept_pending_ = false;
     if (error == asio::error::operation_aborted) return;
-    if (error)
-      spdlog::warn("accept: {}", error.message());
-    else
+    if (!error) {
       visit(std::move(socket));
-    accept();
+      return accept();
+    }
+    // Out of descriptors, most likely: the connection stays in the kernel's queue, and trying again at once would only burn a core.
+    spdlog::warn("accept: {}", error.message());
+    accept_timer_.expires_after(std::chrono::milliseconds(kAcceptRetryMs));
+    accept_timer_.async_wait([this](error_code stopped) {
+      if (!stopped) accept();
+    });
   });
+}
+
+// A client sends its preface at once, so whoever has been silent longest is the one to go: a flood of silent connections keeps nobody out.
+void Broker::make_room() {
+  if (visitors_.size() < kHalfOpenMax) return;
+  spdlog::debug("dropped {}: {} connections without a preface", visitors_.front()->peer(), visitors_.size());
+  visitors_.front()->abort();
+  visitors_.pop_front();
 }
 
 void Broker::visit(tcp::socket socket) {
   error_code error;
   tcp::endpoint peer = socket.remote_endpoint(error);
   if (error) return;  // it left at once
+  make_room();
   auto visitor = std::make_shared<Visitor>(*this, std::move(socket), text_of(peer));
-  visitors_.insert(visitor);
+  visitors_.push_back(visitor);
   visitor->read_preface();
 }
 
@@ -211,15 +224,15 @@ void Broker::turn_away(Handoff client, wire::RefusalCode code, const std::string
   socket.assign(options_.listen.protocol(), client.socket.get(), error);
   if (error) return;
   client.socket.release();
+  make_room();
   auto visitor = std::make_shared<Visitor>(*this, std::move(socket), client.text);
-  visitors_.insert(visitor);
+  visitors_.push_back(visitor);
   visitor->refuse(code, reason);
 }
 
 void Broker::leave(Visitor& visitor) {
   visitor.abort();
-  visitors_.erase(visitor.shared_from_this());
-  accept();
+  visitors_.remove(visitor.shared_from_this());
   end_if_idle();
 }
 

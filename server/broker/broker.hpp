@@ -3,8 +3,8 @@
 
 #include <array>
 #include <functional>
+#include <list>
 #include <memory>
-#include <set>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -46,6 +46,7 @@ class Broker {
   class Visitor;  // a connection that has no worker yet
 
   void accept();
+  void make_room();
   void visit(boost::asio::ip::tcp::socket socket);
   void admit(Visitor& visitor);
   void turn_away(Handoff client, wire::RefusalCode code, const std::string& reason);
@@ -58,13 +59,13 @@ class Broker {
   const BrokerOptions options_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::signal_set signals_;
+  boost::asio::steady_timer accept_timer_;
   boost::asio::steady_timer drain_timer_;
   WorkerPool pool_;
   Listening listening_;
-  std::set<std::shared_ptr<Visitor>> visitors_;  // at most kHalfOpenMax
+  std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first, at most kHalfOpenMax
   std::string failure_;
-  bool accepting_ = false;       // workers were ready once
-  bool accept_pending_ = false;  // an async_accept is under way
+  bool accepting_ = false;  // workers were ready once
   bool draining_ = false, stopping_ = false;
 };
 

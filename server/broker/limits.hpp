@@ -6,7 +6,8 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kHalfOpenMax = 64;          // connections whose preface is still awaited, or that are being refused
+inline constexpr size_t kHalfOpenMax = 128;         // connections whose preface is still awaited, or that are being refused
+inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
 inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits for a worker

@@ -190,10 +190,11 @@ TEST_CASE("a client more than allowed is refused as busy, and served once anothe
 
 TEST_CASE("silent connections do not keep others out") {
   RunningBroker broker("serves");
-  std::vector<WireClient> silent(server::kHalfOpenMax / 2);
+  std::vector<WireClient> silent(server::kHalfOpenMax + 10);
   for (WireClient& client : silent) REQUIRE(client.connect(broker.port()));
   WireClient client;
   CHECK(enter(client, broker.port()) != 0);
+  CHECK(silent.front().closed_by_server());  // long before its time limit
 }
 
 TEST_CASE("shutting down waits for the sessions, and a second time does not") {
