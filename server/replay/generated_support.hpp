@@ -20,11 +20,14 @@
 
 namespace gpuwire::server {
 
-// Items of a list, read in place; null when there are none.
+// Where an empty list points: the driver refuses NULL for some lists even when their count is 0.
+alignas(64) inline constexpr unsigned char kNoItems[64] = {};
+
+// Items of a list, read in place.
 template <class T>
 class Items {
  public:
-  Items(const T* items, size_t count) noexcept : items_(count ? items : nullptr) {}
+  Items(const T* items, size_t count) noexcept : items_(count ? items : reinterpret_cast<const T*>(kNoItems)) {}
   // The driver's interface is not const-correct everywhere; it does not write to what it takes.
   T* data() const noexcept { return const_cast<T*>(items_); }
 

@@ -75,6 +75,7 @@ bool HandleTable::insert(wire::HandleKind kind, uint64_t handle, void* native) {
   Slot& slot = page->slots[index & (kPageSlots - 1)];
   if (slot.used) return false;
   slot = {native, ++insertions_, belongs_to_context(kind) ? context_ : 0, wire::handle_generation(handle), true};
+  ++counts_[unsigned(kind)];
   ++size_;
   return true;
 }
@@ -91,6 +92,7 @@ bool HandleTable::erase(wire::HandleKind kind, uint64_t handle) {
   if (!found || !found->used || found->generation != wire::handle_generation(handle)) return false;
   found->used = false;
   found->native = nullptr;
+  --counts_[unsigned(kind)];
   --size_;
   return true;
 }
@@ -101,10 +103,12 @@ void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint6
     uint64_t handle;
   };
   std::vector<Entry> entries;
+  // Handles are dense at low numbers, so a short list is found without a look at every slot.
+  const size_t count = counts_[unsigned(kind)];
   auto& pages = pages_[unsigned(kind)];
-  for (size_t page = 0; page < pages.size(); ++page) {
+  for (size_t page = 0; page < pages.size() && entries.size() < count; ++page) {
     if (!pages[page]) continue;
-    for (uint32_t i = 0; i < kPageSlots; ++i) {
+    for (uint32_t i = 0; i < kPageSlots && entries.size() < count; ++i) {
       const Slot& slot = pages[page]->slots[i];
       if (slot.used) entries.push_back({slot.order, wire::make_handle(kind, uint32_t(page << kPageBits) | i, slot.generation)});
     }
@@ -126,6 +130,7 @@ void HandleTable::erase_context(uint32_t context) {
         if (!slot.used || slot.context != context) continue;
         slot.used = false;
         slot.native = nullptr;
+        --counts_[kind];
         --size_;
       }
     }

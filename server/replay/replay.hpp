@@ -51,6 +51,7 @@ class HandleTable {
   Slot* slot(wire::HandleKind kind, uint64_t handle) const;
 
   std::vector<std::unique_ptr<Page>> pages_[wire::kHandleKinds];
+  size_t counts_[wire::kHandleKinds] = {};
   size_t size_ = 0;
   size_t page_count_ = 0;
   uint64_t insertions_ = 0;
