@@ -17,6 +17,9 @@ class Programs(ServerCase):
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         self.assert_passed(run(self.server.address, "forks"))
 
+    def test_copies_of_every_shape_and_order_are_right(self):
+        self.assert_passed(run(self.server.address, "copies"))
+
     def test_bad_modules_are_refused_with_a_log(self):
         self.assert_passed(run(self.server.address, "bad_modules"))
 
