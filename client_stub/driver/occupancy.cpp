@@ -128,9 +128,22 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfu
                                                    CU_OCCUPANCY_DEFAULT);
 }
 
-// Both answers depend on launch attributes, which hold addresses of the program and do not travel with the structure.
-CUresult cuOccupancyMaxActiveClusters(int*, CUfunction, const CUlaunchConfig*) { return CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuOccupancyMaxPotentialClusterSize(int*, CUfunction, const CUlaunchConfig*) { return CUDA_ERROR_NOT_SUPPORTED; }
+// Asked each time: the answer depends on the whole configuration, and programs ask once for a kernel.
+CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!numClusters || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  if (!find_launchable(func)) return CUDA_ERROR_INVALID_HANDLE;
+  return leave(caller, forward::cuOccupancyMaxActiveClusters(caller, numClusters, func, config));
+}
+
+CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!clusterSize || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  if (!find_launchable(func)) return CUDA_ERROR_INVALID_HANDLE;
+  return leave(caller, forward::cuOccupancyMaxPotentialClusterSize(caller, clusterSize, func, config));
+}
 
 }  // namespace hand
 }  // namespace gpuwire::client
