@@ -1,6 +1,8 @@
-// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is put aside, another
-// one is asked for, and the unusable ones are given back afterwards.
-#include <array>
+// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is put aside, and another
+// one is asked for.
+#include <algorithm>
+#include <atomic>
+#include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
@@ -13,31 +15,46 @@
 namespace gpuwire::client {
 namespace {
 
-inline constexpr size_t kAddressRetriesMax = 16;
+constexpr size_t kAddressRetriesMax = 16;
+// Small allocations are cut from blocks of this size, so when a block lies on addresses in use, all of it may have to be passed over.
+constexpr uint64_t kBlockBytes = 2u << 20;
+constexpr uint64_t kSmallestBytes = 512;
+// What is passed over of such blocks is not given back, or it would be met again; up to this much in all.
+constexpr uint64_t kAsideBytesMax = 64u << 20;
 // Memory of another process comes without its size; the driver maps whole blocks of this size.
-inline constexpr uint64_t kImportedBytes = 2u << 20;
+constexpr uint64_t kImportedBytes = kBlockBytes;
+
+size_t retries_max(uint64_t bytes) { return kAddressRetriesMax + size_t(kBlockBytes / std::max(bytes, kSmallestBytes)); }
+
+// May `count` small allocations stay unused at the server? A counter alone: nothing is published through it.
+bool put_aside(uint64_t bytes, size_t count) {
+  static std::atomic<uint64_t> aside{0};
+  if (bytes >= kBlockBytes) return false;
+  uint64_t more = std::max(bytes, kSmallestBytes) * count;
+  if (aside.fetch_add(more, std::memory_order_relaxed) + more <= kAsideBytesMax) return true;
+  aside.fetch_sub(more, std::memory_order_relaxed);
+  return false;
+}
 
 // `ask` fills in address and bytes; `give_back` frees one that cannot be used.
 template <class Ask, class GiveBack>
 CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, Ask&& ask, GiveBack&& give_back) {
-  std::array<CUdeviceptr, kAddressRetriesMax> unusable;
-  size_t count = 0;
+  std::vector<CUdeviceptr> unusable;
   CUresult result;
   CUdeviceptr address = 0;
   while ((result = ask(address, range.bytes)) == CUDA_SUCCESS) {
     range.base = address;
-    if (address_reservations().reserve(range.base, range.bytes)) {
-      range.reserved = true;
-      break;
-    }
-    unusable[count++] = range.base;
-    if (count == kAddressRetriesMax) {
-      say("device memory cannot be used: the server's addresses are taken in this process");
-      result = CUDA_ERROR_OUT_OF_MEMORY;
-      break;
-    }
+    range.reserved = address_reservations().reserve(range.base, range.bytes);
+    if (range.reserved) break;
+    unusable.push_back(range.base);
+    if (unusable.size() < retries_max(range.bytes)) continue;
+    say("device memory cannot be used: the server's addresses are taken in this process");
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+    break;
   }
-  while (count > 0) give_back(unusable[--count]);
+  if (result || !put_aside(range.bytes, unusable.size())) {
+    for (CUdeviceptr taken : unusable) give_back(taken);
+  }
   if (result) return result;
   range.context = caller.context_handle;
   range.device = caller.state ? caller.state->device : -1;

@@ -25,7 +25,7 @@ void give(DeviceProcess& process, std::vector<uint64_t> addresses) {
   });
 }
 
-constexpr uint64_t kBytes = 1 << 20;
+constexpr uint64_t kBytes = 4 << 20;
 
 }  // namespace
 
@@ -63,6 +63,20 @@ TEST_CASE("An allocation on addresses that the program uses is put aside, replac
   CHECK(process.session->count(test::kMemFree) == 1);
   process.session->newest().read<schema::CuMemFreeV2Params>([&](auto params) { CHECK(params.getDptr() == reinterpret_cast<uint64_t>(taken)); });
   munmap(taken, kBytes);
+}
+
+TEST_CASE("Small allocations on taken addresses are not given back, because they would be handed out again") {
+  DeviceProcess process;
+  void* taken = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::vector<uint64_t> addresses;
+  for (uint64_t i = 0; i < 100; ++i) addresses.push_back(reinterpret_cast<uint64_t>(taken) + i % 8 * 512);
+  addresses.push_back(free_address(4096));
+  give(process, addresses);
+  CUdeviceptr pointer = 0;
+  REQUIRE(hand::cuMemAlloc_v2(&pointer, 512) == CUDA_SUCCESS);
+  CHECK(pointer == addresses.back());
+  CHECK(process.session->count(test::kMemFree) == 0);
+  munmap(taken, 4096);
 }
 
 TEST_CASE("When every address that the server offers is taken, memory is out, and all of it is given back") {
