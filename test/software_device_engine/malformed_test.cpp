@@ -131,12 +131,12 @@ TEST_CASE("no prefix of a module and no changed byte harms the compiler") {
 
 TEST_CASE("two texts are linked: what one declares the other defines") {
   const std::string first = module_of(
-      ".extern .global .u32 shared_counter;\n.extern .func (.param .b32 r) helper(.param .b32 a);\n"
+      ".extern .global .u32 shared_counter;\n.extern .func (.param .b32 r) increased(.param .b32 a);\n"
       ".visible .entry k(.param .u64 out)\n{\n.reg .b32 %r<4>; .reg .b64 %rd<3>;\nld.global.u32 %r1,[shared_counter];\n"
-      "{ .param .b32 a; .param .b32 r; st.param.b32 [a],%r1; call (r),helper,(a); ld.param.b32 %r2,[r]; }\nld.param.u64 %rd1,[out]; st.global.u32 [%rd1],%r2;\nret;\n}\n");
+      "{ .param .b32 a; .param .b32 r; st.param.b32 [a],%r1; call (r),increased,(a); ld.param.b32 %r2,[r]; }\nld.param.u64 %rd1,[out]; st.global.u32 [%rd1],%r2;\nret;\n}\n");
   const std::string second = module_of(
       ".visible .global .u32 shared_counter = 40;\n.func (.param .b32 r) quiet(.param .b32 a) { .reg .b32 %r; ld.param.b32 %r,[a]; st.param.b32 [r],%r; ret; }\n"
-      ".visible .func (.param .b32 r) helper(.param .b32 a)\n{\n.reg .b32 %r<4>;\nld.param.b32 %r1,[a]; add.u32 %r1,%r1,2; st.param.b32 [r],%r1;\nret;\n}\n");
+      ".visible .func (.param .b32 r) increased(.param .b32 a)\n{\n.reg .b32 %r<4>;\nld.param.b32 %r1,[a]; add.u32 %r1,%r1,2; st.param.b32 [r],%r1;\nret;\n}\n");
   TestDevice device(1);
   REQUIRE(device.load(std::vector<std::string_view>{first, second}) == "");
   uint32_t* out = device.array<uint32_t>(1);

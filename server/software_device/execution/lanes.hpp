@@ -89,7 +89,7 @@ inline uint32_t compare_lanes(const T* a, const T* b, bool whole, uint32_t mask,
   return bits;
 }
 
-// Chooses a handler by an integer type; `signed_too` is for operations in which the sign matters.
+// Chooses a handler by an integer type, or by its size alone where the sign does not matter.
 template <template <class> class H>
 Handler by_integer_type(ptx::Type type) {
   using ptx::Type;

@@ -58,8 +58,8 @@ class Lowering {
   bool unsupported(std::string message);
   bool failed() const { return failed_; }
 
-  // Operands as sources. Width mismatches are errors, except that a wider register is allowed where the instruction says so
-  // (ld, st, cvt): see narrow_source.
+  // Operands as sources. A register of another width than the type's is an error, except in the wide_ forms, for the
+  // instructions that allow a wider one (ld, st, cvt).
   Ref source(const ptx::Operand& operand, ptx::Type type);
   // A register of any width at least the type's; `bytes` tells which.
   Ref wide_source(const ptx::Operand& operand, ptx::Type type, uint32_t& bytes);

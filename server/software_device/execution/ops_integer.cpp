@@ -257,9 +257,6 @@ bool lower_madc(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, i.has(Modifier::cc) ? mad_carry_handler<kCarryIn | kCarryOut>(i) : mad_carry_handler<kCarryIn>(i), 3);
 }
 
-bool lower_bits(Lowering& l, const Instruction& i, Handler handler, size_t sources) { return lower_same_type(l, i, handler, sources); }
-
-// .u16x2 and .s16x2 are no types elsewhere, so the parser leaves them as an unknown word; they are refused there.
 bool lower_neg_abs(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, i.opcode == "neg" ? by_signed_type<Unary<Neg>::H>(i.type()) : by_signed_type<Unary<Abs>::H>(i.type()), 1);
 }
@@ -343,8 +340,8 @@ bool lower_24(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, hi ? by_type24<Binary<Mul24Hi>::H>(i.type()) : by_type24<Binary<Mul24Lo>::H>(i.type()), 2);
 }
 
-bool lower_sad(Lowering& l, const Instruction& i) { return lower_bits(l, i, by_integer_type<Ternary<Sad>::H>(i.type()), 3); }
-bool lower_rem(Lowering& l, const Instruction& i) { return lower_bits(l, i, by_integer_type<Binary<Rem>::H>(i.type()), 2); }
+bool lower_sad(Lowering& l, const Instruction& i) { return lower_same_type(l, i, by_integer_type<Ternary<Sad>::H>(i.type()), 3); }
+bool lower_rem(Lowering& l, const Instruction& i) { return lower_same_type(l, i, by_integer_type<Binary<Rem>::H>(i.type()), 2); }
 
 const OpcodeEntry kOpcodes[] = {
     {"addc", ModifierSet(Modifier::cc), lower_addc},

@@ -61,13 +61,15 @@ class Parser {
   Declaration parse_declaration();
   void parse_variables(Space space, Linkage linkage, Function* function);
   void parse_extent(Variable& variable);
+  void skip_section();
+  void skip_source_location();
+
+  // Initial values of variables: parse_initialisers.cpp.
   void parse_initialiser(Variable& variable);
   void parse_initial_values(Variable& variable, uint64_t& offset, uint32_t depth);
   void parse_initial_value(Variable& variable, uint64_t offset);
   void parse_initial_symbol(Variable& variable, uint64_t offset, uint64_t mask);
   void put_initial_bytes(Variable& variable, uint64_t offset, uint64_t bits, uint32_t bytes);
-  void skip_section();
-  void skip_source_location();
 
   // Constant expressions, PTX ISA 4.5.5: parse_expressions.cpp.
   int64_t parse_expression(uint32_t depth = 0, int lowest_precedence = 0);
