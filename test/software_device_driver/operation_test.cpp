@@ -9,12 +9,12 @@
 
 namespace {
 
-using gpuwire::software_device::Executor;
+using gpuwire::software_device::OperationScheduler;
 using gpuwire::software_device::OperationPtr;
 
 // Its threads outlive it, as the driver's do.
-Executor& executor() {
-  static auto* const instance = new Executor;
+OperationScheduler& scheduler() {
+  static auto* const instance = new OperationScheduler;
   return *instance;
 }
 
@@ -25,28 +25,28 @@ TEST_CASE("An operation starts when all it depends on has finished") {
   const auto opened = gate.get_future().share();
   std::atomic<int> order{0};
   int first_at = 0, last_at = 0;
-  const OperationPtr first = executor().submit([&] { opened.wait(); first_at = ++order; }, {});
-  const OperationPtr free = executor().submit([] {}, {});
+  const OperationPtr first = scheduler().submit([&] { opened.wait(); first_at = ++order; }, {});
+  const OperationPtr free = scheduler().submit([] {}, {});
   const OperationPtr both[] = {first, free};
-  const OperationPtr last = executor().submit([&] { last_at = ++order; }, both);
-  executor().wait(*free);
+  const OperationPtr last = scheduler().submit([&] { last_at = ++order; }, both);
+  scheduler().wait(*free);
   CHECK_FALSE(last->done());
-  CHECK_FALSE(executor().wait_for(*last, std::chrono::milliseconds(0)));
+  CHECK_FALSE(scheduler().wait_for(*last, std::chrono::milliseconds(0)));
   gate.set_value();
-  executor().wait(*last);
+  scheduler().wait(*last);
   CHECK(first_at == 1);
   CHECK(last_at == 2);
 }
 
 TEST_CASE("A marker finishes with its last dependency, and at once without any") {
-  CHECK(executor().submit(nullptr, {})->done());
+  CHECK(scheduler().submit(nullptr, {})->done());
   std::promise<void> gate;
   const auto opened = gate.get_future().share();
-  const OperationPtr work = executor().submit([&] { opened.wait(); }, {});
-  const OperationPtr marker = executor().submit(nullptr, {&work, 1});
+  const OperationPtr work = scheduler().submit([&] { opened.wait(); }, {});
+  const OperationPtr marker = scheduler().submit(nullptr, {&work, 1});
   CHECK_FALSE(marker->done());
   gate.set_value();
-  executor().wait(*marker);
+  scheduler().wait(*marker);
   CHECK(work->done());
   CHECK(marker->finished_at() >= work->finished_at());
 }
@@ -55,12 +55,12 @@ TEST_CASE("The calling thread's own work takes its place in line") {
   std::promise<void> gate;
   const auto opened = gate.get_future().share();
   std::vector<int> order;
-  const OperationPtr before = executor().submit([&] { opened.wait(); order.push_back(1); }, {});
-  const OperationPtr here = executor().prepare({&before, 1});
-  const OperationPtr after = executor().submit([&] { order.push_back(3); }, {&here, 1});
+  const OperationPtr before = scheduler().submit([&] { opened.wait(); order.push_back(1); }, {});
+  const OperationPtr here = scheduler().prepare({&before, 1});
+  const OperationPtr after = scheduler().submit([&] { order.push_back(3); }, {&here, 1});
   gate.set_value();
-  executor().run_here(here, [&] { order.push_back(2); });
-  executor().wait(*after);
+  scheduler().run_here(here, [&] { order.push_back(2); });
+  scheduler().wait(*after);
   CHECK(order == std::vector<int>{1, 2, 3});
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("A random graph is carried out in an order that respects every edge") 
       edges[i].push_back(random() % i);
       dependencies.push_back(operations[edges[i].back()]);
     }
-    operations.push_back(executor().submit(
+    operations.push_back(scheduler().submit(
         [&, i] {
           for (const size_t from : edges[i]) {
             violations += done[from].load() ? 0 : 1;
@@ -89,7 +89,7 @@ TEST_CASE("A random graph is carried out in an order that respects every edge") 
         dependencies));
   }
   for (const auto& operation : operations) {
-    executor().wait(*operation);
+    scheduler().wait(*operation);
   }
   CHECK(violations == 0);
 }

@@ -59,7 +59,7 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   });
   range.begin = reinterpret_cast<uint64_t>(memory);
   const uint64_t begin = range.begin;
-  if (!driver().memory.insert(std::move(range))) {
+  if (driver().memory.insert(std::move(range)) == 0) {
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);  // the program registered host memory there and unmapped it
   }
   return begin;

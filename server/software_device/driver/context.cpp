@@ -96,6 +96,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   });
 }
 
+CUresult cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   return with_driver([&]() -> CUresult {
     const auto slot = driver().contexts.find(handle);
@@ -120,6 +122,9 @@ CUresult cuCtxPopCurrent_v2(CUcontext* out) {
     return CUDA_SUCCESS;
   });
 }
+
+CUresult cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+CUresult cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
 
 CUresult cuCtxSetCurrent(CUcontext handle) {
   return with_driver([&]() -> CUresult {

@@ -35,7 +35,7 @@ uint64_t ContextHeap::allocate(uint64_t bytes) noexcept {
   try {
     const std::shared_ptr<void> backing(std::aligned_alloc(kAlignment, rounded), std::free);
     const auto address = reinterpret_cast<uint64_t>(backing.get());
-    if (address != 0 && table_.insert({.begin = address, .bytes = rounded, .kind = MemoryKind::heap, .context = context_, .backing = backing})) {
+    if (address != 0 && table_.insert({.begin = address, .bytes = rounded, .kind = MemoryKind::heap, .context = context_, .backing = backing}) != 0) {
       return address;
     }
   } catch (const std::bad_alloc&) {
@@ -161,13 +161,13 @@ void Context::bound_queue(std::unique_lock<std::mutex>& lock, Stream& stream) {
   const OperationPtr older = std::exchange(stream.checkpoints[0], std::exchange(stream.checkpoints[1], stream.tail));
   if (older != nullptr) {
     lock.unlock();
-    driver().executor.wait(*older);
+    driver().scheduler.wait(*older);
     lock.lock();
   }
 }
 
 OperationPtr Context::append_locked(Stream& stream, std::function<void()> work, std::vector<OperationPtr> dependencies) {
-  stream.tail = driver().executor.submit(std::move(work), dependencies);
+  stream.tail = driver().scheduler.submit(std::move(work), dependencies);
   return stream.tail;
 }
 
@@ -191,7 +191,7 @@ OperationPtr Context::submit(Stream& stream, Step step, std::span<const Operatio
 }
 
 OperationPtr Context::submit_unordered(Work work, std::span<const OperationPtr> dependencies) {
-  return driver().executor.submit(guarded([this, work = std::move(work)] { return carry_out(*this, work); }), dependencies);
+  return driver().scheduler.submit(guarded([this, work = std::move(work)] { return carry_out(*this, work); }), dependencies);
 }
 
 OperationPtr Context::submit_always(Stream& stream, std::function<void()> work) {
@@ -204,10 +204,10 @@ CUresult Context::run(Stream& stream, const Step& step) {
   OperationPtr operation;
   {
     const std::unique_lock lock(submission_mutex_);
-    operation = driver().executor.prepare(dependencies_locked(stream));
+    operation = driver().scheduler.prepare(dependencies_locked(stream));
     stream.tail = operation;
   }
-  driver().executor.run_here(operation, [&] {
+  driver().scheduler.run_here(operation, [&] {
     if (fault() == CUDA_SUCCESS) {
       if (const CUresult result = step(); result != CUDA_SUCCESS) {
         set_fault(result);
@@ -225,7 +225,7 @@ std::vector<OperationPtr> Context::pending(Stream& stream) {
 
 OperationPtr Context::mark_everything() {
   const std::lock_guard lock(submission_mutex_);
-  return driver().executor.submit(nullptr, all_tails_locked());
+  return driver().scheduler.submit(nullptr, all_tails_locked());
 }
 
 void Context::delay_everything(const OperationPtr& operation) {
@@ -233,7 +233,7 @@ void Context::delay_everything(const OperationPtr& operation) {
   const std::lock_guard lock(submission_mutex_);
   const auto delay = [&](Stream& stream) {
     const OperationPtr both[] = {stream.tail, operation};
-    stream.tail = driver().executor.submit(nullptr, both);
+    stream.tail = driver().scheduler.submit(nullptr, both);
   };
   delay(*legacy_);
   for (const auto& [thread, stream] : per_thread_) {
@@ -246,7 +246,7 @@ void Context::delay_everything(const OperationPtr& operation) {
 
 CUresult Context::synchronize(const OperationPtr& operation) {
   if (operation != nullptr) {
-    driver().executor.wait(*operation);
+    driver().scheduler.wait(*operation);
   }
   output.flush();
   return fault();
@@ -254,7 +254,7 @@ CUresult Context::synchronize(const OperationPtr& operation) {
 
 CUresult Context::synchronize(Stream& stream) {
   for (const OperationPtr& operation : pending(stream)) {
-    driver().executor.wait(*operation);
+    driver().scheduler.wait(*operation);
   }
   output.flush();
   return fault();
@@ -267,7 +267,7 @@ CUresult Context::synchronize() {
     tails = all_tails_locked();
   }
   for (const OperationPtr& tail : tails) {
-    driver().executor.wait(*tail);
+    driver().scheduler.wait(*tail);
   }
   output.flush();
   return fault();
@@ -282,10 +282,10 @@ void Context::shut_down() {
   const auto deadline = std::chrono::steady_clock::now() + kDrainTimeout;
   for (const OperationPtr& tail : tails) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (!driver().executor.wait_for(*tail, std::max(left, std::chrono::milliseconds(0)))) {
+    if (!driver().scheduler.wait_for(*tail, std::max(left, std::chrono::milliseconds(0)))) {
       cancelled_.store(true, std::memory_order_relaxed);
       set_fault(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-      driver().executor.wait(*tail);
+      driver().scheduler.wait(*tail);
     }
   }
   output.flush();

@@ -1,4 +1,4 @@
-// The one object behind the exported functions: devices, handle tables, the memory table and the executor. Built by cuInit and never
+// The one object behind the exported functions: devices, handle tables, the memory table and the scheduler. Built by cuInit and never
 // destroyed: programs call the driver from their own exit handlers.
 #pragma once
 
@@ -78,7 +78,7 @@ class Driver {
 
   std::vector<std::unique_ptr<Device>> devices;
   MemoryTable memory;
-  Executor executor;
+  OperationScheduler scheduler;
   std::unique_ptr<Engine> engine;
 
   HandleTable<CUcontext, ContextSlot> contexts{HandleKind::context};

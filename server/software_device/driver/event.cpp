@@ -75,6 +75,8 @@ CUresult cuEventDestroy_v2(CUevent handle) {
   return with_driver([&]() -> CUresult { return driver().events.take(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
 }
 
+CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned int flags) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) {
     return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {

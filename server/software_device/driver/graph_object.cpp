@@ -93,7 +93,7 @@ OperationPtr submit_step(Context& context, const GraphExec::Step& step, std::vec
     dependencies.push_back(wait->event->recorded);
   }
   OperationPtr operation = step.enabled && is_work(step.payload) ? context.submit_unordered(work_of(step.payload), dependencies)
-                                                                 : driver().executor.submit(nullptr, dependencies);
+                                                                 : driver().scheduler.submit(nullptr, dependencies);
   if (const auto* const record = std::get_if<RecordEvent>(&step.payload)) {
     const std::lock_guard lock(record->event->mutex);
     record->event->recorded = operation;

@@ -131,16 +131,18 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
     if (pointer == nullptr || bytes == 0 || (flags & ~kHostRegisterFlags) != 0 || address_of(pointer) + bytes < bytes) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const bool inserted = driver().memory.insert({.begin = address_of(pointer),
+    const uint64_t inserted = driver().memory.insert({.begin = address_of(pointer),
                                                   .bytes = bytes,
                                                   .kind = MemoryKind::registered,
                                                   .device = context.device().ordinal,
                                                   .context = context.handle(),
                                                   .flags = flags,
                                                   .writable_by = (flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? 0 : ~0u});
-    return inserted ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    return inserted != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   });
 }
+
+CUresult cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(pointer, bytes, flags); }
 
 CUresult cuMemHostUnregister(void* pointer) {
   return with_context([&](Context& context) -> CUresult {

@@ -4,19 +4,20 @@
 
 namespace gpuwire::software_device {
 
-bool MemoryTable::insert(MemoryRange range) {
+uint64_t MemoryTable::insert(MemoryRange range) {
   const std::unique_lock lock(mutex_);
   const auto next = ranges_.lower_bound(range.begin);
   if (next != ranges_.end() && next->second.begin < range.end()) {
-    return false;
+    return 0;
   }
   if (next != ranges_.begin() && std::prev(next)->second.end() > range.begin) {
-    return false;
+    return 0;
   }
   range.buffer_id = next_buffer_id_++;
   const uint64_t begin = range.begin;
+  const uint64_t buffer_id = range.buffer_id;
   ranges_.emplace_hint(next, begin, std::move(range));
-  return true;
+  return buffer_id;
 }
 
 std::optional<MemoryRange> MemoryTable::find(uint64_t address) const {

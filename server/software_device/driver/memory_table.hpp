@@ -48,8 +48,8 @@ struct MemoryRange {
 // Safe to use from every thread.
 class MemoryTable {
  public:
-  // Gives the range its buffer id. False when it overlaps another.
-  bool insert(MemoryRange range);
+  // Gives the range its buffer id and returns that; 0 when it overlaps another.
+  uint64_t insert(MemoryRange range);
   // Removes the range that begins there; nothing when there is none, or `matches` (if set) says no.
   template <typename Predicate>
   std::optional<MemoryRange> remove(uint64_t begin, Predicate&& matches) {
@@ -62,6 +62,10 @@ class MemoryTable {
     ranges_.erase(found);
     ++generation_;
     return out;
+  }
+  // Removes that very range: another may have taken its place. The buffer id is the one it was given on insertion.
+  std::optional<MemoryRange> remove_buffer(uint64_t begin, uint64_t buffer_id) {
+    return remove(begin, [&](const MemoryRange& range) { return range.buffer_id == buffer_id; });
   }
   // The range that holds the address.
   std::optional<MemoryRange> find(uint64_t address) const;

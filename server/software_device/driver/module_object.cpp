@@ -9,8 +9,10 @@
 namespace gpuwire::software_device {
 namespace {
 
-void remove_range(uint64_t address) {
-  driver().memory.remove(address, [](const MemoryRange&) { return true; });
+uint64_t buffer_id_of(uint64_t address) {
+  uint64_t out = 0;
+  driver().memory.inspect(address, [&](const MemoryRange& range) { out = range.buffer_id; });
+  return out;
 }
 
 void copy_initial(const VariableInfo& variable, uint64_t address) {
@@ -38,8 +40,8 @@ size_t find_kernel(const Program& program, std::string_view name) {
 
 tl::expected<uint64_t, CUresult> ManagedVariables::address(const Program& program, size_t variable, Device& device) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = addresses_.find(variable); found != addresses_.end()) {
-    return found->second;
+  if (const auto found = variables_.find(variable); found != variables_.end()) {
+    return found->second.first;
   }
   const VariableInfo& info = program.variables()[variable];
   const auto address = allocate_range({.bytes = info.size_bytes, .kind = MemoryKind::managed, .device = device.ordinal, .flags = CU_MEM_ATTACH_GLOBAL,
@@ -47,14 +49,14 @@ tl::expected<uint64_t, CUresult> ManagedVariables::address(const Program& progra
                                       device, info.alignment_bytes);
   if (address) {
     copy_initial(info, *address);
-    addresses_.emplace(variable, *address);
+    variables_.emplace(variable, std::pair(*address, buffer_id_of(*address)));
   }
   return address;
 }
 
 ManagedVariables::~ManagedVariables() {
-  for (const auto& [variable, address] : addresses_) {
-    remove_range(address);
+  for (const auto& [variable, place] : variables_) {
+    driver().memory.remove_buffer(place.first, place.second);
   }
 }
 
@@ -80,8 +82,8 @@ tl::expected<std::shared_ptr<ModuleInstance>, CUresult> ModuleInstance::create(s
 }
 
 ModuleInstance::~ModuleInstance() {
-  for (const uint64_t address : owned_) {
-    remove_range(address);
+  for (const auto& [address, buffer_id] : owned_) {
+    driver().memory.remove_buffer(address, buffer_id);
   }
 }
 
@@ -107,7 +109,7 @@ CUresult ModuleInstance::place_variables(Context& context) {
     }
     addresses_[i] = *address;
     if (!variable.managed) {
-      owned_.push_back(*address);
+      owned_.emplace_back(*address, buffer_id_of(*address));
       copy_initial(variable, *address);
     }
   }

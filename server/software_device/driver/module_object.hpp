@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
@@ -58,7 +59,7 @@ class ManagedVariables {
 
  private:
   std::mutex mutex_;
-  std::map<size_t, uint64_t> addresses_;
+  std::map<size_t, std::pair<uint64_t, uint64_t>> variables_;  // address and buffer id
 };
 
 // A program in a context.
@@ -82,7 +83,7 @@ class ModuleInstance {
   std::shared_ptr<Function> function(size_t index);
   // Instances of a library share the settings of its kernels on that device.
   void share_settings(size_t index, std::shared_ptr<FunctionSettings> settings);
-  // Takes the module and its functions out of the handle tables, and the variables out of the memory table.
+  // Takes the module and its functions out of the handle tables. The variables go with the last launch or graph that uses them.
   void release_handles();
 
  private:
@@ -95,7 +96,7 @@ class ModuleInstance {
   std::weak_ptr<Context> context_;
   CUcontext context_handle_ = nullptr;
   std::vector<uint64_t> addresses_;      // by variable
-  std::vector<uint64_t> owned_;          // those in addresses_ that are this instance's alone
+  std::vector<std::pair<uint64_t, uint64_t>> owned_;  // address and buffer id of those that are this instance's alone
   std::weak_ptr<ModuleInstance> self_;
   std::mutex mutex_;
   std::map<size_t, std::shared_ptr<Function>> functions_;

@@ -4,14 +4,14 @@
 
 namespace gpuwire::software_device {
 
-OperationPtr Executor::submit(std::function<void()> work, std::span<const OperationPtr> dependencies) {
+OperationPtr OperationScheduler::submit(std::function<void()> work, std::span<const OperationPtr> dependencies) {
   const auto run_by = work ? Operation::RunBy::pool : Operation::RunBy::nobody;
   return insert(std::move(work), run_by, dependencies);
 }
 
-OperationPtr Executor::prepare(std::span<const OperationPtr> dependencies) { return insert(nullptr, Operation::RunBy::caller, dependencies); }
+OperationPtr OperationScheduler::prepare(std::span<const OperationPtr> dependencies) { return insert(nullptr, Operation::RunBy::caller, dependencies); }
 
-OperationPtr Executor::insert(std::function<void()> work, Operation::RunBy run_by, std::span<const OperationPtr> dependencies) {
+OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::RunBy run_by, std::span<const OperationPtr> dependencies) {
   auto operation = std::make_shared<Operation>();
   operation->work_ = std::move(work);
   operation->run_by_ = run_by;
@@ -32,7 +32,7 @@ OperationPtr Executor::insert(std::function<void()> work, Operation::RunBy run_b
 }
 
 // With the mutex held. Markers are finished at once: they go to `finished` for the caller to pass on.
-void Executor::make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished) {
+void OperationScheduler::make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished) {
   switch (operation->run_by_) {
     case Operation::RunBy::nobody:
       finished.push_back(operation);
@@ -48,12 +48,12 @@ void Executor::make_ready(const OperationPtr& operation, std::vector<OperationPt
   }
 }
 
-void Executor::finish(const OperationPtr& operation) {
+void OperationScheduler::finish(const OperationPtr& operation) {
   const std::lock_guard lock(mutex_);
   finish_locked({operation});
 }
 
-void Executor::finish_locked(std::vector<OperationPtr> finished) {
+void OperationScheduler::finish_locked(std::vector<OperationPtr> finished) {
   if (finished.empty()) {
     return;
   }
@@ -71,13 +71,13 @@ void Executor::finish_locked(std::vector<OperationPtr> finished) {
   something_finished_.notify_all();
 }
 
-void Executor::grow_locked() {
+void OperationScheduler::grow_locked() {
   if (idle_threads_ < ready_.size() && threads_.size() < kThreadsMax) {
     threads_.emplace_back([this] { work_loop(); });
   }
 }
 
-void Executor::work_loop() {
+void OperationScheduler::work_loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_threads_;
@@ -92,7 +92,7 @@ void Executor::work_loop() {
   }
 }
 
-void Executor::run_here(const OperationPtr& operation, const std::function<void()>& work) {
+void OperationScheduler::run_here(const OperationPtr& operation, const std::function<void()>& work) {
   {
     std::unique_lock lock(mutex_);
     something_finished_.wait(lock, [&] { return operation->unfinished_ == 0; });
@@ -101,7 +101,7 @@ void Executor::run_here(const OperationPtr& operation, const std::function<void(
   finish(operation);
 }
 
-void Executor::wait(const Operation& operation) {
+void OperationScheduler::wait(const Operation& operation) {
   if (operation.done()) {
     return;
   }
@@ -109,7 +109,7 @@ void Executor::wait(const Operation& operation) {
   something_finished_.wait(lock, [&] { return operation.done(); });
 }
 
-bool Executor::wait_for(const Operation& operation, std::chrono::milliseconds timeout) {
+bool OperationScheduler::wait_for(const Operation& operation, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   return something_finished_.wait_for(lock, timeout, [&] { return operation.done(); });
 }

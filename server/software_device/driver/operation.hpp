@@ -15,25 +15,25 @@
 
 namespace gpuwire::software_device {
 
-class Executor;
+class OperationScheduler;
 
 // One step of a stream. Shared by whoever may want to wait for it; once finished it keeps nothing alive.
 class Operation {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Pairs with the release in Executor::finish: what the operation wrote is visible to who sees it done.
+  // Pairs with the release in OperationScheduler::finish: what the operation wrote is visible to who sees it done.
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   // Valid once done.
   Clock::time_point finished_at() const noexcept { return finished_at_; }
 
  private:
-  friend class Executor;
+  friend class OperationScheduler;
   enum class RunBy { pool, caller, nobody };
 
   std::function<void()> work_;
   RunBy run_by_ = RunBy::nobody;
-  size_t unfinished_ = 0;  // dependencies; under the executor's mutex, as is dependents_
+  size_t unfinished_ = 0;  // dependencies; under the scheduler's mutex, as is dependents_
   std::vector<std::shared_ptr<Operation>> dependents_;
   Clock::time_point finished_at_{};
   std::atomic<bool> done_{false};
@@ -43,7 +43,7 @@ using OperationPtr = std::shared_ptr<Operation>;
 
 // Runs operations on a pool of threads that grows with the number of operations that are ready at once. Operations may block (a launch,
 // a host function), so the pool is larger than the machine; they must not throw.
-class Executor {
+class OperationScheduler {
  public:
   static constexpr size_t kThreadsMax = 128;
 
@@ -72,7 +72,7 @@ class Executor {
   std::condition_variable something_finished_;
   std::deque<OperationPtr> ready_;
   size_t idle_threads_ = 0;
-  // Never joined: the executor lives as long as the process, whose end stops them.
+  // Never joined: the scheduler lives as long as the process, whose end stops them.
   std::vector<std::thread> threads_;
 };
 

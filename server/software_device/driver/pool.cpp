@@ -116,8 +116,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (is_capturing(stream)) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    context.submit_always(stream, [address] {
-      const auto removed = driver().memory.remove(address, [](const MemoryRange& found) { return found.kind == MemoryKind::device; });
+    context.submit_always(stream, [address, buffer_id = range->buffer_id] {
+      const auto removed = driver().memory.remove_buffer(address, buffer_id);
       const auto pool = removed && removed->pool != nullptr ? driver().pools.find(removed->pool) : nullptr;
       if (pool != nullptr) {
         pool->used_bytes.fetch_sub(removed->bytes, std::memory_order_relaxed);

@@ -39,6 +39,8 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
   });
 }
 
+CUresult cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+
 CUresult cuStreamSynchronize(CUstream handle) {
   return with_stream(handle, [](Context& context, Stream& stream) {
     return is_capturing(stream) ? invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : context.synchronize(stream);

@@ -57,7 +57,7 @@ CUresult result_of(Fault fault) {
 
 // The engine hands over both with one function; only an assertion's text has this form, and a printf that imitates it does no harm.
 bool is_assertion(std::string_view text) {
-  return text.find(": Assertion `") != std::string_view::npos && text.find("` failed.") != std::string_view::npos;
+  return text.find(" Assertion `") != std::string_view::npos && text.find("` failed.") != std::string_view::npos;
 }
 
 CUresult launch(Context& context, const KernelWork& work) {

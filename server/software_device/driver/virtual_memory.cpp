@@ -183,9 +183,9 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
       return CUDA_ERROR_INVALID_VALUE;
     }
     // In the table first: two mappings of one address must not both reach mmap.
-    const bool inserted = driver().memory.insert({.begin = address, .bytes = bytes, .kind = MemoryKind::mapped, .device = physical->device.ordinal,
+    const uint64_t inserted = driver().memory.insert({.begin = address, .bytes = bytes, .kind = MemoryKind::mapped, .device = physical->device.ordinal,
                                                   .readable_by = 0, .writable_by = 0, .backing = physical});
-    if (!inserted) {
+    if (inserted == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     void* const mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, physical->file, static_cast<off_t>(offset));
