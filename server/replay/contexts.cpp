@@ -30,6 +30,19 @@ CUresult ContextTable::make_current(uint32_t number) {
   return CUDA_SUCCESS;
 }
 
+Context* ContextTable::enter_stream(CUstream stream) {
+  CUcontext native = nullptr;
+  if (!current_ || stream == nullptr || stream == CU_STREAM_LEGACY) return current_;
+  if (drive(driver_.cuStreamGetCtx, stream, &native) != CUDA_SUCCESS || native == current_->native) return current_;
+  for (uint32_t number : order_) {
+    if (contexts_[number]->native != native) continue;
+    // Where it fails the caller's context stays, and the driver says what is wrong with the stream.
+    static_cast<void>(make_current(number));
+    break;
+  }
+  return current_;
+}
+
 CUresult ContextTable::activate(Context& context) {
   if (context.native) return CUDA_SUCCESS;
   if (context.error) return context.error;

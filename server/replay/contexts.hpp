@@ -50,6 +50,9 @@ class ContextTable {
   // The one made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);
+  // The context that a stream of a frame belongs to, made current until the next frame: a program may copy on, and wait for, streams of
+  // other contexts than its current one. The legacy stream is the current context's. Null: none is current.
+  Context* enter_stream(CUstream stream);
 
   // Binds a handle to a device's primary context and activates it. Binding it again changes nothing.
   CUresult retain_primary(uint64_t handle, CUdevice device, unsigned flags);

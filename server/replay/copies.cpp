@@ -70,6 +70,7 @@ void copy_to_device(Replay& replay, Call& call) {
   if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   CUstream stream = nullptr;
   if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  context = replay.state().contexts().enter_stream(stream);
   CUresult result = refuse_capture(replay, stream);
   CUdeviceptr destination = params.getDestination();
   while (result == CUDA_SUCCESS && call.bulk.remaining() > 0) {
@@ -126,6 +127,7 @@ void copy_from_device(Replay& replay, Call& call) {
   if (!context) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   CUstream stream = nullptr;
   if (!find_stream(replay, params.getStream(), stream)) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  context = replay.state().contexts().enter_stream(stream);
   CUresult result = refuse_capture(replay, stream);
   if (result != CUDA_SUCCESS || bytes == 0) return answer_failed_download(replay, call, result);
   StagingBlock block = take_staging(replay, *context, bytes);

@@ -27,6 +27,7 @@ CUresult decode(Replay& replay, schema::Copy2D::Reader params, Pitched& pitched)
   pitched.context = replay.state().contexts().current();
   if (!pitched.context) return CUDA_ERROR_INVALID_CONTEXT;
   if (!find_stream(replay, params.getStream(), pitched.stream)) return CUDA_ERROR_INVALID_HANDLE;
+  pitched.context = replay.state().contexts().enter_stream(pitched.stream);
   CUDA_MEMCPY3D& copy = pitched.copy;
   copy.WidthInBytes = params.getWidthBytes();
   copy.Height = params.getHeight();

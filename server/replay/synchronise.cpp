@@ -101,10 +101,11 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   if (!find_stream(replay, call.message.getRoot<schema::CuStreamSynchronizeParams>().getHStream(), stream)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
+  context = replay.state().contexts().enter_stream(stream);
   CUresult result = CUDA_SUCCESS;
   PooledEvent event = mark(replay, *context, stream, result);
   if (!event) {
-    // Of another context than the caller's, or in error: only the driver knows.
+    // In error, or being captured: only the driver knows.
     call.answered = true;
     auto lease = std::make_shared<PooledEvent>(context->events->lease());
     replay.wait_elsewhere([&replay, lease, stream, sequence] { answer(replay, sequence, drive(replay.driver().cuStreamSynchronize, stream)); });

@@ -92,7 +92,7 @@ void watch_stream(Replay& replay, Call& call) {
   PooledEvent event;
   if (!context || !find_stream(replay, watch.stream, stream)) {
     result = CUDA_ERROR_INVALID_HANDLE;
-  } else if (!(event = context->events->take())) {
+  } else if (context = replay.state().contexts().enter_stream(stream); !(event = context->events->take())) {
     result = CUDA_ERROR_OUT_OF_MEMORY;
   } else {
     result = drive(replay.driver().cuEventRecord, event.get(), stream);

@@ -166,3 +166,22 @@ TEST_CASE_FIXTURE(Fixture, "the end of a session leaves nothing in the driver") 
   CHECK(driver.registered.empty());
   CHECK(driver.primaries[0] == 0);
 }
+
+TEST_CASE_FIXTURE(Fixture, "a copy on a stream of another context is made in that one, and the next frame is back in its own") {
+  primary(SessionOrdinal::retain_primary, context(1), 0);
+  primary(SessionOrdinal::retain_primary, context(2), 1);
+  session.frame_context = uint32_t(context(1));
+  use();
+  uint64_t stream = session.give(HandleKind::stream, reinterpret_cast<void*>(0x77));
+  driver.stream_contexts[reinterpret_cast<CUstream>(0x77)] = reinterpret_cast<CUcontext>(uintptr_t{0x101});
+  std::byte memory[16];
+  uint64_t sequence = session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
+    params.setSource(reinterpret_cast<uint64_t>(memory));
+    params.setBytes(sizeof memory);
+    params.setStream(stream);
+  });
+  CHECK(session.result(sequence) == CUDA_SUCCESS);
+  CHECK(driver.current == reinterpret_cast<CUcontext>(uintptr_t{0x101}));
+  use();
+  CHECK(driver.current == reinterpret_cast<CUcontext>(uintptr_t{0x100}));
+}

@@ -98,6 +98,11 @@ CUresult CUDAAPI stream_is_capturing(CUstream, CUstreamCaptureStatus* status) {
   *status = fake.capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
+CUresult CUDAAPI stream_get_ctx(CUstream stream, CUcontext* context) {
+  auto found = g_fake->stream_contexts.find(stream);
+  *context = found == g_fake->stream_contexts.end() ? g_fake->current : found->second;
+  return CUDA_SUCCESS;
+}
 CUresult CUDAAPI stream_query(CUstream) {
   FAKE_BEGIN("cuStreamQuery", "");
   return CUDA_SUCCESS;
@@ -285,6 +290,7 @@ FakeDriver::FakeDriver() {
   table.cuEventQuery = event_query;
   table.cuEventSynchronize = event_synchronize;
   table.cuStreamIsCapturing = stream_is_capturing;
+  table.cuStreamGetCtx = stream_get_ctx;
   table.cuStreamQuery = stream_query;
   table.cuStreamSynchronize = stream_synchronize;
   table.cuMemHostRegister_v2 = host_register;

@@ -29,6 +29,7 @@ class FakeDriver {
   std::set<void*> events, modules, libraries, contexts, registered;
   std::map<int, int> primaries;  // by device: how often retained
   CUcontext current = nullptr;
+  std::map<CUstream, CUcontext> stream_contexts;  // of streams that are not of the current one
   std::vector<std::byte> parameters;          // of the last launch
   CUlaunchConfig config{};                    // of the last cuLaunchKernelEx
   std::vector<CUlaunchAttribute> attributes;  // of the last cuLaunchKernelEx
