@@ -65,7 +65,7 @@ bool joined(const CaptureSession& session) {
   });
 }
 
-CUresult begin(Context& context, const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> graph, std::vector<CUgraphNode> dependencies, CUstreamCaptureMode mode) {
+CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> graph, std::vector<CUgraphNode> dependencies, CUstreamCaptureMode mode) {
   if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -75,7 +75,6 @@ CUresult begin(Context& context, const std::shared_ptr<Stream>& stream, std::sha
   if (stream->capture != nullptr) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
-  (void)context;
   auto session = std::make_shared<CaptureSession>();
   session->id = next_capture_id++;
   session->mode = mode;
@@ -170,9 +169,9 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
 using namespace gpuwire::software_device;
 
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
-  return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) {
+  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) {
     const std::lock_guard lock(graph_mutex());
-    return begin(context, stream, nullptr, {}, mode);
+    return begin(stream, nullptr, {}, mode);
   });
 }
 
@@ -180,7 +179,7 @@ CUresult cuStreamBeginCapture(CUstream handle) { return cuStreamBeginCapture_v2(
 
 CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                                      CUstreamCaptureMode mode) {
-  return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
+  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     auto graph = driver().graphs.find(graph_handle);
     if (graph == nullptr || (count != 0 && dependencies == nullptr)) {
@@ -189,7 +188,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, cons
     if (edges != nullptr) {
       return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return begin(context, stream, std::move(graph), {dependencies, dependencies + count}, mode);
+    return begin(stream, std::move(graph), {dependencies, dependencies + count}, mode);
   });
 }
 
