@@ -163,6 +163,13 @@ TEST_CASE_FIXTURE(Control, "a kernel without end is cancelled") {
   CHECK(run("forever", {1}, {32}, array<int>(1)).fault == Fault::cancelled);
 }
 
+TEST_CASE_FIXTURE(Control, "a grid of very many short blocks is cancelled between them") {
+  int polls = 0;
+  engine = make_engine(1);
+  cancelled = [&] { return ++polls > 3; };
+  CHECK(run("early_exit", {0x7fffffff}, {32}, array<int>(1), 0).fault == Fault::cancelled);
+}
+
 TEST_CASE_FIXTURE(Control, "blocks that wait for later blocks are preempted") {
   int* order = array<int>(20);
   CHECK(run("ordered", {20}, {32}, order, 20).message == "");

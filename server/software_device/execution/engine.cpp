@@ -16,6 +16,7 @@ namespace {
 
 // Blocks of one launch whose state is kept at once; a cooperative launch keeps all of its blocks.
 constexpr uint64_t kResidentBlocksMax = 256;
+constexpr uint32_t kBlocksPerPoll = 256;  // short blocks never yield, so cancellation is looked for between them
 constexpr unsigned kThreadsMax = 1024;
 // A call takes stack even when its function has no .local variables; a real device's frames are larger.
 constexpr uint64_t kStackBytesPerCall = 8;
@@ -158,8 +159,13 @@ class EngineImplementation final : public Engine {
     std::feholdexcept(&environment);
     std::fesetenv(FE_DFL_ENV);
     executor.attach(running);
+    uint32_t since_poll = 0;
     while (std::unique_ptr<Block> block = next_block(running, executor)) {
       Block::Outcome outcome = block->run(executor);
+      if (++since_poll == kBlocksPerPoll) {
+        since_poll = 0;
+        running.poll_cancelled();
+      }
       std::unique_lock lock(running.mutex_);
       if (outcome == Block::Outcome::suspended) {
         running.suspended_.push_back(std::move(block));
