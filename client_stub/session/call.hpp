@@ -62,7 +62,9 @@ CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t wor
       [](void* user, capnp::MessageReader& message) {
         auto& self = *static_cast<Reply*>(user);
         auto results = message.getRoot<Results>();
-        self.result = CUresult(results.getResult());
+        // A peer may send any number; what is none of CUDA's codes must not get into the enumeration.
+        int32_t code = results.getResult();
+        self.result = code >= 0 && code <= CUDA_ERROR_UNKNOWN ? CUresult(code) : CUDA_ERROR_UNKNOWN;
         self.read(results);
       },
       &reply, sink);

@@ -93,6 +93,8 @@ class Server:
     def argument(self, p):
         if p.kind == "host":
             return "{}"
+        if p.kind == "list" and p.opt and p.direction == "in":
+            return f"params.has{accessor(p.name)}() ? {p.local}.data() : nullptr"
         if p.kind == "list":
             return f"{p.local}.data()"
         if p.kind == "bytes":
