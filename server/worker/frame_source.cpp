@@ -97,10 +97,13 @@ bool FrameSource::read(std::span<std::byte> out) {
     ssize_t got = ::recv(socket_, out.data(), out.size(), MSG_WAITALL);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
-      if (!wait_readable(-1)) return false;
-      continue;
+      if (wait_readable(-1)) continue;
+      got = 0;  // woken
     }
-    if (got <= 0) return false;
+    if (got <= 0) {
+      broken_ = true;
+      return false;
+    }
     decoder_.bulk_read_elsewhere(size_t(got));
     out = out.subspan(size_t(got));
   }

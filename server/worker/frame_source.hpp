@@ -37,6 +37,8 @@ class FrameSource final : public BulkReader {
 
   uint64_t remaining() const override { return decoder_.bulk_left(); }
   bool read(std::span<std::byte> out) override;
+  // A read was broken off: the frame in hand has not got all of its bulk.
+  bool broken() const { return broken_; }
 
  private:
   enum class Filled : uint8_t { some, ended, late };
@@ -48,6 +50,7 @@ class FrameSource final : public BulkReader {
   const int wake_;
   const uint32_t spin_us_;
   wire::FrameDecoder decoder_;
+  bool broken_ = false;
   uint64_t buffered_ = 0;  // bytes that the decoder holds beyond what has been taken out of it
 };
 

@@ -118,7 +118,7 @@ SessionEnd Session::run() {
   std::optional<SessionEnd> end;
   try {
     while (!end) end = execute();
-  } catch (const std::exception& error) {
+  } catch (const std::exception& error) {  // out of memory or of threads: not the client's doing
     end = SessionEnd{EndCause::internal, error.what()};
   }
   tell_ending(*end);
@@ -162,13 +162,11 @@ std::optional<SessionEnd> Session::execute_call() {
     dispatch(*entry, call);
   } catch (const ProtocolFault& found) {
     wrong = found.reason;
-  } catch (const std::exception&) {  // kj::Exception reaches here as one
-    wrong = wire::describe_exception(std::current_exception());
   } catch (const kj::Exception&) {
     wrong = wire::describe_exception(std::current_exception());
   }
   if (!wrong.empty()) {
-    if (auto end = stopped()) return end;
+    if (auto end = stopped()) return end;  // a read that was broken off looks like a fault
     return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
   }
   executed_ = header.sequence;
@@ -184,8 +182,8 @@ void Session::dispatch(const ReplayEntry& entry, Call& call) {
     return;
   }
   entry.function(*this, call);
-  // A call with nothing to say but that it was done leaves the reply to its caller.
-  if (called && !call.answered && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
+  // A call with nothing to say but that it was done leaves the reply to its caller. Without all of its bulk it was not done.
+  if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
 }
 
 void Session::acknowledge_if_due() {
