@@ -100,9 +100,9 @@ DeviceFacts device_facts(schema::Device::Reader device) {
   DeviceFacts facts;
   facts.name = text_of(device.getName());
   auto uuid = device.getUuid();
-  std::memcpy(&facts.uuid, uuid.begin(), std::min(uuid.size(), sizeof facts.uuid));
+  std::copy_n(uuid.begin(), std::min(uuid.size(), sizeof facts.uuid.bytes), facts.uuid.bytes);
   auto luid = device.getLuid();
-  std::memcpy(facts.luid, luid.begin(), std::min(luid.size(), sizeof facts.luid));
+  std::copy_n(luid.begin(), std::min(luid.size(), sizeof facts.luid), facts.luid);
   facts.total_bytes = device.getTotalBytes();
   facts.attributes = vector_of<int32_t>(device.getAttributes());
   facts.attribute_errors = vector_of<int32_t>(device.getAttributeErrors());

@@ -87,7 +87,7 @@ TEST_CASE("frames come out as they went in, whatever pieces the bytes arrive in"
       auto message = decoder.message().asBytes();
       REQUIRE(message.size() == expected.message.size());
       CHECK(reinterpret_cast<uintptr_t>(message.begin()) % 8 == 0);
-      CHECK(std::memcmp(message.begin(), expected.message.data(), message.size()) == 0);
+      CHECK(std::equal(message.begin(), message.end(), expected.message.begin()));
       size_t bulk_at = 0;
       bool matches = true;
       while (decoder.bulk_left() && (at < stream.size() || !decoder.buffered_bulk().empty())) {
