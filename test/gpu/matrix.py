@@ -49,6 +49,11 @@ def rows(build: str) -> List[Row]:
         program("numba_basic", "frameworks"),
         program("triton_basic", "frameworks"),
     ]
+    variables = {"expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, "no_caching": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}}
+    found += [Row("torch", "torch " + feature, ["python3", os.path.join(HERE, "programs", "torch_features.py"), feature],
+                  environment=variables.get(feature, {}))
+              for feature in ("graphs", "graphed_training", "compile", "autocast", "attention", "fp8", "workers", "memory", "expandable",
+                              "no_caching", "saving", "sharing", "profiler", "illegal_address", "resnet", "gpt2", "nccl", "lstm", "linalg")]
     tests = os.path.join(build, "test_programs")
     found += [Row("programs", name, [os.path.join(tests, name)])
               for name in ("threads", "callbacks", "forks", "bad_modules", "out_of_memory")]

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ["JAX_PLATFORMS"] = "cuda"  # without a GPU JAX would go on on the CPU, and nothing be tested
 import jax
 import jax.numpy as jnp
 import numpy

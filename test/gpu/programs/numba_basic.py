@@ -1,6 +1,9 @@
 """Numba: a kernel with shared memory."""
 
 import numpy
+
+if not hasattr(numpy, "row_stack"):
+    numpy.row_stack = numpy.vstack  # some releases of Numba ask for the name that NumPy 2 dropped
 from numba import cuda, float32
 
 
