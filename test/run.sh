@@ -64,6 +64,10 @@ for sanitizer in asan tsan; do
   if build $sanitizer gpuwire_${sanitizer}_tests; then
     passed=$((passed + 1))
     run_ctest build/$sanitizer -L "^$sanitizer\$"
+    # What reads the network meets random input for a minute where time is at hand.
+    if [ $sanitizer = asan ] && [ -n "${CI:-}" ]; then
+      count fuzz build/asan/test_bin/frame_fuzz_replay --seconds 60 test/fuzz/corpus
+    fi
   else
     failed=$((failed + 1)); failures="$failures build-$sanitizer"
   fi
