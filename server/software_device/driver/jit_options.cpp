@@ -32,7 +32,7 @@ void JitOptions::fill(Buffer& buffer, std::string_view text) {
   size_t written = 0;
   if (buffer.text != nullptr && buffer.bytes != 0) {
     written = std::min<size_t>(text.size(), buffer.bytes - 1);
-    std::memcpy(buffer.text, text.data(), written);
+    text.copy(buffer.text, written);
     buffer.text[written] = 0;
   }
   if (buffer.size_value != nullptr) {

@@ -18,7 +18,7 @@ uint64_t buffer_id_of(uint64_t address) {
 void copy_initial(const VariableInfo& variable, uint64_t address) {
   auto* const target = reinterpret_cast<uint8_t*>(address);
   const size_t given = std::min<uint64_t>(variable.initial.size(), variable.size_bytes);
-  std::memcpy(target, variable.initial.data(), given);
+  std::copy_n(variable.initial.begin(), given, target);
   std::memset(target + given, 0, variable.size_bytes - given);
 }
 
