@@ -345,7 +345,7 @@ TEST_CASE("a worker that crashes ends its own session alone") {
   REQUIRE(client.open_session(server.port()));
   send_alloc(client, client.retain_primary(), kAllocationThatCrashes);
   CHECK(client.closed_by_server());
-  CHECK(server.log_gets("signal 11"));
+  CHECK(server.log_gets("signal 6"));
   CHECK(bystander.ping() == 0);
   WireClient next;
   CHECK(next.open_session(server.port()));
