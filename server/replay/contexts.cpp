@@ -30,6 +30,11 @@ CUresult ContextTable::make_current(uint32_t number) {
   return CUDA_SUCCESS;
 }
 
+void ContextTable::enter_any() {
+  // Without any, what the worker made current ahead of the session still is, and where nothing is, the driver says so itself.
+  if (!current_ && !order_.empty()) static_cast<void>(make_current(order_.front()));
+}
+
 Context* ContextTable::enter_stream(CUstream stream) {
   CUcontext native = nullptr;
   if (!current_ || stream == nullptr || stream == CU_STREAM_LEGACY) return current_;

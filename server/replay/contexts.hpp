@@ -47,6 +47,9 @@ class ContextTable {
 
   // Makes the context with this number current on this thread; 0: none.
   CUresult make_current(uint32_t number);
+  // Makes some context of the session current until the next frame, where the frame names none: libraries are of no context, but the
+  // driver answers some questions about their kernels only when one is current.
+  void enter_any();
   // The one made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);

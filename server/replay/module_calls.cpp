@@ -5,6 +5,7 @@
 #include "protocol/fatbin/image_size.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/contexts.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -121,6 +122,7 @@ CUresult load(Replay& replay, uint64_t handle, const ModuleImage& image, JitOpti
     native = module;
     return result;
   }
+  replay.state().contexts().enter_any();
   CUlibraryOption names[] = {CU_LIBRARY_BINARY_IS_PRESERVED};
   void* values[] = {reinterpret_cast<void*>(uintptr_t{1})};
   CUlibrary library = nullptr;

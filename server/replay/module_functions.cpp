@@ -3,6 +3,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/contexts.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -129,6 +130,7 @@ void module_function(Replay& replay, Call& call) {
     native = function;
   } else {
     CUkernel kernel = nullptr;
+    replay.state().contexts().enter_any();
     result = drive(driver.cuLibraryGetKernel, &kernel, library, name);
     if (result == CUDA_SUCCESS) result = kernel_facts(driver, kernel, facts);
     native = kernel;
@@ -152,8 +154,10 @@ void module_global(Replay& replay, Call& call) {
   CUresult result;
   if (!find_module(replay, params.getModule(), module, library)) result = CUDA_ERROR_INVALID_HANDLE;
   else if (module) result = params.getManaged() ? CUDA_ERROR_INVALID_VALUE : drive(driver.cuModuleGetGlobal_v2, &address, &bytes, module, name);
-  else if (params.getManaged()) result = drive(driver.cuLibraryGetManaged, &address, &bytes, library, name);
-  else result = drive(driver.cuLibraryGetGlobal, &address, &bytes, library, name);
+  else if (params.getManaged()) {
+    replay.state().contexts().enter_any();
+    result = drive(driver.cuLibraryGetManaged, &address, &bytes, library, name);
+  } else result = drive(driver.cuLibraryGetGlobal, &address, &bytes, library, name);
   SmallMessage<> message;
   auto reply = message.root<schema::ModuleGlobalReply>();
   reply.setResult(result);

@@ -47,20 +47,6 @@ TEST_CASE("Work behind a fault is not done") {
   CHECK(*word == 0);
 }
 
-TEST_CASE("Resetting a primary context clears its fault") {
-  CUcontext primary = nullptr;
-  REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
-  REQUIRE(cuCtxPushCurrent(primary) == CUDA_SUCCESS);
-  CHECK(launch(function(load(), "die"), nullptr) == CUDA_SUCCESS);
-  CHECK(cuCtxSynchronize() == CUDA_ERROR_LAUNCH_FAILED);
-  CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS);
-  REQUIRE(cuDevicePrimaryCtxRetain(&primary, 0) == CUDA_SUCCESS);
-  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
-  CHECK(cuMemFree(allocate(4)) == CUDA_SUCCESS);
-  CHECK(cuDevicePrimaryCtxRelease(0) == CUDA_SUCCESS);
-  CHECK(cuCtxPopCurrent(nullptr) == CUDA_SUCCESS);
-}
-
 TEST_CASE("A misaligned access is told apart") {
   const CurrentContext context;
   CUdeviceptr address = allocate(16);

@@ -96,6 +96,8 @@ TEST_CASE("Kernels tell their library, name, parameters and attributes") {
   CHECK(cuKernelGetName(&name, fill) == CUDA_SUCCESS);
   CHECK(std::string(name) == "fill");
   size_t offset = 0, bytes = 0;
+  CHECK(cuKernelGetParamInfo(fill, 2, &offset, &bytes) == CUDA_ERROR_INVALID_CONTEXT);
+  const CurrentContext context;
   CHECK(cuKernelGetParamInfo(fill, 2, &offset, &bytes) == CUDA_SUCCESS);
   CHECK(offset == 12);
   CHECK(bytes == 4);

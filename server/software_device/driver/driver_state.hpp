@@ -62,6 +62,8 @@ struct Device {
   std::mutex primary_mutex;  // guards what follows, and serialises retain, release and reset
   unsigned primary_users = 0;
   unsigned primary_flags = 0;
+  // A primary context was reset after a kernel's fault: like a real GPU, the device takes no new one in this process.
+  bool lost = false;
 
   std::shared_ptr<Pool> default_pool;
   std::mutex pool_mutex;

@@ -206,7 +206,10 @@ CUresult cuKernelGetName(const char** name, CUkernel handle) {
 }
 
 CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* bytes) {
-  return with_kernel(handle, [&](Kernel& kernel) { return parameter_info(kernel.info(), index, offset, bytes); });
+  // NVIDIA's driver answers this, unlike other questions about a kernel, only where a context is current.
+  return with_any_context([&](Context&) {
+    return with_kernel(handle, [&](Kernel& kernel) { return parameter_info(kernel.info(), index, offset, bytes); });
+  });
 }
 
 CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel handle, CUdevice device) {

@@ -43,6 +43,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (device.lost) {
+      return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    }
     if (device.primary->live() == nullptr) {
       activate(device);
     }
@@ -68,6 +71,8 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtx
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   return with_primary(ordinal, [](Device& device) {
+    const std::shared_ptr<Context> context = device.primary->live();
+    device.lost |= context != nullptr && context->fault() != CUDA_SUCCESS;
     deactivate(device);
     device.primary_users = 0;
     return CUDA_SUCCESS;

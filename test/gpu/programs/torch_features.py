@@ -120,7 +120,7 @@ def memory():
     del x
     torch.cuda.empty_cache()
     assert torch.cuda.memory_allocated() == before
-    assert "allocated" in torch.cuda.memory_summary()
+    assert "Allocated memory" in torch.cuda.memory_summary()
     free, total = torch.cuda.mem_get_info()
     assert 0 < free <= total == torch.cuda.get_device_properties(0).total_memory
 

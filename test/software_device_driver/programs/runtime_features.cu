@@ -135,7 +135,10 @@ static void errors() {
   CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
   CHECK(cudaMalloc(&device, 4) == cudaErrorIllegalAddress);
+  // As on a real GPU: the device is lost to this process, and another is not.
   CUDA(cudaDeviceReset());
+  CHECK(cudaMalloc(&device, 4) == cudaErrorDevicesUnavailable);
+  CUDA(cudaSetDevice(1));
   CUDA(cudaMalloc(&device, 4));
   CUDA(cudaFree(device));
 }
