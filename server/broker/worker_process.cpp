@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/personality.h>
 #include <sys/wait.h>
 
 extern char** environ;
@@ -48,6 +49,25 @@ std::string describe_status(int status) {
   return fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
+// While it lives, processes started by this thread map memory from a third of the address space upwards, and not from its top downwards as
+// programs do. Device addresses come from the worker's mappings, and every client has to keep the same range free: this way the two hardly
+// ever meet (personality(2), ADDR_COMPAT_LAYOUT).
+class AwayFromPrograms {
+ public:
+  AwayFromPrograms() : before_(::personality(kQuery)) {
+    if (before_ != -1) ::personality(static_cast<unsigned long>(before_) | ADDR_COMPAT_LAYOUT);
+  }
+  ~AwayFromPrograms() {
+    if (before_ != -1) ::personality(static_cast<unsigned long>(before_));
+  }
+  AwayFromPrograms(const AwayFromPrograms&) = delete;
+  AwayFromPrograms& operator=(const AwayFromPrograms&) = delete;
+
+ private:
+  static constexpr unsigned long kQuery = 0xffffffff;
+  int before_;
+};
+
 }  // namespace
 
 tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Said said) {
@@ -58,6 +78,7 @@ tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(b
   arguments.push_back(nullptr);
   SpawnSettings settings(worker_end.get());
   pid_t pid = -1;
+  const AwayFromPrograms layout;
   if (int error = ::posix_spawn(&pid, command.program.c_str(), settings.actions(), settings.attributes(), arguments.data(), environ))
     return tl::unexpected(fmt::format("cannot start {}: {}", command.program, std::strerror(error)));
   return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), pid, std::move(said)));

@@ -50,6 +50,14 @@ class Programs(ServerCase):
                 self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
                 self.assertEqual(ran.stdout, f"ending by {how}\n")
 
+    def test_workers_map_memory_where_programs_do_not(self):
+        # Device addresses are the worker's, and a program keeps the same ranges free: they must not be where its own mappings are.
+        wait_until(lambda: self.worker_ids(), 10, "a spare worker")
+        with open(f"/proc/{min(self.worker_ids())}/maps", encoding="ascii") as maps:
+            libraries = [int(line.split("-")[0], 16) for line in maps if ".so" in line]
+        self.assertTrue(libraries)
+        self.assertLess(max(libraries), 0x5000_0000_0000)
+
     def test_sessions_that_ended_leave_no_worker_behind(self):
         run(self.server.address, "endings", "return")
         wait_until(lambda: len(self.worker_ids()) <= 1, GONE_WITHIN_SECONDS + 3, "only the spare worker is left")

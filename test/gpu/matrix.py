@@ -44,7 +44,7 @@ def rows(build: str) -> List[Row]:
         program("torch_basic", "frameworks"),
         program("torch_steps", "frameworks"),
         program("torch_mnist", "frameworks", limit_seconds=200),
-        program("jax_basic", "frameworks"),
+        program("jax_basic", "frameworks", environment={"WITHOUT_GPU_MARKER": "1"}),
         program("cupy_basic", "frameworks"),
         program("numba_basic", "frameworks"),
         program("triton_basic", "frameworks"),
