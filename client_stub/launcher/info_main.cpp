@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   CLI::App app{kDescription, "gpuwire info"};
   app.footer(kFooter);
   app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
-  app.add_option("-s,--server", options.server, "The server, HOST:PORT (default port 9171)")->type_name("HOST:PORT");
+  app.add_option("-s,--server", options.server, "The server, HOST:PORT (default port 9750)")->type_name("HOST:PORT");
   app.add_flag("--json", options.json, "Print one JSON object instead of text");
   app.add_flag("--quick", quick, "Do not measure round trips and bandwidth");
   app.add_option("--round-trips", options.round_trips, "Round trips to take the median of")

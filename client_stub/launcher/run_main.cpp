@@ -21,7 +21,7 @@ constexpr const char* kFooter =
     "\n"
     "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong use of gpuwire run.\n"
     "\n"
-    "Example: gpuwire run --server gpu7:9171 -- ./vector_add 1048576";
+    "Example: gpuwire run --server gpu7:9750 -- ./vector_add 1048576";
 
 // Index of "--", or of the first word that is neither an option nor the value of one.
 int options_end(int argc, char** argv) {
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   CLI::App app{kDescription, "gpuwire run"};
   app.footer(kFooter);
   app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
-  app.add_option("-s,--server", options.server, "The server, HOST:PORT (default port 9171)")->type_name("HOST:PORT");
+  app.add_option("-s,--server", options.server, "The server, HOST:PORT (default port 9750)")->type_name("HOST:PORT");
   app.add_option("--trace", options.trace, "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")->type_name("FILE");
   app.add_flag("--stats", options.stats, "When the program ends, print calls by class, bytes, waits and time on stderr");
   // From the program's name on nothing is ours, so only what comes before it is parsed.

@@ -17,7 +17,7 @@ struct Endpoint {
   uint16_t port = 0;
 };
 
-inline constexpr uint16_t kDefaultPort = 9171;
+inline constexpr uint16_t kDefaultPort = 9750;
 
 // HOST, HOST:PORT, [IPV6]:PORT. The error says what is wrong with the text.
 tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text);

@@ -24,7 +24,7 @@ constexpr const char* kDescription =
     "A program runs with `gpuwire run --server HOST:PORT -- PROGRAM ARGS`; its CUDA driver calls are sent here and replayed, each program in a\n"
     "process of its own. When it accepts programs, one line is written to standard output:\n"
     "\n"
-    "    listening on 127.0.0.1:9750, 1 x NVIDIA H200, NVIDIA driver 13000\n"
+    "    listening on 127.0.0.1:9750, 1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0\n"
     "\n"
     "Everything else (sessions that begin and end, refused connections, failures) is logged to standard error.\n";
 

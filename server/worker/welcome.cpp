@@ -130,8 +130,8 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
 
 std::string device_summary(const DriverLibrary& driver) {
   std::string name = device_name(driver.table(), 0);
-  std::string version = driver.software() ? driver.name() : fmt::format("NVIDIA driver {}", driver.version());
-  return fmt::format("{} x {}, {}", driver.device_count(), name, version);
+  // cuDriverGetVersion gives 1000 * major + 10 * minor.
+  return fmt::format("{} x {}, {}, CUDA {}.{}", driver.device_count(), name, driver.name(), driver.version() / 1000, driver.version() % 1000 / 10);
 }
 
 }  // namespace gpuwire::server

@@ -4,9 +4,10 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import unittest
 
-from support import (FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, run, start, wait_until)
+from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, run, start, wait_until)
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251121"))
 
@@ -59,6 +60,16 @@ class Faults(ServerCase):
         copier.kill()
         copier.communicate()
         wait_until(lambda: len(self.worker_ids()) <= len(before), GONE_WITHIN_SECONDS, "the dead client's worker")
+
+    @unittest.skipUnless(DEVICE == "cuda", "the software device's memory is the worker's own, and goes with the process")
+    def test_device_memory_of_a_killed_client_comes_back(self):
+        before = used_mib()
+        copier = start(self.server.address, "endless_copies")
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        self.assertGreater(used_mib(), before)
+        copier.kill()
+        copier.communicate()
+        wait_until(lambda: used_mib() <= before, GONE_WITHIN_SECONDS, f"no more than the {before} MiB of before in use")
 
     def test_a_killed_worker_ends_its_session_with_an_error(self):
         before = self.worker_ids()
@@ -150,6 +161,12 @@ class Faults(ServerCase):
             except OSError:
                 break
         self.assert_passed(run(self.server.address, os.path.join(os.environ["GPUWIRE_BUILD"], "examples", "add_one")))
+
+
+def used_mib():
+    """Memory of the first GPU that is in use."""
+    ran = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True)
+    return int(ran.stdout.split()[0])
 
 
 def resident_bytes(process_id):

@@ -102,7 +102,7 @@ TEST_CASE("the program finds the stub folder first and the options in its enviro
   Installation here;
   std::string stubs = fs::canonical(here.root / "lib/gpuwire");
   auto print = here.script("#!/bin/sh\necho \"$LD_LIBRARY_PATH|$GPUWIRE_SERVER|$GPUWIRE_TRACE|$GPUWIRE_STATS|$*\"\n");
-  CHECK(here.start({"run", "--server", "gpu7:9171", "--", print, "--server", "x y"}).out == stubs + "|gpu7:9171|||--server x y\n");
+  CHECK(here.start({"run", "--server", "gpu7:9750", "--", print, "--server", "x y"}).out == stubs + "|gpu7:9750|||--server x y\n");
   CHECK(here.start({"run", "-s", "gpu7", "--trace", "/tmp/t", "--stats", print}, {{"LD_LIBRARY_PATH", "/opt/lib"}}).out ==
         stubs + ":/opt/lib|gpu7|/tmp/t|1|\n");
   CHECK(here.start({"run", "--", print}, {{"GPUWIRE_SERVER", "env:1"}}).out == stubs + "|env:1|||\n");
