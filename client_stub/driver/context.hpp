@@ -33,8 +33,6 @@ struct ContextState {
 
   // CUresult of the fault that ended the context's usefulness, 0: none. Never leaves it again but by a reset of a primary context.
   std::atomic<int32_t> sticky{0};
-  // The context was reset after such a fault: NVIDIA's driver then takes no new one on that device in this process. Set and read under `mutex`.
-  bool lost = false;
   // First failure of a posted call that no call has reported yet. Written by the notice handler, taken by leave().
   std::atomic<int32_t> deferred{0};
 

@@ -54,7 +54,7 @@ CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *primary.device->primary;
   std::lock_guard lock(context.mutex);
-  if (context.lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (!context.alive.load(std::memory_order_relaxed)) {
     clear_faults(context);
     if (CUresult error = send_primary(primary, wire::SessionOrdinal::retain_primary)) return error;
@@ -84,10 +84,7 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (primary.error) return primary.error;
   ContextState& context = *primary.device->primary;
   if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  {
-    std::lock_guard lock(context.mutex);
-    context.lost |= context.sticky.load(std::memory_order_relaxed) != 0;
-  }
+  if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
   end_context(context);
   CUresult result = call<schema::RetainPrimary, schema::Result>(
       *primary.caller.session, uint32_t(wire::SessionOrdinal::reset_primary), 0, message_words<schema::RetainPrimary>(),

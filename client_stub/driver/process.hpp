@@ -30,6 +30,9 @@ struct Process {
   std::unique_ptr<Session> session;
   std::vector<Device> devices;          // by the program's ordinal; does not change
   std::atomic<uint64_t> next_id{1};     // contexts and streams, for cuCtxGetId and cuStreamGetId
+  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any device. A flag alone:
+  // nothing is published through it.
+  std::atomic<bool> lost{false};
 
   const Device* device(CUdevice ordinal) const noexcept {
     return ordinal >= 0 && size_t(ordinal) < devices.size() ? &devices[size_t(ordinal)] : nullptr;

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -29,6 +30,19 @@ class Faults(ServerCase):
         link = socket.create_connection((host, int(port)), timeout=10)
         self.addCleanup(link.close)
         return link
+
+    def worker_of(self, program):
+        """The worker of the newest session of a program, by the server's log."""
+        found = []
+
+        def logged():
+            text = self.server_log()
+            sessions = re.findall(rf"session (\w+) from \S+: {program} \(process", text)
+            found[:] = re.findall(rf"session {sessions[-1]} from \S+: worker (\d+)", text) if sessions else []
+            return found
+
+        wait_until(logged, 10, f"a session of {program} in the server's log")
+        return int(found[0])
 
     def greeted(self):
         link = self.connection()
@@ -61,23 +75,10 @@ class Faults(ServerCase):
         copier.communicate()
         wait_until(lambda: len(self.worker_ids()) <= len(before), GONE_WITHIN_SECONDS, "the dead client's worker")
 
-    @unittest.skipUnless(DEVICE == "cuda", "the software device's memory is the worker's own, and goes with the process")
-    def test_device_memory_of_a_killed_client_comes_back(self):
-        before = used_mib()
-        copier = start(self.server.address, "endless_copies")
-        self.assertEqual(copier.stdout.readline(), "copying\n")
-        self.assertGreater(used_mib(), before)
-        copier.kill()
-        copier.communicate()
-        wait_until(lambda: used_mib() <= before, GONE_WITHIN_SECONDS, f"no more than the {before} MiB of before in use")
-
     def test_a_killed_worker_ends_its_session_with_an_error(self):
-        before = self.worker_ids()
         copier = start(self.server.address, "endless_copies")
         self.assertEqual(copier.stdout.readline(), "copying\n")
-        # The worker that serves the copier is the spare one of before, not the neighbour's: kill whichever is busy with 64 MiB copies.
-        serving = max(before, key=resident_bytes)
-        os.kill(serving, signal.SIGKILL)
+        os.kill(self.worker_of("endless_copies"), signal.SIGKILL)
         out, err = copier.communicate(timeout=60)
         self.assertEqual(copier.returncode, 3, out + err)
         self.assertIn("cudaError", out)
@@ -169,10 +170,23 @@ def used_mib():
     return int(ran.stdout.split()[0])
 
 
-def resident_bytes(process_id):
-    """How much memory a process holds: which worker is the one that copies."""
-    with open(f"/proc/{process_id}/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1])
+@unittest.skipUnless(DEVICE == "cuda", "the software device's memory is the worker's own, and goes with the process")
+class DeviceMemory(ServerCase):
+    # Without spare workers nothing but the sessions holds memory of the card.
+    server_arguments = ("--spare-workers", "0")
+
+    def test_device_memory_of_a_killed_client_comes_back(self):
+        neighbour = start(self.server.address, "neighbour")
+        self.assertEqual(neighbour.stdout.readline(), "working\n")
+        before = used_mib()
+        copier = start(self.server.address, "endless_copies")
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        self.assertGreater(used_mib(), before)
+        copier.kill()
+        copier.communicate()
+        wait_until(lambda: used_mib() <= before, GONE_WITHIN_SECONDS, f"no more than the {before} MiB of before in use")
+        out, err = neighbour.communicate(timeout=60)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
 
 
 class ServerEnds(ServerCase):

@@ -62,8 +62,6 @@ struct Device {
   std::mutex primary_mutex;  // guards what follows, and serialises retain, release and reset
   unsigned primary_users = 0;
   unsigned primary_flags = 0;
-  // A primary context was reset after a kernel's fault: like a real GPU, the device takes no new one in this process.
-  bool lost = false;
 
   std::shared_ptr<Pool> default_pool;
   std::mutex pool_mutex;
@@ -79,6 +77,9 @@ class Driver {
   Driver();
 
   std::vector<std::unique_ptr<Device>> devices;
+  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any device. A flag alone:
+  // nothing is published through it.
+  std::atomic<bool> lost{false};
   MemoryTable memory;
   OperationScheduler scheduler;
   std::unique_ptr<Engine> engine;

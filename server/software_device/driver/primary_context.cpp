@@ -43,7 +43,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (device.lost) {
+    if (driver().lost.load(std::memory_order_relaxed)) {
       return CUDA_ERROR_DEVICE_UNAVAILABLE;
     }
     if (device.primary->live() == nullptr) {
@@ -72,7 +72,9 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtx
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   return with_primary(ordinal, [](Device& device) {
     const std::shared_ptr<Context> context = device.primary->live();
-    device.lost |= context != nullptr && context->fault() != CUDA_SUCCESS;
+    if (context != nullptr && context->fault() != CUDA_SUCCESS) {
+      driver().lost.store(true, std::memory_order_relaxed);
+    }
     deactivate(device);
     device.primary_users = 0;
     return CUDA_SUCCESS;
