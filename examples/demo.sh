@@ -14,10 +14,12 @@ build=build
 [ -f $build/build.ninja ] || cmake --preset release >$build.configure.log 2>&1 || { cat $build.configure.log >&2; exit 1; }
 rm -f $build.configure.log
 targets="gpuwire gpuwire-run gpuwire-info gpuwire-serve gpuwire-worker cuda_stub gpuwire_software_cuda gpuwire_examples"
-if ! ninja -C $build -n $targets 2>/dev/null | grep -q 'no work to do'; then
-  echo "building (the first time takes some minutes)"
-  # Ninja shows its progress on a terminal; elsewhere only what goes wrong.
-  if [ -t 1 ]; then ninja -C $build $targets; else ninja -C $build $targets >$build/demo_build.log 2>&1 || { tail -40 $build/demo_build.log >&2; exit 1; }; fi
+[ -x $build/bin/gpuwire-worker ] || echo "building (the first time takes some minutes)"
+# Ninja shows its progress on a terminal; elsewhere only what goes wrong.
+if [ -t 1 ]; then
+  ninja -C $build $targets
+else
+  ninja -C $build $targets >$build/demo_build.log 2>&1 || { tail -40 $build/demo_build.log >&2; exit 1; }
 fi
 
 log=$(mktemp)
