@@ -46,7 +46,9 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
 // Waits until no copy writes there any more, as the driver does before it gives memory up. False: it cannot be known.
 bool settle(const Caller& caller, const AddressRange& range) {
   const void* memory = reinterpret_cast<const void*>(range.base);
-  if (host_regions().holds(range.base, range.bytes)) static_cast<void>(hand::cuCtxSynchronize());
+  // While a stream captures, waiting would break the capture off.
+  bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;
+  if (!capturing && host_regions().holds(range.base, range.bytes)) static_cast<void>(hand::cuCtxSynchronize());
   if (pending_copies().touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
   return !pending_copies().touches(memory, range.bytes);
 }
