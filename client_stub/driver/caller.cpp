@@ -1,6 +1,7 @@
 #include "client_stub/driver/caller.hpp"
 
 #include "client/forward.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
 
 namespace gpuwire::client {
@@ -125,6 +126,8 @@ uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
 
 uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept {
   error = CUDA_SUCCESS;
+  // Every call that is sent to a stream passes here before its frame is begun.
+  if (host_regions().any()) [[unlikely]] host_regions().push(caller);
   auto handle = reinterpret_cast<uint64_t>(stream);
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) error = CUDA_ERROR_INVALID_HANDLE;

@@ -3,6 +3,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 
@@ -282,6 +283,8 @@ CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
   // Nothing was sent since the last time all was known to be done.
   if (context.captures.load(std::memory_order_relaxed) == 0 && context_idle(context)) return leave(caller, CUDA_SUCCESS);
   uint64_t up_to = context.work.load(std::memory_order_relaxed);
+  // A kernel may be waiting for what the program has written.
+  if (host_regions().any()) host_regions().push(caller);
   CUresult result = forward_call();
   if (result == CUDA_SUCCESS) note_context_done(context, up_to);
   return leave(caller, result);

@@ -6,6 +6,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/copy_rules.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client::hand {
@@ -30,6 +31,15 @@ Begun begin(CUstream stream, bool per_thread) {
   return begun;
 }
 
+bool in_region(const void* memory, size_t bytes) { return host_regions().holds(reinterpret_cast<uint64_t>(memory), bytes); }
+
+// Between the device and a host region: the server has both, and earlier work of the stream may still write to either.
+CUresult copy_by_address(const Begun& begun, CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread,
+                         bool unknown) {
+  CUresult result = forward::cuMemcpyAsync(begun.caller, destination, source, bytes, stream, per_thread);
+  return !result && unknown ? await_verdict(begun.caller) : result;
+}
+
 CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CUstream stream, bool per_thread, Form form) {
   Begun begun = begin(stream, per_thread);
   if (begun.error) return begun.error;
@@ -37,6 +47,9 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (!source) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
+  if (form == Form::ordered && in_region(source, bytes)) {
+    return leave(begun.caller, copy_by_address(begun, destination, reinterpret_cast<uint64_t>(source), bytes, stream, per_thread, unknown));
+  }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
   CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, form == Form::blocking);
@@ -51,6 +64,9 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (!destination) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(source, bytes, unknown)) return error;
+  if (form == Form::ordered && in_region(destination, bytes)) {
+    return leave(begun.caller, copy_by_address(begun, reinterpret_cast<uint64_t>(destination), source, bytes, stream, per_thread, unknown));
+  }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (form == Form::ordered && !unknown && is_pinned(destination, bytes)) {
     return leave(begun.caller, fetch_later(begun.caller, destination, source, bytes, begun.stream));
@@ -77,6 +93,9 @@ CUresult on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CU
   bool unknown = false;
   if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
   if (CUresult error = check_device_range(source, bytes, unknown)) return error;
+  if (!is_device_address(destination) || !is_device_address(source)) {
+    if (!unknown) return leave(begun.caller, copy_by_address(begun, destination, source, bytes, stream, per_thread, false));
+  }
   CUresult result = forward::cuMemcpyDtoDAsync_v2(begun.caller, destination, source, bytes, stream, per_thread);
   if (!result && unknown) result = await_verdict(begun.caller);
   return leave(begun.caller, result);

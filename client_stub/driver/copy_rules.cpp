@@ -1,10 +1,12 @@
 #include "client_stub/driver/copy_rules.hpp"
 
 #include "client/forward.hpp"
+#include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -30,7 +32,7 @@ CUresult check_device_range(CUdeviceptr address, size_t bytes, bool& unknown) {
     unknown = true;
     return CUDA_SUCCESS;
   }
-  if (is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
+  if (is_host(range->kind)) return reach_pinned(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   return range->contains(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -42,6 +44,10 @@ CUresult await_verdict(const Caller& caller) {
 CUresult settle_source(const Caller& caller, const void* source, size_t bytes, uint64_t stream) {
   if (pending_copies().touches(source, bytes)) {
     if (CUresult error = forward::cuCtxSynchronize(caller)) return error;
+  }
+  // What the device writes there arrives with a synchronisation.
+  if (host_regions().any() && host_regions().holds(reinterpret_cast<uint64_t>(source), 1) && !in_host_callback()) {
+    return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
   }
   if (!host_callbacks().any_to_come() || in_host_callback() || !is_pinned(source, bytes)) return CUDA_SUCCESS;
   return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));

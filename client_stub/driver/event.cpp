@@ -4,6 +4,7 @@
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
@@ -180,6 +181,7 @@ CUresult hand::cuEventSynchronize(CUevent event) {
   if (on.state->capture.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_CAPTURED_EVENT;
   if (event_done(*on.state)) return finished(on);
   uint64_t record = on.state->record.load(std::memory_order_acquire);
+  if (host_regions().any()) host_regions().push(on.caller);  // a kernel may be waiting for what the program has written
   CUresult result = forward::cuEventSynchronize(on.caller, event);
   if (result == CUDA_SUCCESS) settle(*on.state, record);
   return leave(on.caller, result);

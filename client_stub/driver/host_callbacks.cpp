@@ -7,6 +7,7 @@
 
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -91,6 +92,8 @@ void HostCallbacks::run() noexcept {
       callback.host_function(callback.user_data);
     }
     if (Process* owner = process()) {
+      // The work behind the function in its stream finds what it has written.
+      if (host_regions().any()) host_regions().push({.session = owner->session.get()});
       post<schema::HostFunctionDone>(*owner->session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
                                      message_words<schema::HostFunctionDone>(),
                                      [&](schema::HostFunctionDone::Builder done) { done.setCallback(due.number); });

@@ -1,5 +1,5 @@
-// Page-locked host memory: this process's own, so that the server need not know of it. What it gives a program here is that copies into it
-// may end after the call.
+// Page-locked host memory. Copies into it may end after the call, and the device reaches it through a host region: at once when it is asked
+// for or small, else when its device pointer is asked for.
 #include <sys/mman.h>
 
 #include "client/forward.hpp"
@@ -7,6 +7,7 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/pending_copies.hpp"
 
 namespace gpuwire::client::hand {
@@ -24,14 +25,20 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = permit_unsafe_call()) return error;
   size_t mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  void* memory = map_pinned(mapped);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   publish_range({.base = reinterpret_cast<uint64_t>(memory),
                  .bytes = bytes,
                  .kind = RangeKind::host_allocated,
                  .device = caller.state->device,
                  .context = caller.context_handle,
                  .host_flags = flags});
+  // Where it fails the memory is still good for copies, and its device pointer is refused.
+  if (flags & CU_MEMHOSTALLOC_DEVICEMAP) {
+    static_cast<void>(host_regions().mirror(caller, reinterpret_cast<uint64_t>(memory), bytes));
+  } else {
+    host_regions().mirror_if_small(caller, reinterpret_cast<uint64_t>(memory), bytes);
+  }
   *pp = memory;
   return CUDA_SUCCESS;
 }
@@ -39,6 +46,9 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
 // Waits until no copy writes there any more, as the driver does before it gives memory up. False: it cannot be known.
 bool settle(const Caller& caller, const AddressRange& range) {
   const void* memory = reinterpret_cast<const void*>(range.base);
+  // While a stream captures, waiting would break the capture off.
+  bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;
+  if (!capturing && host_regions().holds(range.base, range.bytes)) static_cast<void>(hand::cuCtxSynchronize());
   if (pending_copies().touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
   return !pending_copies().touches(memory, range.bytes);
 }
@@ -63,6 +73,7 @@ CUresult cuMemFreeHost(void* p) {
   if (!address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_allocated; })) {
     return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   }
+  host_regions().end(caller, range->base);
   // Memory that a late copy may still write to stays mapped.
   if (settled) munmap(p, (range->bytes + kPageBytes - 1) & ~(kPageBytes - 1));
   return leave(caller, CUDA_SUCCESS);
@@ -80,7 +91,9 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                      .context = caller.context_handle,
                      .host_flags = Flags};
   if (range.end() < range.base) return CUDA_ERROR_INVALID_VALUE;
-  return address_map().insert_if_free(range) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  if (Flags & CU_MEMHOSTREGISTER_DEVICEMAP) static_cast<void>(host_regions().mirror(caller, range.base, range.bytes));
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostUnregister(void* p) {
@@ -91,17 +104,20 @@ CUresult cuMemHostUnregister(void* p) {
   if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   settle(caller, *range);
   bool taken = address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; }).has_value();
+  if (taken) host_regions().end(caller, range->base);
   return taken ? leave(caller, CUDA_SUCCESS) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-// The device cannot reach this memory: it is on another machine.
+// Unified addressing: the pointer itself, from the moment it is asked for.
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int Flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!pdptr || !p || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || !is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
-  return CUDA_ERROR_NOT_SUPPORTED;
+  if (CUresult error = host_regions().mirror(caller, range->base, range->bytes)) return leave(caller, error);
+  *pdptr = reinterpret_cast<uint64_t>(p);
+  return leave(caller, CUDA_SUCCESS);
 }
 
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
@@ -88,7 +89,8 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
       return;
     }
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
-    case wire::NoticeOrdinal::output: return;
+    case wire::NoticeOrdinal::output:
+    case wire::NoticeOrdinal::region_data: return;
     case wire::NoticeOrdinal::ending: return;     // the session itself ends, and calls ended()
   }
 }
@@ -98,6 +100,7 @@ BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& me
     auto copy = message.getRoot<schema::CopyData>();
     return pending_copies().sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
   }
+  if (ordinal == wire::NoticeOrdinal::region_data) return host_regions().sink(bulk_bytes);
   if (ordinal == wire::NoticeOrdinal::output && bulk_bytes <= kOutputBytesMax) {
     text_.resize(bulk_bytes);
     BulkSink sink;
@@ -113,6 +116,10 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
     auto copy = message.getRoot<schema::CopyData>();
     pending_copies().stored(copy.getSequence(), copy.getLast());
     note_progress();
+  } else if (ordinal == wire::NoticeOrdinal::region_data) {
+    auto change = message.getRoot<schema::RegionChange>();
+    auto mask = change.getChanged();
+    host_regions().stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
   } else if (ordinal == wire::NoticeOrdinal::output) {
     int descriptor = message.getRoot<schema::Output>().getDescriptor() == 2 ? STDERR_FILENO : STDOUT_FILENO;
     write_all(descriptor, text.empty() ? std::span<const std::byte>(text_) : text);
@@ -121,6 +128,9 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
 }
 
 // The session has told the user why; from here on enter() returns its state.
-void Notices::ended(CUresult, std::string_view) { pending_copies().clear(); }
+void Notices::ended(CUresult, std::string_view) {
+  pending_copies().clear();
+  host_regions().clear();
+}
 
 }  // namespace gpuwire::client

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "client_stub/driver/entry.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/notices.hpp"
 #include "client_stub/driver/say.hpp"
 #include "client_stub/driver/visible_devices.hpp"
@@ -116,6 +117,7 @@ CUresult initialise_process() noexcept {
 void uninstall_process_for_test() noexcept {
   Process* owner = g_process.exchange(nullptr);
   t_context = nullptr;
+  host_regions().clear();
   g_absent.store(CUDA_ERROR_NOT_INITIALIZED);
   g_failed = CUDA_SUCCESS;
   delete owner;

@@ -133,6 +133,16 @@ struct HostFunctionDone { callback @0 :UInt64; }
 
 struct RetainPrimary { context @0 :UInt64; device @1 :Int32; flags @2 :UInt32; }
 
+# --- host regions: pinned memory of the client, held by the server at the same addresses ----------------------------------------------------
+
+struct RegionCreate { address @0 :UInt64; bytes @1 :UInt64; }  # zeros at first
+struct RegionDestroy { address @0 :UInt64; }
+struct RegionChange {           # the bulk: the bytes from the first to the last that changed, at most kRegionPieceBytes
+  address @0 :UInt64;           # of the region
+  offset @1 :UInt64;            # of the first of them
+  changed @2 :Data;             # a bit for each byte of the bulk, lowest first: only those are to be written; empty: all
+}
+
 # --- notices -------------------------------------------------------------------------------------------------------------------------------------
 
 struct Completion {

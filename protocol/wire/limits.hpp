@@ -20,6 +20,13 @@ inline constexpr uint32_t kRefusalBytesMax = 1024;             // the text of a 
 inline constexpr uint32_t kHandshakeTimeoutMs = 5000;
 inline constexpr uint64_t kHandlesPerSessionMax = 4u << 20;
 
+// Host regions: pinned memory of the client that the server holds at the same addresses.
+inline constexpr uint64_t kRegionAddressMin = 1ull << 32;
+inline constexpr uint64_t kRegionAddressMax = 1ull << 47;
+inline constexpr uint64_t kRegionsMax = 16 * 1024;             // of one session
+inline constexpr uint64_t kRegionBytesMax = 16ull << 30;       // of all regions of one session
+inline constexpr size_t kRegionPieceBytes = 256u << 10;        // changed bytes in one message
+
 // What each side keeps until the other has acknowledged it.
 inline constexpr size_t kSendWindowBytes = 16u << 20;
 // Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory, and the call waits.

@@ -35,6 +35,9 @@ enum class SessionOrdinal : uint32_t {
   retain_primary = 40,   // posted: RetainPrimary, binds a context handle to a device's primary context
   release_primary = 41,  // posted
   reset_primary = 42,    // called
+  region_create = 50,    // called: RegionCreate
+  region_destroy = 51,   // posted: RegionDestroy
+  region_write = 52,     // posted: RegionChange + bulk (what the client's threads wrote)
 };
 
 // FrameKind::notice; structures in schema/session.capnp.
@@ -45,6 +48,7 @@ enum class NoticeOrdinal : uint32_t {
   copy_data = 4,   // + bulk
   output = 5,      // + bulk: text of device printf or assert
   ending = 6,      // the server ends the session; says why
+  region_data = 7, // RegionChange + bulk: what the device wrote to a region
 };
 
 }  // namespace gpuwire::wire

@@ -6,6 +6,7 @@
 #include "server/replay/completion.hpp"
 #include "server/replay/contexts.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/memory.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -37,14 +38,16 @@ HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>(
 std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stream) {
   Context* context = replay.state().contexts().current();
   CopyBack& copies = replay.state().copy_back();
-  if (!context || copies.pending() == 0) return nullptr;
+  HostRegions& regions = replay.state().host_regions();
+  if (!context || (copies.pending() == 0 && !regions.any())) return nullptr;
   PooledEvent event = context->events->take();
   if (!event || drive(replay.driver().cuEventRecord, event.get(), stream) != CUDA_SUCCESS) return nullptr;
   auto left = std::make_shared<bool>(false);
   CUevent native = event.get();
   auto held = std::make_shared<PooledEvent>(std::move(event));
-  bool watched = replay.watcher().watch(context->native, native, [&copies, left, held, shared = shared_](CUresult) {
+  bool watched = replay.watcher().watch(context->native, native, [&copies, &regions, left, held, shared = shared_](CUresult) {
     copies.deliver_finished();
+    regions.deliver();
     std::lock_guard lock(shared->mutex);
     *left = true;
     shared->changed.notify_all();

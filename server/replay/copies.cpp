@@ -3,6 +3,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/replay/contexts.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_state.hpp"
@@ -55,11 +56,15 @@ void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream
   result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) return finish(replay, call, drive(replay.driver().cuStreamSynchronize, stream));
   result = poll_briefly(replay, event.get());
-  if (result != CUDA_ERROR_NOT_READY) return finish(replay, call, result);
+  if (result != CUDA_ERROR_NOT_READY) {
+    replay.state().host_regions().deliver();
+    return finish(replay, call, result);
+  }
   call.answered = true;
   auto shared = std::make_shared<PooledEvent>(std::move(event));
   replay.wait_elsewhere([&replay, shared, sequence = call.header.sequence] {
     CUresult waited = wait_for_event(replay.driver(), shared->get());
+    replay.state().host_regions().deliver();
     send_result(replay, sequence, waited);
   });
 }

@@ -4,15 +4,20 @@
 #include <vector>
 
 #include "server/replay/completion.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
+#include "server/replay/session_state.hpp"
 
 namespace gpuwire::server {
 
 void send_copy(Replay& replay, const CopyFromDeviceState& copy, CUresult result) {
   std::span<const std::byte> bulk;
   if (result == CUDA_SUCCESS && copy.bytes) bulk = {copy.block.data(), copy.bytes};
-  if (copy.called) return send_result(replay, copy.sequence, result, bulk);
+  if (copy.called) {
+    replay.state().host_regions().deliver();
+    return send_result(replay, copy.sequence, result, bulk);
+  }
   SmallMessage<> message;
   auto notice = message.root<schema::CopyData>();
   notice.setSequence(copy.sequence);

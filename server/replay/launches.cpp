@@ -7,6 +7,7 @@
 #include "server/replay/contexts.hpp"
 #include "server/replay/copies.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -114,6 +115,7 @@ void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
     waited = settle(replay, event->get(), waited);
     replay.state().copy_back().deliver_finished();
+    replay.state().host_regions().deliver();
     send_result(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));

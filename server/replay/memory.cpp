@@ -8,6 +8,7 @@
 #include "server/hand.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_state.hpp"
 
@@ -16,7 +17,11 @@ namespace gpuwire::server {
 void run_postponed_frees(Replay& replay) {
   for (const PostponedFree& postponed : std::exchange(replay.state().postponed_frees(), {})) {
     if (replay.state().contexts().make_current(postponed.context) != CUDA_SUCCESS) continue;
-    drive(replay.driver().cuMemFree_v2, postponed.address);
+    if (postponed.region) {
+      replay.state().host_regions().destroy(postponed.address);
+    } else {
+      drive(replay.driver().cuMemFree_v2, postponed.address);
+    }
   }
 }
 
@@ -28,7 +33,7 @@ void cuMemFree_v2(Replay& replay, Call& call) {
   CUdeviceptr address = call.message.getRoot<schema::CuMemFreeV2Params>().getDptr();
   auto& postponed = replay.state().postponed_frees();
   if (address != 0 && replay.state().callbacks().unanswered() > 0 && postponed.size() < kPostponedFreesMax) {
-    postponed.push_back({call.header.context, address});
+    postponed.push_back({call.header.context, address, false});
     return finish(replay, call, CUDA_SUCCESS);
   }
   finish(replay, call, drive(replay.driver().cuMemFree_v2, address));

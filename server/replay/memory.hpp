@@ -11,6 +11,7 @@ inline constexpr size_t kPostponedFreesMax = 64u << 10;
 struct PostponedFree {
   uint32_t context = 0;
   CUdeviceptr address = 0;
+  bool region = false;  // a host region, not device memory
 };
 
 // Executor. Makes the frees that were put off while a stream stood at a callback of the client.

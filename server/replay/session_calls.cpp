@@ -34,7 +34,7 @@ void source(Replay& replay, Call& call) {
 }
 
 constexpr auto kTable = [] {
-  std::array<ReplayEntry, 43> table{};
+  std::array<ReplayEntry, 53> table{};
   auto set = [&](wire::SessionOrdinal ordinal, const char* name, ReplayFunction function, bool posted) {
     table[unsigned(ordinal)] = {function, name, posted};
   };
@@ -60,6 +60,9 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::retain_primary, "retain_primary", &server::retain_primary, true);
   set(wire::SessionOrdinal::release_primary, "release_primary", &server::release_primary, true);
   set(wire::SessionOrdinal::reset_primary, "reset_primary", &server::reset_primary, false);
+  set(wire::SessionOrdinal::region_create, "region_create", &server::region_create, false);
+  set(wire::SessionOrdinal::region_destroy, "region_destroy", &server::region_destroy, true);
+  set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);
   return table;
 }();
 

@@ -31,4 +31,9 @@ void retain_primary(Replay& replay, Call& call);
 void release_primary(Replay& replay, Call& call);
 void reset_primary(Replay& replay, Call& call);
 
+// host_regions.cpp
+void region_create(Replay& replay, Call& call);
+void region_destroy(Replay& replay, Call& call);
+void region_write(Replay& replay, Call& call);
+
 }  // namespace gpuwire::server

@@ -8,6 +8,7 @@
 #include "server/driver_table.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/copy_back.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/polling.hpp"
@@ -27,6 +28,7 @@ SessionState::SessionState(Replay& replay, SessionSettings settings)
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant))),
       copy_back_(std::make_unique<CopyBack>(replay)),
       callbacks_(std::make_unique<HostCallbacks>(replay)),
+      host_regions_(std::make_unique<HostRegions>(replay)),
       watched_events_(std::make_unique<WatchedEvents>(replay.driver())) {}
 
 SessionState::~SessionState() {
@@ -78,6 +80,7 @@ bool SessionState::end() {
   copy_back_->clear();
   release_handles();
   contexts_->end();
+  host_regions_->clear();
   ended_ = true;
   return true;
 }

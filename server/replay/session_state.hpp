@@ -15,6 +15,7 @@ namespace gpuwire::server {
 class ContextTable;
 class CopyBack;
 class HostCallbacks;
+class HostRegions;
 class ModuleCache;
 class ModuleStore;
 class Replay;
@@ -25,7 +26,7 @@ struct SessionSettings {
   std::string tenant;                   // whose images the session may find in the cache; empty: the set that all nameless tenants share
 };
 
-// Executor thread only, except copy_back(), callbacks() and watched_events(), which lock for themselves.
+// Executor thread only, except copy_back(), callbacks(), host_regions() and watched_events(), which lock for themselves.
 class SessionState {
  public:
   SessionState(Replay& replay, SessionSettings settings);
@@ -46,6 +47,7 @@ class SessionState {
   ModuleStore& modules() { return *modules_; }
   CopyBack& copy_back() { return *copy_back_; }
   HostCallbacks& callbacks() { return *callbacks_; }
+  HostRegions& host_regions() { return *host_regions_; }
   WatchedEvents& watched_events() { return *watched_events_; }
   std::vector<PostponedFree>& postponed_frees() { return postponed_frees_; }
 
@@ -58,6 +60,7 @@ class SessionState {
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;
+  std::unique_ptr<HostRegions> host_regions_;
   std::unique_ptr<WatchedEvents> watched_events_;
   std::vector<PostponedFree> postponed_frees_;
   bool ended_ = false;

@@ -8,6 +8,7 @@
 #include "server/hand.hpp"
 #include "server/replay/contexts.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_state.hpp"
@@ -21,7 +22,16 @@ namespace {
 void answer(Replay& replay, uint64_t sequence, CUresult result) {
   replay.drain_output();
   replay.state().copy_back().deliver_finished();
+  replay.state().host_regions().deliver();
   send_result(replay, sequence, result);
+}
+
+void answer_query(Replay& replay, Call& call, CUresult result) {
+  if (result != CUDA_ERROR_NOT_READY) {
+    replay.state().copy_back().deliver_finished();
+    replay.state().host_regions().deliver();
+  }
+  finish(replay, call, result);
 }
 
 // An event behind everything that is on the stream now. Empty: the driver refuses; `result` says why.
@@ -120,6 +130,23 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
     answer(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));
+}
+
+// A query that answers "done" is as good as a synchronisation: the program may look at the results.
+void cuStreamQuery(Replay& replay, Call& call) {
+  CUstream stream = nullptr;
+  if (!find_stream(replay, call.message.getRoot<schema::CuStreamQueryParams>().getHStream(), stream)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  answer_query(replay, call, drive(replay.driver().cuStreamQuery, stream));
+}
+
+void cuEventQuery(Replay& replay, Call& call) {
+  void* event = nullptr;
+  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventQueryParams>().getHEvent(), event)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  answer_query(replay, call, drive(replay.driver().cuEventQuery, static_cast<CUevent>(event)));
 }
 
 void cuEventSynchronize(Replay& replay, Call& call) {

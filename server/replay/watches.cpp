@@ -4,6 +4,7 @@
 #include "server/replay/completion.hpp"
 #include "server/replay/contexts.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -45,6 +46,7 @@ struct Watch {
 // The data of copies that precede the completion leave first.
 void send_completion(Replay& replay, const Watch& watch, CUresult result) {
   replay.state().copy_back().deliver_finished();
+  replay.state().host_regions().deliver();
   SmallMessage<> message;
   auto notice = message.root<schema::Completion>();
   notice.setEvent(watch.event);

@@ -105,15 +105,16 @@ TEST_CASE("Freeing what is no allocation is an invalid value found here, freeing
   CHECK(hand::cuMemFree_v2(0x7000'0000'0000) == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE("Pinned memory is made, asked about and freed without the server") {
+TEST_CASE("Pinned memory that is no host region is made, asked about and freed without the server") {
+  constexpr size_t kBytes = 1u << 20;
   DeviceProcess process;
   size_t before = process.session->total();
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemHostAlloc(&pinned, 10000, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
-  std::memset(pinned, 1, 10000);
+  REQUIRE(hand::cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED) == CUDA_SUCCESS);
+  std::memset(pinned, 1, kBytes);
   unsigned flags = 0;
-  CHECK(hand::cuMemHostGetFlags(&flags, static_cast<char*>(pinned) + 9999) == CUDA_SUCCESS);
-  CHECK(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  CHECK(hand::cuMemHostGetFlags(&flags, static_cast<char*>(pinned) + kBytes - 1) == CUDA_SUCCESS);
+  CHECK(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED));
   CHECK(hand::cuMemFreeHost(static_cast<char*>(pinned) + 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   CHECK(hand::cuMemFreeHost(pinned) == CUDA_ERROR_INVALID_VALUE);
@@ -137,14 +138,15 @@ TEST_CASE("Pinned memory that a copy may still write to is not unmapped") {
   DeviceProcess process;
   address_map().insert({.base = 0x7000'0000'0000, .bytes = 4096, .kind = RangeKind::device});
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+  constexpr size_t kBytes = 1u << 20;  // too large to be a host region unasked
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, 0x7000'0000'0000, 4096, nullptr, false) == CUDA_SUCCESS);
   REQUIRE(pending_copies().touches(pinned, 1));
   // The fake server answers the synchronisation but never sends the data.
   CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   static_cast<char*>(pinned)[0] = 1;
   pending_copies().clear();
-  munmap(pinned, 4096);
+  munmap(pinned, kBytes);
 }
 
 TEST_CASE("What a context had in memory is forgotten with it") {

@@ -47,10 +47,10 @@ TEST_CASE("Attributes of device memory come from the map, without a question to 
   CHECK(value == 1);
 }
 
-TEST_CASE("Pinned host memory is host memory without an address on the device") {
+TEST_CASE("Pinned host memory is host memory, without an address on the device while nobody has asked for one") {
   test::DeviceProcess process;
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 100) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
   auto address = CUdeviceptr(reinterpret_cast<uint64_t>(pinned));
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CU_MEMORYTYPE_HOST);
   CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 5) == address + 5);

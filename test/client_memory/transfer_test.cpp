@@ -170,7 +170,7 @@ TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory 
 TEST_CASE("Pinned memory that a copy is still writing to is not sent before the copy is done") {
   MemoryProcess process;
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 8192) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to be a host region unasked
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
   size_t before = process.session->total();
   REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) == CUDA_SUCCESS);
@@ -202,7 +202,9 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
   std::vector<std::byte> host(8192);
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
+  process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(hand::cuMemcpyHtoD_v2(reinterpret_cast<uint64_t>(pinned), host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
   size_t before = process.session->total();
   CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 4097, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoD_v2(kBase + 4090, host.data(), 7, false) == CUDA_ERROR_INVALID_VALUE);
@@ -210,7 +212,6 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   CHECK(hand::cuMemcpyHtoD_v2(0, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 4000, 97, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoD_v2(reinterpret_cast<uint64_t>(pinned), host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 0, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == before);

@@ -23,8 +23,8 @@ class Programs(ServerCase):
     def test_a_thread_without_a_context_finds_a_kernel(self):
         self.assert_passed(run(self.server.address, "fresh_thread"))
 
-    def test_copies_of_every_shape_are_right(self):
-        self.assert_passed(run(self.server.address, "copies"))
+    def test_pinned_memory_is_reached_by_the_device(self):
+        self.assert_passed(run(self.server.address, "mapped_memory"))
 
     def test_bad_modules_are_refused_with_a_log(self):
         self.assert_passed(run(self.server.address, "bad_modules"))

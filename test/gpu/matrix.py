@@ -56,6 +56,6 @@ def rows(build: str) -> List[Row]:
                               "no_caching", "saving", "sharing", "profiler", "illegal_address", "resnet", "gpt2", "nccl", "lstm", "linalg")]
     tests = os.path.join(build, "test_programs")
     found += [Row("programs", name, [os.path.join(tests, name)])
-              for name in ("threads", "callbacks", "forks", "bad_modules", "out_of_memory", "fresh_thread", "copies")]
+              for name in ("threads", "callbacks", "forks", "bad_modules", "out_of_memory", "fresh_thread", "copies", "mapped_memory")]
     found.append(Row("programs", "device_output", [os.path.join(tests, "device_output")], right=same_output))
     return found

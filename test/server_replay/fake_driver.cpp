@@ -117,6 +117,11 @@ CUresult CUDAAPI host_register(void* memory, size_t, unsigned) {
   fake.registered.insert(memory);
   return CUDA_SUCCESS;
 }
+CUresult CUDAAPI host_device_pointer(CUdeviceptr* address, void* memory, unsigned) {
+  FAKE_BEGIN("cuMemHostGetDevicePointer_v2", "");
+  *address = reinterpret_cast<CUdeviceptr>(memory);
+  return fake.registered.contains(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 CUresult CUDAAPI host_unregister(void* memory) {
   FAKE_BEGIN("cuMemHostUnregister", "");
   return fake.registered.erase(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -295,6 +300,7 @@ FakeDriver::FakeDriver() {
   table.cuStreamSynchronize = stream_synchronize;
   table.cuMemHostRegister_v2 = host_register;
   table.cuMemHostUnregister = host_unregister;
+  table.cuMemHostGetDevicePointer_v2 = host_device_pointer;
   table.cuMemFree_v2 = mem_free;
   table.cuMemcpyHtoDAsync_v2 = copy_to_device;
   table.cuMemcpyDtoHAsync_v2 = copy_to_host;

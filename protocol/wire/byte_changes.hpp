@@ -1,0 +1,80 @@
+// Which bytes of a stretch of memory have changed: how the two copies of a host region are told of each other's writes. A byte that did not
+// change never travels, because the other side may have written it meanwhile.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::wire {
+
+struct ByteChanges {
+  uint64_t offset = 0;
+  std::vector<std::byte> bytes;  // from the first to the last that changed; at most kRegionPieceBytes
+  std::vector<uint8_t> mask;     // bit i % 8 of byte i / 8: bytes[i] changed; empty: all of them did
+};
+
+constexpr size_t change_mask_bytes(size_t bytes) { return (bytes + 7) / 8; }
+
+// Compares `memory` with `shadow`, brings the shadow up to date and shows the differences to `visit`, in pieces. The memory may be written to
+// meanwhile: a byte that changes again is found the next time.
+template <class Visit>
+void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& visit) {
+  constexpr size_t kBlockBytes = 4096;  // what is compared at once
+  static_assert(kRegionPieceBytes % kBlockBytes == 0);
+  auto differs = [&](size_t at) { return std::memcmp(memory + at, shadow.data() + at, std::min(kBlockBytes, shadow.size() - at)) != 0; };
+  for (size_t at = 0; at < shadow.size();) {
+    if (!differs(at)) {
+      at += kBlockBytes;
+      continue;
+    }
+    size_t end = at + kBlockBytes;
+    while (end < shadow.size() && end - at < kRegionPieceBytes && differs(end)) end += kBlockBytes;
+    end = std::min(end, shadow.size());
+    // From here on a copy is looked at, which holds still.
+    std::vector<std::byte> now(memory + at, memory + end);
+    size_t first = 0, last = now.size();
+    while (first < last && now[first] == shadow[at + first]) ++first;
+    while (last > first && now[last - 1] == shadow[at + last - 1]) --last;
+    if (first < last) {
+      ByteChanges changes{at + first, {now.begin() + long(first), now.begin() + long(last)}, {}};
+      std::vector<uint8_t> mask(change_mask_bytes(changes.bytes.size()));
+      size_t changed = 0;
+      for (size_t i = 0; i < changes.bytes.size(); ++i) {
+        if (changes.bytes[i] == shadow[changes.offset + i]) continue;
+        mask[i / 8] = uint8_t(mask[i / 8] | 1u << (i % 8));
+        ++changed;
+      }
+      if (changed < changes.bytes.size()) changes.mask = std::move(mask);
+      std::memcpy(shadow.data() + at, now.data(), now.size());
+      visit(changes);
+    }
+    at = end;
+  }
+}
+
+// Applies what the other side sent to memory and shadow. False: it does not fit, and nothing was written.
+inline bool apply_changes(std::byte* memory, std::span<std::byte> shadow, uint64_t offset, std::span<const std::byte> bytes,
+                          std::span<const uint8_t> mask) {
+  if (offset > shadow.size() || bytes.size() > shadow.size() - offset) return false;
+  if (!mask.empty() && mask.size() != change_mask_bytes(bytes.size())) return false;
+  if (bytes.empty()) return true;
+  if (mask.empty()) {
+    std::memcpy(memory + offset, bytes.data(), bytes.size());
+    std::memcpy(shadow.data() + offset, bytes.data(), bytes.size());
+    return true;
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (!(mask[i / 8] >> (i % 8) & 1)) continue;
+    memory[offset + i] = bytes[i];
+    shadow[offset + i] = bytes[i];
+  }
+  return true;
+}
+
+}  // namespace gpuwire::wire

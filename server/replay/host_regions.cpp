@@ -1,0 +1,150 @@
+#include "server/replay/host_regions.hpp"
+
+#include <sys/mman.h>
+
+#include <utility>
+
+#include "protocol/wire/byte_changes.hpp"
+#include "server/driver_table.hpp"
+#include "server/replay/callbacks.hpp"
+#include "server/replay/reply.hpp"
+#include "server/replay/session_handlers.hpp"
+#include "server/replay/session_state.hpp"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map_pages() notices
+#endif
+
+namespace gpuwire::server {
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+
+void unmap(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
+
+bool map_pages(uint64_t begin, uint64_t end) {
+  void* wanted = reinterpret_cast<void*>(begin);
+  void* got = mmap(wanted, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == wanted) return true;
+  if (got != MAP_FAILED) munmap(got, end - begin);
+  return false;
+}
+
+}  // namespace
+
+// Regions that are left here are still known to the driver; the process is about to end.
+HostRegions::~HostRegions() = default;
+
+CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
+  if (bytes == 0 || address < wire::kRegionAddressMin || address >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - address) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Region region;
+  region.begin = address & ~(kPageBytes - 1);
+  region.end = (address + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  std::lock_guard lock(mutex_);
+  uint64_t mapped = region.end - region.begin;
+  if (regions_.size() >= wire::kRegionsMax || mapped > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (regions_.contains(address) || !map_pages(region.begin, region.end)) return CUDA_ERROR_NOT_SUPPORTED;
+  const DriverTable& driver = replay_.driver();
+  void* memory = reinterpret_cast<void*>(region.begin);
+  CUresult result = drive(driver.cuMemHostRegister_v2, memory, size_t(mapped), kRegisterFlags);
+  if (result == CUDA_SUCCESS) {
+    CUdeviceptr seen = 0;
+    result = drive(driver.cuMemHostGetDevicePointer_v2, &seen, memory, 0u);
+    if (result == CUDA_SUCCESS && seen != region.begin) result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS) drive(driver.cuMemHostUnregister, memory);
+  }
+  if (result != CUDA_SUCCESS) {
+    unmap(region.begin, region.end);
+    return result;
+  }
+  region.shadow.resize(bytes);
+  regions_.emplace(address, std::move(region));
+  mapped_bytes_ += mapped;
+  count_.store(regions_.size(), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostRegions::destroy(uint64_t address) {
+  Region region;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = regions_.find(address);
+    if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
+    region = std::move(found->second);
+    regions_.erase(found);
+    mapped_bytes_ -= region.end - region.begin;
+    count_.store(regions_.size(), std::memory_order_release);
+  }
+  // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with it.
+  drive(replay_.driver().cuMemHostUnregister, reinterpret_cast<void*>(region.begin));
+  unmap(region.begin, region.end);
+  return CUDA_SUCCESS;
+}
+
+bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+  std::lock_guard lock(mutex_);
+  auto found = regions_.find(address);
+  return found != regions_.end() && wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset, bytes, mask);
+}
+
+void HostRegions::deliver() {
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [address, region] : regions_) {
+    wire::take_changes(reinterpret_cast<const std::byte*>(address), region.shadow,
+                       [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
+  }
+}
+
+void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+  capnp::MallocMessageBuilder message(unsigned(mask.size() / sizeof(capnp::word) + 16));
+  auto notice = message.initRoot<schema::RegionChange>();
+  notice.setAddress(address);
+  notice.setOffset(offset);
+  if (!mask.empty()) notice.setChanged(kj::arrayPtr(mask.data(), mask.size()));
+  replay_.outbox().notice(wire::NoticeOrdinal::region_data, message, bytes);
+}
+
+void HostRegions::clear() {
+  std::lock_guard lock(mutex_);
+  for (auto& [address, region] : regions_) unmap(region.begin, region.end);
+  regions_.clear();
+  mapped_bytes_ = 0;
+  count_.store(0, std::memory_order_release);
+}
+
+void region_create(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionCreate>();
+  if (call.header.bulk_bytes) throw ProtocolFault{"region_create: bulk without use"};
+  if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  finish(replay, call, replay.state().host_regions().create(params.getAddress(), params.getBytes()));
+}
+
+// cuMemHostUnregister waits like cuMemFree does, and is put off for the same reason (memory.cpp).
+void region_destroy(Replay& replay, Call& call) {
+  uint64_t address = call.message.getRoot<schema::RegionDestroy>().getAddress();
+  auto& postponed = replay.state().postponed_frees();
+  if (replay.state().callbacks().unanswered() > 0 && postponed.size() < kPostponedFreesMax) {
+    postponed.push_back({call.header.context, address, true});
+    return finish(replay, call, CUDA_SUCCESS);
+  }
+  finish(replay, call, replay.state().host_regions().destroy(address));
+}
+
+void region_write(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionChange>();
+  uint64_t bytes = call.bulk.remaining();
+  auto mask = params.getChanged();
+  if (bytes == 0 || bytes > wire::kRegionPieceBytes) throw ProtocolFault{"region_write: bulk of a wrong length"};
+  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"region_write: a mask of another length than the bulk"};
+  std::vector<std::byte> piece(bytes);
+  if (!call.bulk.read(piece)) return;
+  bool written = replay.state().host_regions().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
+  finish(replay, call, written ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,54 @@
+// Host regions: pinned memory of the client, mapped here at the same addresses and registered with the driver, so that the device reaches it
+// under the pointer that the program has.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace gpuwire::server {
+
+class Replay;
+
+// The executor creates, destroys and writes; any thread delivers. What reports that work is done calls deliver() before it answers: what that
+// work wrote to the regions leaves first.
+class HostRegions {
+ public:
+  explicit HostRegions(Replay& replay) : replay_(replay) {}
+  ~HostRegions();
+  HostRegions(const HostRegions&) = delete;
+  HostRegions& operator=(const HostRegions&) = delete;
+
+  // Maps and registers, in the current context. CUDA_ERROR_INVALID_VALUE: not an address for a region; CUDA_ERROR_NOT_SUPPORTED: it is taken
+  // here, or the driver would know it by another address; CUDA_ERROR_OUT_OF_MEMORY: over a limit.
+  CUresult create(uint64_t address, uint64_t bytes);
+  CUresult destroy(uint64_t address);
+  // False: no such region, or it does not fit.
+  bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
+  // Sends what the device has written since the last time as region_data notices.
+  void deliver();
+  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+  // At the end of the session, when the contexts are gone: unmaps all.
+  void clear();
+
+ private:
+  struct Region {
+    uint64_t begin = 0, end = 0;     // the mapping: whole pages
+    std::vector<std::byte> shadow;   // what the client's copy holds, as far as known here
+  };
+  void send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
+
+  Replay& replay_;
+  std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left
+  std::map<uint64_t, Region> regions_;  // by the client's address
+  uint64_t mapped_bytes_ = 0;
+  // Size of regions_, changed under the lock. Acquire/release: a thread that must see a region was started by the executor after it was made.
+  std::atomic<size_t> count_{0};
+};
+
+}  // namespace gpuwire::server

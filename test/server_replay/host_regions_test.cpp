@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+
+#include <sys/mman.h>
+
+#include "protocol/wire/limits.hpp"
+#include "schema/api_context.capnp.h"
+#include "server/replay/host_regions.hpp"
+#include "test/server_replay/fake_session.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using wire::NoticeOrdinal;
+using wire::SessionOrdinal;
+
+namespace {
+
+// An address range that nothing in this process uses.
+uint64_t free_address(size_t bytes = 1u << 20) {
+  void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  munmap(memory, bytes);
+  return reinterpret_cast<uint64_t>(memory);
+}
+
+bool is_mapped(uint64_t address) {
+  unsigned char resident = 0;
+  return mincore(reinterpret_cast<void*>(address & ~uint64_t{4095}), 1, &resident) == 0;
+}
+
+struct Fixture {
+  FakeDriver driver;
+  FakeSession session{driver};
+  uint64_t base = free_address();
+
+  Fixture() { session.enter_primary(); }
+
+  int create(uint64_t address, uint64_t bytes) {
+    return session.result(session.call<schema::RegionCreate>(SessionOrdinal::region_create, [&](schema::RegionCreate::Builder params) {
+      params.setAddress(address);
+      params.setBytes(bytes);
+    }));
+  }
+  void destroy(uint64_t address) {
+    session.post<schema::RegionDestroy>(SessionOrdinal::region_destroy, [&](auto params) { params.setAddress(address); });
+  }
+  void write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask = {}) {
+    session.post<schema::RegionChange>(
+        SessionOrdinal::region_write,
+        [&](schema::RegionChange::Builder params) {
+          params.setAddress(address);
+          params.setOffset(offset);
+          if (!mask.empty()) params.setChanged(kj::arrayPtr(mask.data(), mask.size()));
+        },
+        bytes);
+  }
+  void synchronise() {
+    auto table = server::generated_replay_table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i].name && std::string_view(table[i].name) == "cuCtxSynchronize") {
+        session.frame<schema::CuCtxSynchronizeParams>(wire::FrameKind::called, uint32_t(i) + wire::kFirstDriverOrdinal, [](auto) {});
+      }
+    }
+  }
+};
+
+std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
+  std::vector<std::byte> bytes;
+  for (int value : values) bytes.push_back(std::byte(value));
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "A region is mapped at the client's address, registered, and gone after it was destroyed") {
+  REQUIRE(create(base, 100) == CUDA_SUCCESS);
+  CHECK(driver.registered.contains(reinterpret_cast<void*>(base)));
+  CHECK(is_mapped(base));
+  CHECK(create(base, 100) == CUDA_ERROR_NOT_SUPPORTED);
+  destroy(base);
+  CHECK(driver.registered.empty());
+  CHECK_FALSE(is_mapped(base));
+  destroy(base);
+  CHECK(session.failed.size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "What the client writes is in the region, and only the bytes that it names") {
+  REQUIRE(create(base + 16, 8) == CUDA_SUCCESS);
+  auto* memory = reinterpret_cast<std::byte*>(base + 16);
+  memory[3] = std::byte{77};  // the device's
+  const uint8_t mask[] = {0b101};
+  write(base + 16, 2, bytes_of({5, 6, 7}), mask);
+  CHECK(memory[2] == std::byte{5});
+  CHECK(memory[3] == std::byte{77});
+  CHECK(memory[4] == std::byte{7});
+  // What came from the client is not sent back.
+  synchronise();
+  auto sent = session.notices(NoticeOrdinal::region_data);
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0]->bulk == bytes_of({77}));
+  CHECK(sent[0]->as<schema::RegionChange>().getOffset() == 3);
+  CHECK(sent[0]->as<schema::RegionChange>().getAddress() == base + 16);
+}
+
+TEST_CASE_FIXTURE(Fixture, "What the device wrote leaves before the answer to a synchronisation, once") {
+  REQUIRE(create(base, 600'000) == CUDA_SUCCESS);
+  auto* memory = reinterpret_cast<std::byte*>(base);
+  std::fill(memory, memory + 600'000, std::byte{9});
+  synchronise();
+  auto sent = session.notices(NoticeOrdinal::region_data);
+  size_t bytes = 0;
+  for (const Sent* one : sent) {
+    CHECK(one->bulk.size() <= wire::kRegionPieceBytes);
+    bytes += one->bulk.size();
+  }
+  CHECK(bytes == 600'000);
+  CHECK_FALSE(session.sent().back().notice);
+  synchronise();
+  CHECK(session.notices(NoticeOrdinal::region_data).size() == sent.size());
+}
+
+TEST_CASE_FIXTURE(Fixture, "Addresses that are no place for a region are refused") {
+  int local = 0;
+  CHECK(create(reinterpret_cast<uint64_t>(&local), 4) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(create(0, 4096) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(create(wire::kRegionAddressMin - 4096, 4096) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(create(wire::kRegionAddressMax - 4096, 8192) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(create(~uint64_t{0} - 10, 100) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(create(base, ~uint64_t{0}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(create(base, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(create(0x1000'0000'0000, wire::kRegionBytesMax + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(driver.registered.empty());
+  driver.failures["cuMemHostRegister_v2"] = CUDA_ERROR_OUT_OF_MEMORY;
+  CHECK(create(base, 100) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK_FALSE(is_mapped(base));
+}
+
+TEST_CASE_FIXTURE(Fixture, "Writes that do not fit change nothing, and malformed ones end the session") {
+  REQUIRE(create(base, 8) == CUDA_SUCCESS);
+  write(base, 6, bytes_of({1, 2, 3}));
+  write(base, ~uint64_t{0}, bytes_of({1}));
+  write(base + 8, 0, bytes_of({1}));
+  CHECK(session.failed.size() == 3);
+  for (int i = 0; i < 16; ++i) CHECK(reinterpret_cast<std::byte*>(base)[i] == std::byte{0});
+  const uint8_t mask[] = {1, 1};
+  CHECK_THROWS_AS(write(base, 0, bytes_of({1}), mask), server::ProtocolFault);
+  CHECK_THROWS_AS(write(base, 0, {}), server::ProtocolFault);
+  CHECK_THROWS_AS(write(base, 0, std::vector<std::byte>(wire::kRegionPieceBytes + 1)), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "The end of a session unmaps its regions") {
+  REQUIRE(create(base, 5000) == CUDA_SUCCESS);
+  CHECK(session.end());
+  CHECK_FALSE(is_mapped(base));
+  CHECK_FALSE(is_mapped(base + 4096));
+}
