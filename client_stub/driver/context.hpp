@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client_stub/driver/stream.hpp"
+#include "protocol/cuda_abi/sticky.hpp"
 
 namespace gpuwire::client {
 
@@ -80,7 +81,7 @@ inline CUresult context_health(const ContextState& context) noexcept {
   return CUresult(context.sticky.load(std::memory_order_relaxed));
 }
 
-bool is_sticky(CUresult result) noexcept;
+using gpuwire::cuda_abi::is_sticky;
 
 // enter(Needs::context) for a given context instead of the current one.
 Caller enter_context(ContextState& context) noexcept;

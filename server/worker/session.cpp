@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "protocol/cuda_abi/sticky.hpp"
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
@@ -15,7 +16,6 @@
 #include "server/driver_table.hpp"
 #include "server/replay/reply.hpp"
 #include "server/worker/limits.hpp"
-#include "server/worker/sticky.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -233,7 +233,7 @@ void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std:
   notice.setSequence(header.sequence);
   notice.setOrdinal(header.ordinal);
   notice.setContext(header.context);
-  notice.setSticky(is_sticky(result));
+  notice.setSticky(gpuwire::cuda_abi::is_sticky(result));
   notice.setMessage(message);
   outbox_.notice(wire::NoticeOrdinal::deferred_error, builder);
 }

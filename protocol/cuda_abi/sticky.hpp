@@ -3,10 +3,10 @@
 
 #include <cuda.h>
 
-namespace gpuwire::server {
+namespace gpuwire::cuda_abi {
 
 // cuda.h, CUresult: those of which it says that the context (or the process) must be destroyed before work can go on.
-constexpr bool is_sticky(CUresult result) {
+constexpr bool is_sticky(CUresult result) noexcept {
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
@@ -26,4 +26,4 @@ constexpr bool is_sticky(CUresult result) {
   }
 }
 
-}  // namespace gpuwire::server
+}  // namespace gpuwire::cuda_abi
