@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 
+#include "client_stub/driver/account.hpp"
 #include "client_stub/driver/module_state.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
@@ -138,6 +139,7 @@ ImageTarget image_target() {
 
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  image_traffic().used.fetch_add(1, std::memory_order_relaxed);
   // One upload at a time: two threads that send the same image would mix their pieces.
   static std::mutex uploads;
   std::lock_guard lock(uploads);
@@ -145,6 +147,8 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
   if (CUresult error = offer_image(caller, image, have)) return error;
   if (!have) {
     if (CUresult error = send_image(caller, image)) return error;
+    image_traffic().sent.fetch_add(1, std::memory_order_relaxed);
+    image_traffic().sent_bytes.fetch_add(image.bytes(), std::memory_order_relaxed);
   }
   return load_offered(caller, image, handle, options);
 }

@@ -43,7 +43,7 @@ int run(const RunOptions& options) {
   setenv("GPUWIRE_SERVER", server.c_str(), 1);
   // The program may change its folder before it makes its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
-  if (options.stats) setenv("GPUWIRE_STATS", "1", 1);
+  if (!options.stats.empty()) setenv("GPUWIRE_STATS", options.stats == "calls" ? "calls" : "1", 1);
 
   std::vector<char*> arguments;
   for (const auto& argument : options.program) arguments.push_back(const_cast<char*>(argument.c_str()));

@@ -9,7 +9,7 @@ namespace gpuwire::launcher {
 struct RunOptions {
   std::string server;               // HOST:PORT; empty: GPUWIRE_SERVER of the environment
   std::string trace;                // file, empty: none
-  bool stats = false;
+  std::string stats;                // "", "summary" or "calls"
   std::vector<std::string> program; // and its arguments
 };
 

@@ -42,7 +42,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
   app.add_option("-s,--server", options.server, "The server, HOST:PORT (default port 9750)")->type_name("HOST:PORT");
   app.add_option("--trace", options.trace, "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")->type_name("FILE");
-  app.add_flag("--stats", options.stats, "When the program ends, print calls by class, bytes, waits and time on stderr");
+  // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
+  app.add_flag("--stats{summary}", options.stats,
+               "When the program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each function, too")
+      ->check(CLI::IsMember({"summary", "calls"}));
   // From the program's name on nothing is ours, so only what comes before it is parsed.
   int ours = options_end(argc, argv);
   try {

@@ -13,6 +13,8 @@
 
 namespace gpuwire::client {
 
+thread_local constinit ThreadTraffic t_traffic __attribute__((tls_model("initial-exec"))) = {};
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -161,13 +163,17 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
       arrived = false;
     }
   }
+  t_traffic.bytes_received += own.call->reply_bytes;
   {
     std::lock_guard lock(receive_mutex_);
     if (!own.call->arrived) --awaited_;
     calls_.remove(own.call);
   }
+  uint64_t waited_ns = uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count());
+  ++t_traffic.waits;
+  t_traffic.wait_ns += waited_ns;
   stats_.waits.fetch_add(1, std::memory_order_relaxed);
-  stats_.wait_ns.fetch_add(uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count()), std::memory_order_relaxed);
+  stats_.wait_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   return arrived ? CUDA_SUCCESS : state();
 }
 

@@ -55,6 +55,7 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
     committed.failed = true;
     return committed;
   }
+  t_traffic.bytes_sent += bytes + (external(frame_bulk_) ? frame_bulk_.bytes : 0);
   last_sequence_.store(next_sequence_++, std::memory_order_relaxed);
   bool posted = frame_.kind == uint8_t(wire::FrameKind::posted);
   count(posted ? stats_.posted : stats_.called, 1);

@@ -15,7 +15,7 @@ PendingCall* ReplyTable::add(uint64_t sequence, const BulkSink& sink) try {
   free_.pop_back();
   call->sequence = sequence;
   call->sink = sink;
-  call->bytes_end = 0;
+  call->bytes_end = call->reply_bytes = 0;
   call->filling = call->arrived = call->asleep = false;
   call->reply.clear();
   call->older = newest_;

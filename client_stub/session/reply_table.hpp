@@ -19,6 +19,7 @@ struct PendingCall {
   bool filling = false;     // the receiving thread is writing into `sink`
   bool arrived = false;     // the reply is here: in `reply`, unless the thread that waits has read it itself
   bool asleep = false;      // the waiting thread is on `changed`
+  uint64_t reply_bytes = 0; // of the whole frame, set with `arrived`
   std::vector<capnp::word> reply;
   std::condition_variable changed;
   PendingCall* older = nullptr;

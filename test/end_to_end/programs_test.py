@@ -1,5 +1,6 @@
 """Programs through the wire, each checking itself, and programs that end in unusual ways."""
 
+import re
 import signal
 import subprocess
 import unittest
@@ -82,6 +83,17 @@ class Programs(ServerCase):
         ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
         for word in ("device", "server", "local", "posted", "called", "sent", "received", "waits"):
             self.assertIn(word, ran.stderr)
+
+    def test_stats_tell_which_functions_waited(self):
+        line = command(self.server.address, "endings", "return")
+        line[2:2] = ["--stats=calls"]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        rows = {words[1]: words for words in (row.split() for row in ran.stderr.splitlines()) if len(words) > 5}
+        self.assertEqual(rows["cuMemAlloc_v2"][2:4], ["1", "1"], ran.stderr)
+        self.assertEqual(rows["cuLaunchKernel"][3], "0", ran.stderr)
+        in_calls = sum(int(row[3]) for name, row in rows.items() if name.startswith("cu"))
+        self.assertEqual(in_calls, int(re.search(r"waits: (\d+)", ran.stderr).group(1)), ran.stderr)
+        self.assertRegex(ran.stderr, r"images: 1 used, ")
 
     def test_info_shows_the_devices(self):
         ran = subprocess.run([BUILD + "/bin/gpuwire", "info", "--server", self.server.address], capture_output=True, text=True, timeout=60)
