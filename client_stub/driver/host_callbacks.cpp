@@ -60,6 +60,14 @@ void HostCallbacks::remove(uint64_t number) noexcept {
   callbacks_.erase(found);
 }
 
+bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = callbacks_.find(number);
+  if (found == callbacks_.end()) return false;
+  callback = found->second;
+  return true;
+}
+
 bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
   try {
     std::lock_guard lock(mutex_);

@@ -18,7 +18,7 @@ struct HostCallback {
   CUstreamCallback stream_callback = nullptr; // cuStreamAddCallback
   CUstream stream = nullptr;
   void* user_data = nullptr;
-  bool repeats = false;                       // part of a captured graph: runs with every launch of it, so it is kept
+  bool repeats = false;                       // part of a graph: runs with every launch of it, so it is kept
 };
 
 // Any thread; one leaf lock, not held while a function of the program runs.
@@ -26,8 +26,10 @@ class HostCallbacks {
  public:
   // A number to send with host_function; the thread that will run it starts with the first one. 0: no memory, no thread.
   uint64_t add(const HostCallback& callback) noexcept;
-  // It was not sent after all.
+  // It was not sent after all, or can run no more.
   void remove(uint64_t number) noexcept;
+  // What was added under this number. False: nothing, or it has run and does not repeat.
+  bool find(uint64_t number, HostCallback& callback) const noexcept;
   // The stream got there. False: no such number. Runs on our thread, in the order of these calls.
   bool reached(uint64_t number, CUresult status) noexcept;
 
@@ -41,7 +43,7 @@ class HostCallbacks {
   };
   void run() noexcept;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::unordered_map<uint64_t, HostCallback> callbacks_;
   std::deque<Due> due_;  // at most one for each stream at a time: the server's stream waits until the function has returned

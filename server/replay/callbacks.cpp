@@ -55,40 +55,60 @@ std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stre
   return watched ? left : nullptr;
 }
 
-CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind, bool repeats) {
-  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, repeats, repeats ? nullptr : hold_for_data(replay, stream)});
+CUresult HostCallbacks::for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node) {
   {
     std::lock_guard lock(shared_->mutex);
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
     if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!repeats) {
-      ++shared_->on_streams;
-      ++shared_->unanswered;
-    }
+  }
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, true, nullptr});
+  node = {&run_host_function, trampoline.get()};
+  repeating_.emplace(node.userData, std::move(trampoline));
+  return CUDA_SUCCESS;
+}
+
+uint64_t HostCallbacks::number_of(const CUDA_HOST_NODE_PARAMS& node) const {
+  auto found = repeating_.find(node.userData);
+  return found == repeating_.end() ? 0 : found->second->callback;
+}
+
+CUresult HostCallbacks::capture(Replay& replay, CUstream stream, uint64_t callback) {
+  CUDA_HOST_NODE_PARAMS node{};
+  CUresult result = for_graph(callback, node);
+  if (result == CUDA_SUCCESS) result = drive(replay.driver().cuLaunchHostFunc, stream, node.fn, node.userData);
+  if (result != CUDA_SUCCESS) repeating_.erase(node.userData);
+  return result;
+}
+
+CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (stream != nullptr) drive(replay.driver().cuStreamIsCapturing, stream, &status);
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE && kind == Kind::host_function) return capture(replay, stream, callback);
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, false, hold_for_data(replay, stream)});
+  {
+    std::lock_guard lock(shared_->mutex);
+    if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
+    if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
+    ++shared_->on_streams;
+    ++shared_->unanswered;
   }
   CUresult result = kind == Kind::host_function
                         ? drive(replay.driver().cuLaunchHostFunc, stream, &run_host_function, static_cast<void*>(trampoline.get()))
                         : drive(replay.driver().cuStreamAddCallback, stream, &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
   if (result != CUDA_SUCCESS) {
     std::lock_guard lock(shared_->mutex);
-    if (!repeats) {
-      --shared_->on_streams;
-      --shared_->unanswered;
-    }
+    --shared_->on_streams;
+    --shared_->unanswered;
     return result;
   }
-  if (repeats) {
-    repeating_.push_back(std::move(trampoline));
-  } else {
-    trampoline.release();
-  }
+  trampoline.release();
   return CUDA_SUCCESS;
 }
 
 HostCallbacks::~HostCallbacks() {
   if (end()) return;
   // The driver's thread may still come back to them; the process is about to end.
-  for (auto& trampoline : repeating_) static_cast<void>(trampoline.release());
+  for (auto& [address, trampoline] : repeating_) static_cast<void>(trampoline.release());
 }
 
 bool HostCallbacks::done(uint64_t callback) {
@@ -151,11 +171,7 @@ void host_function(Replay& replay, Call& call) {
   if (params.getKind() > uint8_t(HostCallbacks::Kind::stream_callback)) throw ProtocolFault{"host_function: unknown kind"};
   CUstream stream = nullptr;
   if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (stream != nullptr) drive(replay.driver().cuStreamIsCapturing, stream, &status);
-  finish(replay, call,
-         replay.state().callbacks().enqueue(replay, stream, params.getCallback(), HostCallbacks::Kind(params.getKind()),
-                                            status != CU_STREAM_CAPTURE_STATUS_NONE));
+  finish(replay, call, replay.state().callbacks().enqueue(replay, stream, params.getCallback(), HostCallbacks::Kind(params.getKind())));
 }
 
 void host_function_done(Replay& replay, Call& call) {

@@ -25,8 +25,13 @@ class HostCallbacks {
   explicit HostCallbacks(Replay& replay);
   ~HostCallbacks();
 
-  // Executor: puts the callback on the stream. `repeats`: it goes into a graph and may run any number of times.
-  CUresult enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind, bool repeats);
+  // Executor: puts the callback on the stream, or into the graph that the stream is being captured into.
+  CUresult enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind);
+  // Executor: what a host node of a graph calls; the client is asked each time it runs. Valid until the session ends, since the driver does
+  // not say when the last graph with it is gone.
+  CUresult for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node);
+  // Executor: the client's number of what for_graph() gave or a capture has put into a graph. 0: the node is none of these.
+  uint64_t number_of(const CUDA_HOST_NODE_PARAMS& node) const;
   // Executor: the client has run it. False: it was not asked to.
   bool done(uint64_t callback);
   // Those that the client has yet to answer before their streams go on. A graph's count only while they run.
@@ -37,13 +42,14 @@ class HostCallbacks {
  private:
   struct Shared;
   struct Trampoline;
+  CUresult capture(Replay& replay, CUstream stream, uint64_t callback);
   std::shared_ptr<bool> hold_for_data(Replay& replay, CUstream stream);
   static void CUDA_CB run_host_function(void* user);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* user);
   static void run(Trampoline& trampoline, CUresult status);
 
   std::shared_ptr<Shared> shared_;
-  std::vector<std::unique_ptr<Trampoline>> repeating_;  // live as long as the session: the driver does not say when a graph is gone
+  std::unordered_map<void*, std::unique_ptr<Trampoline>> repeating_;  // by address; those of graphs
 };
 
 }  // namespace gpuwire::server
