@@ -77,6 +77,19 @@ class Programs(ServerCase):
         self.assertRegex(text, r"cuDeviceGetAttribute.*local.*CUDA_SUCCESS")
         self.assertRegex(text, r"cuMemAlloc_v2.*called.*CUDA_SUCCESS")
 
+    def test_tensor_maps_are_made_without_asking_the_server(self):
+        import os
+        import tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            line = command(self.server.address, "tensor_maps", "encode")
+            line[2:2] = ["--trace", trace]
+            self.assert_passed(subprocess.run(line, capture_output=True, text=True, timeout=60))
+            with open(trace, encoding="utf-8") as lines:
+                maps = [text for text in lines if "cuTensorMapEncodeTiled" in text and "cuGetProcAddress" not in text]
+        self.assertGreater(len(maps), 1000)
+        self.assertEqual([text for text in maps if " local = " not in text], [])
+
     def test_stats_give_an_account(self):
         line = command(self.server.address, "endings", "return")
         line[2:2] = ["--stats"]
