@@ -1,5 +1,6 @@
-// Getting an image to the server and loaded there: offer its digest, send it if it is unknown, load it under a handle.
+// Getting an image to the server and loaded there: have it loaded by its digest; if it is unknown, offer it, send it and try again.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -15,6 +16,8 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kImagePieceBytes = wire::kPostedBulkBytesMax;
+constexpr size_t kUploadsMax = 8;   // images under way at once; the server takes twice as many
+constexpr int kLoadAttemptsMax = 3;
 
 capnp::Data::Reader as_data(const ProgramImage::Digest& digest) { return {digest.data(), digest.size()}; }
 
@@ -67,9 +70,9 @@ void store_log(capnp::Text::Reader text, char* buffer, uint32_t buffer_bytes, vo
   if (filled) *filled = reinterpret_cast<void*>(uintptr_t(count));
 }
 
-CUresult load_offered(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options) {
+CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, uint64_t& sequence) {
   size_t option_words = 2 * (options.jit.size() + options.library.size()) + 4;
-  return call<schema::ModuleLoad, schema::ModuleLoadReply>(
+  return begin_call<schema::ModuleLoad>(
       *caller.session, uint32_t(wire::SessionOrdinal::module_load), caller.context,
       message_words<schema::ModuleLoad>(image.digest().size() + 8 * option_words, 3),
       [&](auto params) {
@@ -80,14 +83,35 @@ CUresult load_offered(const Caller& caller, const ProgramImage& image, uint64_t 
         params.setErrorLogBytes(options.error_log_bytes);
         params.setInfoLogBytes(options.info_log_bytes);
       },
-      [&](auto results) {
-        store_log(results.getErrorLog(), options.error_log, options.error_log_bytes, options.error_log_filled);
-        store_log(results.getInfoLog(), options.info_log, options.info_log_bytes, options.info_log_filled);
-        if (options.wall_time) {
-          float ms = results.getWallTimeMs();
-          std::memcpy(options.wall_time, &ms, sizeof ms);
-        }
-      });
+      sequence);
+}
+
+// `missing`: the server has to be sent the image first.
+CUresult finish_load(const Caller& caller, const LoadOptions& options, uint64_t sequence, bool& missing) {
+  return finish_call<schema::ModuleLoadReply>(*caller.session, sequence, [&](auto results) {
+    missing = results.getMissing();
+    if (missing) return;
+    store_log(results.getErrorLog(), options.error_log, options.error_log_bytes, options.error_log_filled);
+    store_log(results.getInfoLog(), options.info_log, options.info_log_bytes, options.info_log_filled);
+    if (options.wall_time) {
+      float ms = results.getWallTimeMs();
+      std::memcpy(options.wall_time, &ms, sizeof ms);
+    }
+  });
+}
+
+// Offers the image, and sends it unless another thread has meanwhile. Other images may be on their way at the same time, up to as many as
+// there are locks; two threads that sent the same one would mix its pieces.
+CUresult deliver(const Caller& caller, const ProgramImage& image) {
+  static std::array<std::mutex, kUploadsMax> uploads;
+  std::lock_guard lock(uploads[image.digest()[0] % kUploadsMax]);
+  bool have = false;
+  if (CUresult error = offer_image(caller, image, have)) return error;
+  if (have) return CUDA_SUCCESS;
+  if (CUresult error = send_image(caller, image)) return error;
+  image_traffic().sent.fetch_add(1, std::memory_order_relaxed);
+  image_traffic().sent_bytes.fetch_add(image.bytes(), std::memory_order_relaxed);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -137,23 +161,25 @@ ImageTarget image_target() {
   return target;
 }
 
-CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options) {
+// The first attempt takes it that the server has the image, as it has of every program but the first.
+CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, FunctionQuestion* along) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   image_traffic().used.fetch_add(1, std::memory_order_relaxed);
-  // One upload at a time: two threads that send the same image would mix their pieces.
-  static std::mutex uploads;
-  std::lock_guard lock(uploads);
-  bool have = false;
-  if (CUresult error = offer_image(caller, image, have)) return error;
-  if (!have) {
-    if (CUresult error = send_image(caller, image)) return error;
-    image_traffic().sent.fetch_add(1, std::memory_order_relaxed);
-    image_traffic().sent_bytes.fetch_add(image.bytes(), std::memory_order_relaxed);
+  for (int attempt = 0; attempt < kLoadAttemptsMax; ++attempt) {
+    uint64_t sequence = 0;
+    if (CUresult error = begin_load(caller, image, handle, options, sequence)) return error;
+    CUresult asked = along ? along->begin(caller) : CUDA_SUCCESS;
+    bool missing = false;
+    CUresult result = finish_load(caller, options, sequence, missing);
+    if (result == CUDA_SUCCESS) return asked;
+    if (along && asked == CUDA_SUCCESS) along->finish(caller);
+    if (!missing) return result;
+    if (CUresult error = deliver(caller, image)) return error;
   }
-  return load_offered(caller, image, handle, options);
+  return CUDA_ERROR_OUT_OF_MEMORY;  // the server drops the image faster than it can be used
 }
 
-CUresult ensure_loaded(const Caller& caller, ModuleState& state) {
+CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along) {
   if (state.loaded) return *state.loaded;
   std::shared_ptr<const ProgramImage> image = state.image;
   if (!image) {
@@ -165,7 +191,7 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state) {
     }
     image = *selected;
   }
-  CUresult result = load_image(caller, *image, state.handle, state.options);
+  CUresult result = load_image(caller, *image, state.handle, state.options, along);
   // What the session answers for itself (it has ended) is not a fact about the library.
   if (caller.session->state() == CUDA_SUCCESS) state.loaded = result;
   state.image.reset();

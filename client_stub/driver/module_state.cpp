@@ -33,6 +33,8 @@ void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, s
   auto sizes = facts.getParameterSizes();
   unsigned count = std::min(offsets.size(), sizes.size());
   uint64_t end = 0;
+  function.offsets.clear();
+  function.sizes.clear();
   for (unsigned i = 0; i < count; ++i) {
     uint64_t parameter_end = uint64_t(offsets[i]) + sizes[i];
     if (parameter_end > wire::kLaunchParameterBytesMax) break;
@@ -50,24 +52,30 @@ void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, s
   }
 }
 
-CUresult ask_for_function(const Caller& caller, const ModuleState& state, std::string_view name, FunctionState& function) {
-  size_t devices = process()->devices.size();
-  int asked_device = state.context ? state.context->device : caller.state ? caller.state->device : 0;
-  return call<schema::ModuleFunction, schema::FunctionFacts>(
-      *caller.session, uint32_t(wire::SessionOrdinal::module_function), caller.context, message_words<schema::ModuleFunction>(name.size() + 1, 1),
-      [&](auto params) {
-        params.setModule(state.handle);
-        params.setName({name.data(), name.size()});
-        params.setHandle(function.handle);
-      },
-      [&](auto facts) {
-        if (facts.getResult() == CUDA_SUCCESS) store_facts(facts, function, devices, asked_device);
-      });
-}
-
 void end_function(FunctionState& function) noexcept { handles().forget(function.kind, function.handle); }
 
 }  // namespace
+
+CUresult FunctionQuestion::begin(const Caller& caller) {
+  device_ = module_.context ? module_.context->device : caller.state ? caller.state->device : 0;
+  CUresult result = begin_call<schema::ModuleFunction>(
+      *caller.session, uint32_t(wire::SessionOrdinal::module_function), caller.context, message_words<schema::ModuleFunction>(name_.size() + 1, 1),
+      [&](auto params) {
+        params.setModule(module_.handle);
+        params.setName({name_.data(), name_.size()});
+        params.setHandle(function_.handle);
+      },
+      sequence_);
+  under_way_ = result == CUDA_SUCCESS;
+  return result;
+}
+
+CUresult FunctionQuestion::finish(const Caller& caller) {
+  under_way_ = false;
+  return finish_call<schema::FunctionFacts>(*caller.session, sequence_, [&](auto facts) {
+    if (facts.getResult() == CUDA_SUCCESS) store_facts(facts, function_, process()->devices.size(), device_);
+  });
+}
 
 ModuleState* find_module(CUmodule module) noexcept { return handles().find<ModuleState>(wire::HandleKind::module, number(module)); }
 ModuleState* find_library(CUlibrary library) noexcept { return handles().find<ModuleState>(wire::HandleKind::library, number(library)); }
@@ -92,7 +100,6 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
     return CUDA_SUCCESS;
   }
   Caller asking = caller_for(caller, state);
-  if (CUresult error = ensure_loaded(asking, state)) return error;
   auto function = std::make_unique<FunctionState>();
   function->kind = state.kind == wire::HandleKind::library ? wire::HandleKind::kernel : wire::HandleKind::function;
   function->name = key;
@@ -100,12 +107,16 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   function->context = state.context;
   function->handle = handles().create(function->kind);
   if (!function->handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (CUresult error = ask_for_function(asking, state, name, *function)) {
+  FunctionQuestion question(state, key, *function);
+  CUresult result = ensure_loaded(asking, state, &question);
+  if (!result && !question.under_way()) result = question.begin(asking);
+  if (!result) result = question.finish(asking);
+  if (result) {
     end_function(*function);
-    return error;
+    return result;
   }
   out = function.get();
-  state.functions.emplace(std::move(key), std::move(function));
+  state.functions.emplace(key, std::move(function));
   handles().attach(out->kind, out->handle, out);
   return CUDA_SUCCESS;
 }

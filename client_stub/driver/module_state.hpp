@@ -123,10 +123,29 @@ inline FunctionState* find_launchable(CUfunction function) noexcept {
 // Which images this process's server can use.
 ImageTarget image_target();
 
-// Makes sure the server has the image, then has it loaded under `handle`. Blocks. The result is the server's driver's.
-CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options);
-// Loads a library that has not been used yet; `state.mutex` must be held.
-CUresult ensure_loaded(const Caller& caller, ModuleState& state);
+// The question for a function of a module, which may travel along with the module's loading. One thread; begin() and finish() in turn.
+class FunctionQuestion {
+ public:
+  // Fills in `function` from the answer. All three must outlive the question.
+  FunctionQuestion(const ModuleState& module, std::string_view name, FunctionState& function) : module_(module), name_(name), function_(function) {}
+  bool under_way() const noexcept { return under_way_; }
+  CUresult begin(const Caller& caller);
+  CUresult finish(const Caller& caller);
+
+ private:
+  const ModuleState& module_;
+  std::string_view name_;
+  FunctionState& function_;
+  uint64_t sequence_ = 0;
+  int device_ = 0;
+  bool under_way_ = false;
+};
+
+// Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's. After CUDA_SUCCESS
+// `along` is under way, after anything else it is not.
+CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, FunctionQuestion* along = nullptr);
+// Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is CUDA_SUCCESS.
+CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along = nullptr);
 
 // Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out);

@@ -17,6 +17,7 @@ constexpr const char* kFooter =
     "  GPUWIRE_SERVER          HOST:PORT, when --server is not given\n"
     "  GPUWIRE_TRACE           set from --trace for the program\n"
     "  GPUWIRE_STATS           set from --stats for the program\n"
+    "  GPUWIRE_CACHE_KEY_FILE  under which key the server keeps the program's GPU code; none: it does not\n"
     "  CUDA_VISIBLE_DEVICES    as ever; numbers and UUIDs are those of the server's devices\n"
     "\n"
     "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong use of gpuwire run.\n"

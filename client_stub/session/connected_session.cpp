@@ -114,7 +114,9 @@ CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_
 void ConnectedSession::expect_reply(Slot& slot, const BulkSink& sink) noexcept {
   std::lock_guard lock(receive_mutex_);
   slot.call = calls_.add(slot.sequence, sink);
-  if (slot.call) ++awaited_;
+  if (!slot.call) return;
+  slot.call->begun_after = t_traffic.waits;
+  ++awaited_;
 }
 
 void ConnectedSession::commit(Slot& slot, size_t words_used) noexcept {
@@ -164,15 +166,17 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
     }
   }
   t_traffic.bytes_received += own.call->reply_bytes;
+  // Calls that were begun before the thread last waited have travelled with the one it waited for.
+  bool another = own.call->begun_after == t_traffic.waits;
   {
     std::lock_guard lock(receive_mutex_);
     if (!own.call->arrived) --awaited_;
     calls_.remove(own.call);
   }
   uint64_t waited_ns = uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count());
-  ++t_traffic.waits;
+  t_traffic.waits += another;
   t_traffic.wait_ns += waited_ns;
-  stats_.waits.fetch_add(1, std::memory_order_relaxed);
+  stats_.waits.fetch_add(another, std::memory_order_relaxed);
   stats_.wait_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   return arrived ? CUDA_SUCCESS : state();
 }

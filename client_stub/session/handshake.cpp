@@ -11,6 +11,7 @@
 #include <capnp/message.h>
 #include <fmt/format.h>
 
+#include "client_stub/session/cache_key.hpp"
 #include "protocol/transport/tcp.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
@@ -78,6 +79,7 @@ bool send_hello(transport::Transport& transport) {
   gethostname(host, sizeof host - 1);
   hello.setHost(host);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
+  if (auto key = cache_key(cache_key_file())) hello.setCacheKey({key->data(), key->size()});
   auto words = message.getSegmentsForOutput();
   if (words.size() != 1) return false;
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::hello), .message_words = uint32_t(words[0].size())};

@@ -89,7 +89,8 @@ struct SessionStats {
   std::atomic<uint64_t> posted{0}, called{0}, waits{0}, wait_ns{0}, bytes_sent{0}, bytes_received{0}, flushes{0};
 };
 
-// What the calling thread has sent and waited for, over all sessions; differences are the cost of one call. `bytes_received` are replies only.
+// What the calling thread has sent and waited for, over all sessions; differences are the cost of one call. `waits` are round trips: several
+// calls that were begun before the first of them was waited for are one. `bytes_received` are replies only.
 struct ThreadTraffic {
   uint64_t waits = 0, wait_ns = 0, bytes_sent = 0, bytes_received = 0;
 };

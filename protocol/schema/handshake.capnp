@@ -15,6 +15,7 @@ struct Hello {
   acknowledged @6 :UInt64;      # resume: the last server sequence that was taken over
   tenant @7 :Text;
   token @8 :Text;
+  cacheKey @9 :Data;            # 32 random bytes that this user keeps: whose images the server's module cache shows; or none
 }
 
 struct Welcome {

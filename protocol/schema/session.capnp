@@ -88,6 +88,7 @@ struct ModuleLoadReply {
   errorLog @2 :Text;
   infoLog @3 :Text;
   wallTimeMs @4 :Float32;
+  missing @5 :Bool;             # the server does not have the image: it is to be offered and sent first
 }
 struct ModuleUnload { handle @0 :UInt64; }
 struct ModuleFunction {

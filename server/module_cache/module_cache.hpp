@@ -22,17 +22,20 @@ struct ModuleCacheSettings {
 // $XDG_CACHE_HOME/gpuwire, for root without it /var/cache/gpuwire, else ~/.cache/gpuwire, else a folder of the user's below the temporary one.
 std::filesystem::path default_module_cache_directory();
 
-// Any thread and any number of processes on one directory. What a tenant has loaded is told to no other: the cache keeps one copy of the
-// bytes, but a tenant finds only digests whose bytes it has itself sent at some time (a marker file per tenant and digest).
+// Images kept at once, whatever they take: each costs an inode, and each insertion into a full cache a look at all of them.
+inline constexpr uint64_t kCachedImagesMax = 65536;
+
+// Any thread and any number of processes on one directory. What a tenant has loaded is told to no other: each has files of its own, so that
+// neither an answer nor the time it takes depends on what others have.
 class ModuleCache {
  public:
   // Fails when the directory cannot be made or others may write it.
   static tl::expected<std::unique_ptr<ModuleCache>, std::string> open(ModuleCacheSettings settings);
 
-  // The image, if this tenant may know of it. Its digest has been checked; a file that has changed is removed and not found.
+  // An image that this tenant has inserted. Its digest has been checked; a file that has changed is removed and not found.
   std::shared_ptr<const ModuleImage> find(std::string_view tenant, const Digest& digest);
-  // Keeps an image, whose digest the caller has checked, and lets this tenant find it. False: it could not be written, or is larger than
-  // all the cache may hold.
+  // Keeps an image, whose digest the caller has checked, for this tenant. False: it could not be written, or is larger than all the cache
+  // may hold.
   bool insert(std::string_view tenant, const Digest& digest, std::span<const std::byte> bytes);
 
   // What the images take on disk now.
@@ -40,11 +43,9 @@ class ModuleCache {
 
  private:
   explicit ModuleCache(ModuleCacheSettings settings) : settings_(std::move(settings)) {}
-  std::filesystem::path object(const Digest& digest) const;
-  std::filesystem::path marker(std::string_view tenant, const Digest& digest) const;
-  bool write_object(const Digest& digest, std::span<const std::byte> bytes);
-  void evict();
-  void remove_object(const std::string& name);
+  std::filesystem::path object(std::string_view tenant, const Digest& digest) const;
+  std::filesystem::path write_temporary(const Digest& digest, std::span<const std::byte> bytes);
+  bool make_room(uint64_t bytes);
   void remove_stale_temporaries();
 
   ModuleCacheSettings settings_;

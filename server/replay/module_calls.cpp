@@ -168,9 +168,10 @@ void module_load(Replay& replay, Call& call) {
   JitOptions options(params);
   ModuleStore& modules = replay.state().modules();
   CUresult result = options.result;
-  // CUDA_ERROR_NOT_FOUND: the cache has dropped the image since the client last saw it there; it offers it again.
+  // Never sent, or dropped from the cache since: the client offers it and comes again.
   auto image = modules.find(read_digest(params.getDigest()));
-  if (result == CUDA_SUCCESS && !image) result = CUDA_ERROR_NOT_FOUND;
+  bool missing = result == CUDA_SUCCESS && !image;
+  if (missing) result = CUDA_ERROR_NOT_FOUND;
   if (result == CUDA_SUCCESS && !well_formed(image->bytes())) result = CUDA_ERROR_INVALID_IMAGE;
   if (result == CUDA_SUCCESS) {
     void* native = nullptr;
@@ -191,6 +192,7 @@ void module_load(Replay& replay, Call& call) {
   reply.setErrorLog(options.error_log());
   reply.setInfoLog(options.info_log());
   reply.setWallTimeMs(options.wall_time_ms());
+  reply.setMissing(missing);
   call.answered = true;
   replay.outbox().reply(call.header.sequence, message);
 }

@@ -23,7 +23,7 @@ class WatchedEvents;
 
 struct SessionSettings {
   ModuleCache* module_cache = nullptr;  // outlives the session; null: images are kept for this session only
-  std::string tenant;                   // whose images the session may find in the cache; empty: the set that all nameless tenants share
+  std::string tenant;                   // whose images the session finds in the cache
 };
 
 // Executor thread only, except copy_back(), callbacks(), host_regions() and watched_events(), which lock for themselves.

@@ -16,10 +16,18 @@ using wire::SessionOrdinal;
 
 constexpr const char* kPtx = ".version 7.0\n.target sm_75\n";
 
-// Answers the questions about modules: images are unknown, functions have two parameters (8 bytes at 0, 4 bytes at 8).
+void miss(schema::ModuleLoadReply::Builder load) {
+  load.setResult(CUDA_ERROR_NOT_FOUND);
+  load.setMissing(true);
+}
+
+// Answers the questions about modules: images are missing until they are sent, functions have two parameters (8 bytes at 0, 4 bytes at 8).
 void serve_modules(DeviceProcess& process) {
   process.session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>(); });
-  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+  process.session->answer(ordinal(SessionOrdinal::module_load), [session = process.session](capnp::MessageBuilder& reply) {
+    auto load = reply.initRoot<schema::ModuleLoadReply>();
+    if (session->count(ordinal(SessionOrdinal::module_data)) == 0) miss(load);
+  });
   process.session->serve(ordinal(SessionOrdinal::module_function), [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
     auto facts = reply.initRoot<schema::FunctionFacts>();
     frame.read<schema::ModuleFunction>([&](auto asked) {
@@ -59,26 +67,55 @@ CUlibrary load_library(DeviceProcess&, const void* code, bool preserved) {
 
 }  // namespace
 
-TEST_CASE("A module is offered by its digest, sent when it is unknown, and loaded by the very call") {
+TEST_CASE("A module that is missing at the server is offered by its digest, sent, and loaded by the very call") {
   DeviceProcess process;
   serve_modules(process);
   CUmodule module = nullptr;
   REQUIRE(hand::cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
   CHECK(process.session->count(ordinal(SessionOrdinal::module_offer)) == 1);
-  CHECK(process.session->count(ordinal(SessionOrdinal::module_load)) == 1);
+  CHECK(process.session->count(ordinal(SessionOrdinal::module_load)) == 2);
   auto image = sent_image(*process.session);
   REQUIRE(image.size() == std::strlen(kPtx) + 1);
   CHECK(std::memcmp(image.data(), kPtx, image.size()) == 0);
   process.session->newest().read<schema::ModuleLoad>([&](auto load) { CHECK(load.getHandle() == reinterpret_cast<uint64_t>(module)); });
 }
 
-TEST_CASE("An image that the server has is not sent again") {
+TEST_CASE("An image that the server has is loaded at once, and a kernel's question travels along") {
   DeviceProcess process;
   serve_modules(process);
+  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+  CUlibrary library = load_library(process, kPtx, true);
+  size_t before = process.session->total();
+  CUkernel kernel = nullptr;
+  REQUIRE(hand::cuLibraryGetKernel(&kernel, library, "one") == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 2);
+  size_t size = 0, offset = 0;
+  CHECK(hand::cuKernelGetParamInfo(kernel, 1, &offset, &size) == CUDA_SUCCESS);
+  CHECK(offset == 8);
+}
+
+TEST_CASE("An image that another thread has sent meanwhile is not sent again") {
+  DeviceProcess process;
+  serve_modules(process);
+  int loads = 0;
+  process.session->answer(ordinal(SessionOrdinal::module_load), [&](capnp::MessageBuilder& reply) {
+    auto load = reply.initRoot<schema::ModuleLoadReply>();
+    if (++loads == 1) miss(load);
+  });
   process.session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>().setHave(true); });
   CUmodule module = nullptr;
   REQUIRE(hand::cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
   CHECK(process.session->count(ordinal(SessionOrdinal::module_data)) == 0);
+}
+
+TEST_CASE("A server that drops an image again and again is given up on") {
+  DeviceProcess process;
+  serve_modules(process);
+  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { miss(reply.initRoot<schema::ModuleLoadReply>()); });
+  CUlibrary library = load_library(process, kPtx, true);
+  CUkernel kernel = nullptr;
+  CHECK(hand::cuLibraryGetKernel(&kernel, library, "one") == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(process.session->count(ordinal(SessionOrdinal::module_load)) == 3);
 }
 
 TEST_CASE("A large image travels in pieces that may be posted") {
@@ -128,6 +165,7 @@ TEST_CASE("The compiler's log comes back into the program's buffer, cut to its s
 TEST_CASE("A library costs nothing before a kernel of it is looked up, and is then loaded once") {
   DeviceProcess process;
   serve_modules(process);
+  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
   size_t before = process.session->total();
   CUlibrary library = load_library(process, kPtx, true);
   CHECK(process.session->total() == before);

@@ -58,5 +58,6 @@ def rows(build: str) -> List[Row]:
     found += [Row("programs", name, [os.path.join(tests, name)])
               for name in ("threads", "callbacks", "forks", "bad_modules", "out_of_memory", "fresh_thread", "copies", "mapped_memory")]
     found += [Row("programs", name, [os.path.join(tests, name)]) for name in ("tensor_maps",)]
+    found += [Row("programs", name, [os.path.join(tests, name)]) for name in ("large_library",)]
     found.append(Row("programs", "device_output", [os.path.join(tests, "device_output")], right=same_output))
     return found

@@ -289,7 +289,9 @@ TEST_CASE("an image that one session sent is there for the next, unless it is an
   }
   Fixture other({cache->get(), "blue"});
   CHECK_FALSE(other.offer(kPtx));
-  CHECK(other.session.result(other.load(kPtx, other.module)) == CUDA_ERROR_NOT_FOUND);
+  uint64_t sequence = other.load(kPtx, other.module);
+  CHECK(other.session.result(sequence) == CUDA_ERROR_NOT_FOUND);
+  CHECK(other.session.reply(sequence)->as<schema::ModuleLoadReply>().getMissing());
 }
 
 TEST_CASE("the end of a session unloads its modules and libraries") {

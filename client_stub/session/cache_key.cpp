@@ -1,0 +1,70 @@
+#include "client_stub/session/cache_key.hpp"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace gpuwire::client {
+
+namespace {
+
+// Only regular files of this user that nobody else may touch.
+std::optional<CacheKey> read_key(const std::string& file, bool& there) {
+  // Not blocking: what lies there may be a pipe.
+  int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  there = descriptor >= 0;
+  if (!there) return std::nullopt;
+  CacheKey key;
+  struct stat status {};
+  bool good = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0 &&
+              status.st_size == off_t(key.size()) && ::read(descriptor, key.data(), key.size()) == ssize_t(key.size());
+  ::close(descriptor);
+  if (!good) return std::nullopt;
+  return key;
+}
+
+void make_folders(const std::string& file) {
+  for (size_t slash = file.find('/', 1); slash != std::string::npos; slash = file.find('/', slash + 1)) ::mkdir(file.substr(0, slash).c_str(), 0700);
+}
+
+// Under a name of its own first, so that nobody reads half a key; link() leaves an existing one as it is.
+void make_key(const std::string& file) {
+  CacheKey key;
+  if (::getrandom(key.data(), key.size(), 0) != ssize_t(key.size())) return;
+  make_folders(file);
+  std::string temporary = file + "." + std::to_string(::getpid());
+  int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (descriptor < 0) {
+    ::unlink(temporary.c_str());  // of a process that died in here, so that the next one has its name
+    return;
+  }
+  bool written = ::write(descriptor, key.data(), key.size()) == ssize_t(key.size());
+  ::close(descriptor);
+  if (written) static_cast<void>(::link(temporary.c_str(), file.c_str()));
+  ::unlink(temporary.c_str());
+}
+
+}  // namespace
+
+std::string cache_key_file() {
+  auto absolute = [](const char* value) { return value && value[0] == '/'; };
+  if (const char* file = std::getenv("GPUWIRE_CACHE_KEY_FILE"); file && *file) return absolute(file) ? file : "";
+  if (const char* state = std::getenv("XDG_STATE_HOME"); absolute(state)) return std::string(state) + "/gpuwire/cache_key";
+  if (const char* home = std::getenv("HOME"); absolute(home)) return std::string(home) + "/.local/state/gpuwire/cache_key";
+  return "";
+}
+
+std::optional<CacheKey> cache_key(const std::string& file) {
+  if (file.empty()) return std::nullopt;
+  bool there = false;
+  auto key = read_key(file, there);
+  if (there) return key;
+  make_key(file);
+  return read_key(file, there);
+}
+
+}  // namespace gpuwire::client

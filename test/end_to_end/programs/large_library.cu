@@ -1,0 +1,110 @@
+// A library of 1 GB: 200 fat binaries of 5 MB, each with machine code for a GPU that no server has and a kernel as PTX. Loads all of them, as
+// the runtime does with what it is linked to, and uses 30. The machine code is memory that is never touched: whoever reads it is found out.
+#include <cuda.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../../../examples/check.hpp"
+
+namespace {
+
+constexpr int kImages = 200, kUsed = 30;
+constexpr size_t kImageBytes = 5 << 20, kPtxBytes = 64 << 10;
+constexpr size_t kTouchedBytesMax = 96 << 20;  // of the gigabyte, with all that the program needs besides
+
+struct ContainerHeader {
+  uint32_t magic = 0xBA55ED50;
+  uint16_t version = 1, header_bytes = 16;
+  uint64_t payload_bytes;
+};
+struct EntryHeader {
+  uint16_t kind, version = 0x101;
+  uint32_t header_bytes = 64;
+  uint64_t padded_bytes;
+  uint32_t stored_bytes = 0, options = 0, format = 0, sm, name = 0, name_bytes = 0;
+  uint64_t flags = 1, unused = 0, decompressed_bytes = 0;
+};
+static_assert(sizeof(ContainerHeader) == 16 && sizeof(EntryHeader) == 64);
+
+// Stores 1000 + number. The comment makes it the size of a real one, and different in each image.
+std::string kernel(int number) {
+  std::string name = "kernel_" + std::to_string(number);
+  std::string text = ".version 7.0\n.target sm_75\n.address_size 64\n"
+                     ".visible .entry " + name + "(.param .u64 out) {\n"
+                     ".reg .u64 %a; .reg .u32 %v;\n"
+                     "ld.param.u64 %a, [out];\nmov.u32 %v, " + std::to_string(1000 + number) + ";\n"
+                     "st.global.u32 [%a], %v;\nret;\n}\n//";
+  for (unsigned state = unsigned(number) * 2654435761u + 1; text.size() < kPtxBytes - 1; state = state * 1664525u + 1013904223u)
+    text += char('a' + (state >> 24) % 26);
+  text += '\0';
+  return text;
+}
+
+void build(uint8_t* at, int number) {
+  std::string ptx = kernel(number);
+  ContainerHeader container;
+  container.payload_bytes = kImageBytes - sizeof container;
+  EntryHeader code{.kind = 2, .padded_bytes = kImageBytes - sizeof container - 2 * sizeof(EntryHeader) - ptx.size(), .sm = 50};
+  EntryHeader text{.kind = 1, .padded_bytes = ptx.size(), .sm = 75};
+  std::memcpy(at, &container, sizeof container);
+  std::memcpy(at + sizeof container, &code, sizeof code);
+  uint8_t* behind = at + sizeof container + sizeof code + code.padded_bytes;
+  std::memcpy(behind, &text, sizeof text);
+  std::memcpy(behind + sizeof text, ptx.data(), ptx.size());
+}
+
+size_t resident_bytes() {
+  size_t pages[2] = {};
+  FILE* file = std::fopen("/proc/self/statm", "r");
+  if (!file || std::fscanf(file, "%zu %zu", &pages[0], &pages[1]) != 2) std::exit(EXIT_FAILURE);
+  std::fclose(file);
+  return pages[1] * 4096;
+}
+
+}  // namespace
+
+int main() {
+  auto* memory = static_cast<uint8_t*>(mmap(nullptr, kImages * kImageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (memory == MAP_FAILED) return EXIT_FAILURE;
+  for (int i = 0; i < kImages; ++i) build(memory + i * kImageBytes, i);
+
+  CUdevice device;
+  CUcontext context;
+  CHECK_DRIVER(cuInit(0));
+  CHECK_DRIVER(cuDeviceGet(&device, 0));
+  CHECK_DRIVER(cuDevicePrimaryCtxRetain(&context, device));
+  CHECK_DRIVER(cuCtxSetCurrent(context));
+  std::vector<CUlibrary> libraries(kImages);
+  CUlibraryOption preserved = CU_LIBRARY_BINARY_IS_PRESERVED;
+  void* yes = reinterpret_cast<void*>(uintptr_t{1});
+  for (int i = 0; i < kImages; ++i) {
+    CHECK_DRIVER(cuLibraryLoadData(&libraries[i], memory + i * kImageBytes, nullptr, nullptr, 0, &preserved, &yes, 1));
+  }
+  CUdeviceptr out;
+  CHECK_DRIVER(cuMemAlloc(&out, sizeof(uint32_t)));
+  for (int used = 0; used < kUsed; ++used) {
+    int image = used * 37 % kImages;
+    CUkernel kernel;
+    CHECK_DRIVER(cuLibraryGetKernel(&kernel, libraries[image], ("kernel_" + std::to_string(image)).c_str()));
+    void* parameters[] = {&out};
+    CHECK_DRIVER(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    uint32_t value = 0;
+    CHECK_DRIVER(cuMemcpyDtoH(&value, out, sizeof value));
+    if (value != 1000u + unsigned(image)) {
+      std::printf("kernel %d gave %u\n", image, value);
+      return EXIT_FAILURE;
+    }
+  }
+  size_t resident = resident_bytes();
+  // NVIDIA's driver in this very process takes more than that by itself.
+  if (std::getenv("GPUWIRE_SERVER") && resident > kTouchedBytesMax) {
+    std::printf("%zu MiB are resident: the images were read\n", resident >> 20);
+    return EXIT_FAILURE;
+  }
+  std::printf("%d of %d images used\nPASSED\n", kUsed, kImages);
+}
