@@ -3,6 +3,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
@@ -61,6 +62,7 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   uint64_t sequence = 0;
   CUresult result = forward_call(on, sequence);
   if (result == CUDA_SUCCESS) note_record(*state, on.wire_stream, on.state->capture.load(std::memory_order_relaxed), sequence);
+  if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   return leave(on.caller, result);
 }
 
@@ -164,6 +166,7 @@ CUresult hand::cuEventQuery(CUevent event) {
   if (event_done(*on.state)) return finished(on);
   uint64_t now = progress();
   uint64_t record = on.state->record.load(std::memory_order_acquire);
+  if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
   bool watched = on.state->watched.load(std::memory_order_relaxed) >= record;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
   CUresult result = forward::cuEventQuery(on.caller, event);

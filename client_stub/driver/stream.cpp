@@ -5,6 +5,7 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
@@ -113,6 +114,7 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
   if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
   CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
   if (result == CUDA_SUCCESS) join_capture(*on.state, capture);
+  if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   return leave(on.caller, result);
 }
 

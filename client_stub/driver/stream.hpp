@@ -73,7 +73,10 @@ void note_stream_done(StreamState& stream, uint64_t sequence) noexcept;
 // Is there nothing on the stream, or in the context, that is not known to be done?
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;
-// Is the newest record of the event known to be done (or was there none)?
+// May other processes record it or wait for it? Then nothing about it is known here, and what is asked of it is at the server's driver when
+// the call returns: the program tells the other process what it did by ways of its own.
+inline bool is_shared(const EventState& event) noexcept { return (event.flags & CU_EVENT_INTERPROCESS) != 0; }
+// Is the newest record of the event known to be done (or was there none)? Never so of a shared one.
 bool event_done(const EventState& event) noexcept;
 
 }  // namespace gpuwire::client

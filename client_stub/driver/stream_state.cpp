@@ -134,6 +134,7 @@ bool stream_idle(const StreamState& stream) noexcept {
 }
 
 bool event_done(const EventState& event) noexcept {
+  if (is_shared(event)) return false;
   uint64_t record = event.record.load(std::memory_order_acquire);
   if (record <= event.done.load(std::memory_order_acquire)) return true;
   const ContextState* context = event.context;

@@ -284,3 +284,26 @@ TEST_CASE("a deferred error that the server tells reaches the context it belongs
   CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
+
+TEST_CASE("what is asked of an event that other processes share is at the server when the call returns, and nothing about it is assumed") {
+  CurrentProcess process;
+  constexpr uint32_t kEventRecord = 2702, kStreamWaitEvent = 2505;
+  constexpr auto kPing = uint32_t(wire::SessionOrdinal::ping);
+  CUstream stream = process.stream();
+  CUevent shared = process.event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING), own = process.event();
+  REQUIRE(hand::cuEventRecord(own, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kPing) == 0);
+
+  // Never recorded here, but perhaps elsewhere.
+  CHECK(hand::cuStreamWaitEvent(stream, shared, 0, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kStreamWaitEvent) == 1);
+  CHECK(process.session->count(kPing) == 1);
+  CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kEventQuery) == 2);
+  CHECK(process.session->count(kWatchEvent) == 0);
+
+  CHECK(hand::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kEventRecord) == 2);
+  CHECK(process.session->count(kPing) == 2);
+}

@@ -77,6 +77,12 @@ class Programs(ServerCase):
         self.assertRegex(text, r"cuDeviceGetAttribute.*local.*CUDA_SUCCESS")
         self.assertRegex(text, r"cuMemAlloc_v2.*called.*CUDA_SUCCESS")
 
+    def test_batches_copy_in_every_direction(self):
+        self.assert_passed(run(self.server.address, "batch_copies"))
+
+    def test_peer_copies_work_and_a_reset_device_is_used_again(self):
+        self.assert_passed(run(self.server.address, "peer"))
+
     def test_tensor_maps_are_made_without_asking_the_server(self):
         import os
         import tempfile

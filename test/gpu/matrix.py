@@ -57,7 +57,8 @@ def rows(build: str) -> List[Row]:
     tests = os.path.join(build, "test_programs")
     found += [Row("programs", name, [os.path.join(tests, name)])
               for name in ("threads", "callbacks", "forks", "bad_modules", "out_of_memory", "fresh_thread", "copies", "mapped_memory")]
-    found += [Row("programs", name, [os.path.join(tests, name)]) for name in ("tensor_maps",)]
     found += [Row("programs", name, [os.path.join(tests, name)]) for name in ("large_library",)]
+    found += [Row("programs", name, [os.path.join(tests, name)])
+              for name in ("tensor_maps", "batch_copies", "peer", "ipc_events", "launch_attributes")]
     found.append(Row("programs", "device_output", [os.path.join(tests, "device_output")], right=same_output))
     return found

@@ -57,7 +57,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (peer.device == &context.device()) {
-      return CUDA_ERROR_INVALID_DEVICE;
+      return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     }
     const uint32_t bit = 1u << peer.device->ordinal;
     return (context.memory.peers.fetch_or(bit, std::memory_order_relaxed) & bit) != 0 ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
