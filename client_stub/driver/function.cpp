@@ -40,6 +40,10 @@ void note_setting(FunctionState& function, CUfunction_attribute attribute, int v
   if (size_t(device) < function.on_device.size()) function.on_device[size_t(device)].set(attribute, value, CUDA_SUCCESS);
   std::lock_guard lock(function.mutex);
   function.occupancy.clear();
+  // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they ask again.
+  for (auto& [context, made] : function.functions) {
+    if (size_t(device) < made->on_device.size()) made->on_device[size_t(device)].forget(attribute);
+  }
 }
 
 CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {

@@ -252,6 +252,9 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   function->sizes = state->sizes;
   function->parameter_bytes = state->parameter_bytes;
   function->on_device = std::vector<FunctionAttributes>(state->on_device.size());
+  // On its one device a function begins with what its kernel has there.
+  auto device = size_t(caller.state->device);
+  if (device < function->on_device.size()) function->on_device[device].copy(state->on_device[device]);
   handles().attach(function->kind, function->handle, function.get());
   {
     std::lock_guard kernel_lock(state->mutex);

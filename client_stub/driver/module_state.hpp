@@ -42,6 +42,9 @@ class FunctionAttributes {
   void set(unsigned attribute, int value, CUresult result) noexcept {
     values_[attribute].store(int64_t(result) << 32 | uint32_t(value), std::memory_order_relaxed);
   }
+  void copy(const FunctionAttributes& other) noexcept {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].store(other.values_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
   void forget(unsigned attribute) noexcept { values_[attribute].store(kUnknown, std::memory_order_relaxed); }
   void clear() noexcept {
     for (auto& value : values_) value.store(kUnknown, std::memory_order_relaxed);

@@ -1,5 +1,6 @@
 """Programs through the wire, each checking itself, and programs that end in unusual ways."""
 
+import os
 import re
 import signal
 import subprocess
@@ -33,6 +34,10 @@ class Programs(ServerCase):
     def test_out_of_memory_is_an_error_and_the_program_goes_on(self):
         self.assert_passed(run(self.server.address, "out_of_memory"))
 
+    def test_blocking_launches_tell_what_became_of_their_kernels(self):
+        self.assert_passed(run(self.server.address, "launch_blocking", env=dict(os.environ, CUDA_LAUNCH_BLOCKING="1")))
+        self.assert_passed(run(self.server.address, "launch_blocking", env=dict(os.environ, CUDA_LAUNCH_BLOCKING="0")))
+
     def test_device_printf_comes_before_the_synchronize_returns(self):
         ran = run(self.server.address, "device_output")
         self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)
@@ -64,7 +69,6 @@ class Programs(ServerCase):
         wait_until(lambda: len(self.worker_ids()) <= 1, GONE_WITHIN_SECONDS + 3, "only the spare worker is left")
 
     def test_trace_has_a_line_for_each_call(self):
-        import os
         import tempfile
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
@@ -84,7 +88,6 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "peer"))
 
     def test_tensor_maps_are_made_without_asking_the_server(self):
-        import os
         import tempfile
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")

@@ -1,0 +1,133 @@
+// A loop like a training step, and others: `training_loop MODE STEPS`. The suite compares the round trips of N steps and of 2N.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../../../examples/check.hpp"
+
+namespace {
+
+constexpr int kFloats = 64 * 28 * 28;      // a batch of small images: 200,704 bytes
+constexpr int kLargeFloats = 2 << 20;      // 8 MiB
+constexpr int kLaunches = 50;
+
+__global__ void add(float* data, const float* other, int count) {
+  int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) data[i] += other[i];
+}
+__global__ void scale(float* data, float factor, int count) {
+  int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < count) data[i] *= factor;
+}
+__global__ void copy_first(float* out, const float* data) { *out = *data; }
+
+struct Step {
+  float *pinned, *large_pinned, *data, *other, *large, *loss;
+  std::vector<float> pageable = std::vector<float>(kFloats, 2.f);
+  cudaStream_t compute, copies;
+  cudaEvent_t copied, computed;
+
+  Step() {
+    CHECK_RUNTIME(cudaMallocHost(&pinned, kFloats * sizeof(float)));
+    CHECK_RUNTIME(cudaMallocHost(&large_pinned, kLargeFloats * sizeof(float)));
+    CHECK_RUNTIME(cudaMalloc(&data, kFloats * sizeof(float)));
+    CHECK_RUNTIME(cudaMalloc(&other, kFloats * sizeof(float)));
+    CHECK_RUNTIME(cudaMalloc(&large, kLargeFloats * sizeof(float)));
+    CHECK_RUNTIME(cudaMalloc(&loss, sizeof(float)));
+    CHECK_RUNTIME(cudaStreamCreate(&compute));
+    CHECK_RUNTIME(cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking));
+    CHECK_RUNTIME(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
+    CHECK_RUNTIME(cudaEventCreate(&computed));
+    for (int i = 0; i < kFloats; ++i) pinned[i] = 1.f;
+  }
+
+  void launch(cudaStream_t stream) {
+    constexpr unsigned blocks = 4;  // a part is enough: what counts is what is sent
+    for (int i = 0; i < kLaunches / 2; ++i) {
+      add<<<blocks, 256, 0, stream>>>(data, other, kFloats);
+      scale<<<blocks, 256, 0, stream>>>(data, .5f, kFloats);
+    }
+    copy_first<<<1, 1, 0, stream>>>(loss, data);
+    CHECK_RUNTIME(cudaGetLastError());
+  }
+
+  void run() {
+    CHECK_RUNTIME(cudaMemcpyAsync(data, pinned, kFloats * sizeof(float), cudaMemcpyHostToDevice, copies));
+    CHECK_RUNTIME(cudaMemcpyAsync(other, pageable.data(), kFloats * sizeof(float), cudaMemcpyHostToDevice, copies));
+    CHECK_RUNTIME(cudaEventRecord(copied, copies));
+    CHECK_RUNTIME(cudaStreamWaitEvent(compute, copied));
+    CHECK_RUNTIME(cudaMemsetAsync(loss, 0, sizeof(float), compute));
+    launch(compute);
+    CHECK_RUNTIME(cudaMemcpyAsync(other, data, kFloats * sizeof(float), cudaMemcpyDeviceToDevice, compute));
+    CHECK_RUNTIME(cudaEventRecord(computed, compute));
+    CHECK_RUNTIME(cudaStreamWaitEvent(copies, computed));
+  }
+
+  float item() {
+    float value = 0;
+    CHECK_RUNTIME(cudaMemcpyAsync(&value, loss, sizeof value, cudaMemcpyDeviceToHost, compute));
+    CHECK_RUNTIME(cudaStreamSynchronize(compute));
+    return value;
+  }
+};
+
+// Fifty steps towards the pageable batch: x -> (x + 2) / 2, 25 times.
+bool converged(float value) { return value > 1.999f && value < 2.001f; }
+
+template <int Number>
+__global__ void numbered(float* out) {
+  *out = float(Number);
+}
+template <int... Numbers>
+void launch_new(float* out, int count, std::integer_sequence<int, Numbers...>) {
+  ((Numbers < count ? numbered<Numbers><<<1, 1>>>(out) : void()), ...);
+}
+
+void graph(Step& step, int steps) {
+  cudaGraph_t captured;
+  cudaGraphExec_t executable;
+  CHECK_RUNTIME(cudaMemcpy(step.other, step.pageable.data(), kFloats * sizeof(float), cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaStreamBeginCapture(step.compute, cudaStreamCaptureModeThreadLocal));
+  step.launch(step.compute);
+  CHECK_RUNTIME(cudaStreamEndCapture(step.compute, &captured));
+  CHECK_RUNTIME(cudaGraphInstantiate(&executable, captured, 0));
+  for (int i = 0; i < steps; ++i) CHECK_RUNTIME(cudaGraphLaunch(executable, step.compute));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string mode = argc > 1 ? argv[1] : "step";
+  int steps = argc > 2 ? std::atoi(argv[2]) : 10;
+  Step step;
+  bool right = true;
+  if (mode == "new_kernels") {
+    launch_new(step.loss, steps, std::make_integer_sequence<int, 32>());
+    right = step.item() == float(steps - 1);
+  } else if (mode == "graph") {
+    graph(step, steps);
+    right = converged(step.item());
+  } else {
+    for (int i = 0; i < steps; ++i) {
+      float* scratch = nullptr;
+      if (mode == "malloc") CHECK_RUNTIME(cudaMalloc(&scratch, 1 << 20));
+      if (mode == "malloc_async") CHECK_RUNTIME(cudaMallocAsync(&scratch, 1 << 20, step.compute));
+      if (mode == "large_pinned") {
+        CHECK_RUNTIME(cudaMemcpyAsync(step.large, step.large_pinned, kLargeFloats * sizeof(float), cudaMemcpyHostToDevice, step.copies));
+      }
+      step.run();
+      if (mode == "item") right = right && converged(step.item());
+      if (mode == "poll") while (cudaEventQuery(step.computed) == cudaErrorNotReady) {}
+      if (mode == "malloc") CHECK_RUNTIME(cudaFree(scratch));
+      if (mode == "malloc_async") CHECK_RUNTIME(cudaFreeAsync(scratch, step.compute));
+    }
+    right = right && converged(step.item());
+  }
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+  std::printf("%s\n", right ? "PASSED" : "the loss is wrong");
+  return right ? EXIT_SUCCESS : EXIT_FAILURE;
+}

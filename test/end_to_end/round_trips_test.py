@@ -1,0 +1,51 @@
+"""How often a program waits for the server: the difference between a loop of N steps and one of 2N."""
+
+import os
+import re
+import subprocess
+import unittest
+
+from support import RUN_LIMIT_SECONDS, ServerCase, command
+
+STEPS = 4
+
+
+class RoundTrips(ServerCase):
+    def waits(self, mode, steps, environment):
+        line = command(self.server.address, "training_loop", mode, str(steps))
+        line[2:2] = ["--stats=calls"]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, env=dict(os.environ, **environment))
+        self.assert_passed(ran)
+        return int(re.search(r"waits: (\d+)", ran.stderr).group(1)), ran.stderr
+
+    def assert_waits_per_step(self, expected, mode, **environment):
+        self.waits(mode, STEPS, environment)  # from here on the server has the program's images
+        once, _ = self.waits(mode, STEPS, environment)
+        twice, account = self.waits(mode, 2 * STEPS, environment)
+        self.assertEqual(twice - once, expected * STEPS, account)
+
+    def test_a_training_step_waits_for_nothing(self):
+        self.assert_waits_per_step(0, "step")
+
+    def test_reading_the_loss_waits_once(self):
+        self.assert_waits_per_step(1, "item")
+
+    def test_replaying_a_graph_waits_for_nothing(self):
+        self.assert_waits_per_step(0, "graph")
+
+    def test_a_kernel_waits_at_its_first_launch_only(self):
+        self.assert_waits_per_step(1, "new_kernels")
+
+    def test_allocating_waits_once_and_freeing_does_not(self):
+        self.assert_waits_per_step(1, "malloc")
+
+    def test_an_event_is_asked_for_once(self):
+        # At most: what is done by the time of the question is told at once.
+        self.assert_waits_per_step(1, "poll")
+
+    def test_blocking_launches_wait_once_each(self):
+        self.assert_waits_per_step(51, "step", CUDA_LAUNCH_BLOCKING="1")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
