@@ -1,6 +1,5 @@
 // Copies of rows and boxes: cuMemcpy2D and cuMemcpy3D in all their forms. All are told as three-dimensional ones.
 #include <cstring>
-#include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
@@ -101,41 +100,33 @@ CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& from) {
   return out;
 }
 
-CUdeviceptr row_address(const DeviceBox& box, uint64_t row, uint64_t slice) {
-  return box.device + ((box.z + slice) * box.height_rows + box.y + row) * box.pitch_bytes + box.x_bytes;
-}
-
-// Both ends linear device memory: row by row, and in one go where rows follow each other without gaps.
+// Device memory and arrays on both ends: as one call.
 CUresult copy_on_device(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
+  CUDA_MEMCPY3D out{};
   const DeviceBox &from = copy.source.device, &to = copy.destination.device;
-  bool packed = from.pitch_bytes == copy.size.width_bytes && to.pitch_bytes == copy.size.width_bytes;
-  uint64_t rows = packed ? copy.size.height : 1;
-  for (uint64_t slice = 0; slice < copy.size.depth; ++slice) {
-    for (uint64_t row = 0; row < copy.size.height; row += rows) {
-      CUresult error = forward::cuMemcpyDtoDAsync_v2(caller, row_address(to, row, slice), row_address(from, row, slice),
-                                                     copy.size.width_bytes * rows, stream, per_thread);
-      if (error) return error;
-    }
-  }
-  return CUDA_SUCCESS;
-}
-
-DeviceBox at_piece(DeviceBox box, const BoxPiece& piece) {
-  box.x_bytes += piece.x_bytes;
-  box.y += piece.row;
-  box.z += piece.slice;
-  return box;
-}
-
-// An array takes part: by way of this process, piece by piece.
-CUresult copy_by_way_of_host(const Caller& caller, const BoxCopy& copy, uint64_t stream) {
-  std::vector<std::byte> buffer;
-  return for_each_piece(copy.size, kPieceBytes, [&](const BoxPiece& piece) {
-    buffer.resize(piece.size.bytes());
-    HostBox memory{.base = buffer.data(), .pitch_bytes = piece.size.width_bytes, .height_rows = piece.size.height};
-    if (CUresult error = fetch_box(caller, memory, at_piece(copy.source.device, piece), piece.size, stream)) return error;
-    return send_box(caller, at_piece(copy.destination.device, piece), memory, piece.size, stream, false);
-  });
+  bool from_array = copy.source.side == Side::array, to_array = copy.destination.side == Side::array;
+  out.srcMemoryType = from_array ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+  out.srcArray = reinterpret_cast<CUarray>(from.array);
+  out.srcDevice = from.device;
+  out.srcXInBytes = from.x_bytes;
+  out.srcY = from.y;
+  out.srcZ = from.z;
+  out.srcLOD = from.lod;
+  out.srcPitch = from.pitch_bytes;
+  out.srcHeight = from.height_rows;
+  out.dstMemoryType = to_array ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+  out.dstArray = reinterpret_cast<CUarray>(to.array);
+  out.dstDevice = to.device;
+  out.dstXInBytes = to.x_bytes;
+  out.dstY = to.y;
+  out.dstZ = to.z;
+  out.dstLOD = to.lod;
+  out.dstPitch = to.pitch_bytes;
+  out.dstHeight = to.height_rows;
+  out.WidthInBytes = copy.size.width_bytes;
+  out.Height = copy.size.height;
+  out.Depth = copy.size.depth;
+  return forward::cuMemcpy3DAsync_v2(caller, &out, stream, per_thread);
 }
 
 CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
@@ -159,11 +150,10 @@ CUresult perform(const Caller& caller, const BoxCopy& copy, CUstream stream, boo
   uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
   if (error || copy.size.bytes() == 0) return error;
   bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
-  if (copy.source.side == Side::device && copy.destination.side == Side::device) return copy_on_device(caller, copy, stream, per_thread);
+  if (!from_host && !to_host) return copy_on_device(caller, copy, stream, per_thread);
   if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
   if (from_host && to_host) return copy_in_host(caller, copy, stream, per_thread);
   if (to_host) return fetch_box(caller, copy.destination.host, copy.source.device, copy.size, wire_stream);
-  if (!from_host) return copy_by_way_of_host(caller, copy, wire_stream);
   if ((error = settle_box(caller, copy.source.host, copy.size, wire_stream))) return error;
   return send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking);
 }

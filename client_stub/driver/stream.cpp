@@ -54,6 +54,7 @@ CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int
     state->flags = flags;
     state->priority = priority;
   }
+  if (flags & CU_STREAM_NON_BLOCKING) caller.state->unordered_streams.store(true, std::memory_order_relaxed);
   *out = stream;
   return leave(caller, CUDA_SUCCESS);
 }

@@ -96,6 +96,17 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 // --- linear ---------------------------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// Small data need not be waited for, unless the program may go on with them in a stream that does not wait for this one.
+bool may_be_posted(const Caller& caller, uint64_t bytes, uint64_t stream, bool arrived) noexcept {
+  if (bytes > wire::kPostedBulkBytesMax) return false;
+  bool ordered = stream <= wire::kStreamLegacy && !caller.state->unordered_streams.load(std::memory_order_relaxed);
+  return !arrived || ordered;
+}
+
+}  // namespace
+
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, bool arrived) {
   auto writer = [&](size_t offset, bool last) {
     return [&, offset, last](schema::CopyToDevice::Builder copy) {
@@ -105,7 +116,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     };
   };
   uint64_t sequence = 0;
-  if (bytes <= wire::kPostedBulkBytesMax) {
+  if (may_be_posted(caller, bytes, stream, arrived)) {
     Bulk bulk{.data = source, .bytes = bytes};
     CUresult error = post<schema::CopyToDevice>(*caller.session, uint32_t(wire::SessionOrdinal::copy_to_device), caller.context,
                                                 message_words<schema::CopyToDevice>(), writer(0, true), bulk, &sequence);
@@ -222,7 +233,7 @@ void scatter_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std:
 
 CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size, uint64_t stream, bool arrived) {
   constexpr auto kOrdinal = wire::SessionOrdinal::copy_2d_to_device;
-  if (size.bytes() <= wire::kPostedBulkBytesMax) {
+  if (may_be_posted(caller, size.bytes(), stream, arrived)) {
     BoxPiece all{.size = size};
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
     uint64_t sequence = 0;

@@ -38,6 +38,9 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "launch_blocking", env=dict(os.environ, CUDA_LAUNCH_BLOCKING="1")))
         self.assert_passed(run(self.server.address, "launch_blocking", env=dict(os.environ, CUDA_LAUNCH_BLOCKING="0")))
 
+    def test_textures_surfaces_and_arrays_are_read_and_written(self):
+        self.assert_passed(run(self.server.address, "textures"))
+
     def test_device_printf_comes_before_the_synchronize_returns(self):
         ran = run(self.server.address, "device_output")
         self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)

@@ -60,5 +60,6 @@ def rows(build: str) -> List[Row]:
     found += [Row("programs", name, [os.path.join(tests, name)]) for name in ("large_library",)]
     found += [Row("programs", name, [os.path.join(tests, name)])
               for name in ("tensor_maps", "batch_copies", "peer", "ipc_events", "launch_attributes")]
+    found += [Row("programs", name, [os.path.join(tests, name)]) for name in ("textures",)]
     found.append(Row("programs", "device_output", [os.path.join(tests, "device_output")], right=same_output))
     return found

@@ -79,7 +79,7 @@ TEST_CASE("A rectangle is copied between pitches") {
   CHECK(cuMemcpy2D(&wrong) == CUDA_ERROR_INVALID_VALUE);
   wrong = copy;
   wrong.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  CHECK(cuMemcpy2D(&wrong) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuMemcpy2D(&wrong) == CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_CASE("A box is copied slice by slice") {

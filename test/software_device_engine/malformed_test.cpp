@@ -53,8 +53,10 @@ TEST_CASE("operands of the wrong width or kind are refused") {
 
 TEST_CASE("what the device has not is refused by name, not computed wrongly") {
   const std::pair<const char*, const char*> rows[] = {
-      {"tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4},[texture,{%f1,%f2}];", "'tex'"},
-      {"suld.b.1d.b32.trap %r1,[surface,{%r2}];", "'suld'"},
+      {"tex.2d.v4.f32.f32 {%f1,%f2,%f3,%f4},[texture,{%f1,%f2}];", "textures by name"},
+      {"suld.b.1d.b32.trap %r1,[surface,{%r2}];", "textures by name"},
+      {"tex.2dms.v4.f32.s32 {%f1,%f2,%f3,%f4},[%rd1,{%r1,%r2,%r3,%r4}];", "'tex'"},
+      {"sured.b.add.1d.u32.trap [%rd1,{%r1}],%r2;", "'sured'"},
       {"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1},{%r1},{%r2},{%f2};", "'wmma'"},
       {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4},{%r1,%r2},{%r3},{%f1,%f2,%f3,%f4};", "'mma'"},
       {"ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1},[%r2];", "'ldmatrix'"},

@@ -65,4 +65,20 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   return begin;
 }
 
+tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device) {
+  const uint64_t taken = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (taken < bytes || !device.charge(taken)) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  void* const pages = mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) {
+    device.discharge(taken);
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  return std::shared_ptr<void>(pages, [taken, &device](void* memory) {
+    munmap(memory, taken);
+    device.discharge(taken);
+  });
+}
+
 }  // namespace gpuwire::software_device

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include <cuda.h>
 #include <tl/expected.hpp>
@@ -19,5 +20,8 @@ inline constexpr uint64_t kPageBytes = 4096;
 // Allocates `range.bytes` bytes, fills in begin and backing, and enters the range into the driver's table. Device and managed memory is
 // charged to the device while the backing lives. CUDA_ERROR_OUT_OF_MEMORY.
 tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device, uint64_t alignment_bytes = kAllocationAlignment);
+
+// Zeroed memory charged to the device while it lives, in no table: kernels cannot reach it by address. CUDA_ERROR_OUT_OF_MEMORY.
+tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device);
 
 }  // namespace gpuwire::software_device

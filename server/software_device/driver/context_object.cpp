@@ -308,6 +308,7 @@ void Context::shut_down() {
     }
     created_.clear();
   }
+  release_images(handle_);
   MemoryTable& table = driver().memory;
   for (const uint64_t begin : table.select([&](const MemoryRange& range) { return range.context == handle_ && range.kind != MemoryKind::mapped; })) {
     table.remove(begin, [](const MemoryRange&) { return true; });

@@ -12,8 +12,10 @@ uint64_t end_address(CUmemorytype type, const void* host, CUdeviceptr device) { 
 
 template <typename Parameters>
 CopyRequest three_dimensional(const Parameters& p) {
-  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight},
-          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight},
+  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight,
+                     p.dstArray},
+          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight,
+                     p.srcArray},
           .width_bytes = p.WidthInBytes,
           .height = p.Height,
           .depth = p.Depth};
@@ -22,12 +24,29 @@ CopyRequest three_dimensional(const Parameters& p) {
 struct PlacedEnd {
   uint64_t address = 0;
   size_t pitch = 0, slice = 0;
+  std::shared_ptr<const ArrayObject> array;
 };
+
+tl::expected<PlacedEnd, CUresult> place_in_array(const CopyEnd& end, const CopyRequest& request) {
+  const auto array = driver().arrays.find(end.array);
+  if (array == nullptr) {
+    return tl::unexpected(CUDA_ERROR_INVALID_HANDLE);
+  }
+  const ImageLevel& level = array->level;
+  const uint32_t texel_bytes = array->format.bytes();
+  const auto fits = [](size_t at, size_t count, size_t extent) { return at <= extent && count <= extent - at; };
+  if (end.x_bytes % texel_bytes != 0 || request.width_bytes % texel_bytes != 0 || !fits(end.x_bytes, request.width_bytes, level.row_bytes) ||
+      !fits(end.y, request.height, level.height) || !fits(end.z, request.depth, level.depth)) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  const uint64_t begin = reinterpret_cast<uint64_t>(level.base) + end.z * level.slice_bytes + end.y * level.row_bytes + end.x_bytes;
+  return PlacedEnd{begin, level.row_bytes, level.slice_bytes, array};
+}
 
 // Where an end of a copy that is not empty begins, once its memory is known to hold it.
 tl::expected<PlacedEnd, CUresult> place(const CopyEnd& end, const CopyRequest& request) {
   if (end.type == CU_MEMORYTYPE_ARRAY) {
-    return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
+    return place_in_array(end, request);
   }
   if (end.type != CU_MEMORYTYPE_HOST && end.type != CU_MEMORYTYPE_DEVICE && end.type != CU_MEMORYTYPE_UNIFIED) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
@@ -49,20 +68,22 @@ tl::expected<PlacedEnd, CUresult> place(const CopyEnd& end, const CopyRequest& r
   if (known && !driver().memory.covers(begin, static_cast<uint64_t>(extent)) && end.type != CU_MEMORYTYPE_HOST) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
-  return PlacedEnd{begin, pitch, static_cast<size_t>(slice)};
+  return PlacedEnd{begin, pitch, static_cast<size_t>(slice), nullptr};
 }
 
 }  // namespace
 
 CopyRequest request_of(const CUDA_MEMCPY2D& p) {
-  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, 0, p.dstPitch, 0},
-          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, 0, p.srcPitch, 0},
+  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, 0, p.dstPitch, 0, p.dstArray},
+          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, 0, p.srcPitch, 0, p.srcArray},
           .width_bytes = p.WidthInBytes,
           .height = p.Height};
 }
 
 CopyRequest request_of(const CUDA_MEMCPY3D& p) { return three_dimensional(p); }
 CopyRequest request_of(const CUDA_MEMCPY3D_PEER& p) { return three_dimensional(p); }
+
+CopyEnd array_end(CUarray array, size_t offset_bytes) { return {.type = CU_MEMORYTYPE_ARRAY, .x_bytes = offset_bytes, .array = array}; }
 
 CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemorytype source_type, uint64_t source, size_t bytes) {
   return {.target = {.type = target_type, .address = target}, .source = {.type = source_type, .address = source}, .width_bytes = bytes};
@@ -87,6 +108,8 @@ tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request) {
   work.source = source->address;
   work.source_pitch = source->pitch;
   work.source_slice = source->slice;
+  work.target_array = target->array;
+  work.source_array = source->array;
   return work;
 }
 
@@ -104,6 +127,9 @@ CUresult check_fill(const FillWork& work) {
 bool pageable(uint64_t address) {
   return !driver().memory.inspect(address, [](const MemoryRange&) {});
 }
+
+bool from_pageable(const CopyWork& work) { return work.source_array == nullptr && pageable(work.source); }
+bool to_pageable(const CopyWork& work) { return work.target_array == nullptr && pageable(work.target); }
 
 void stage_source(CopyWork& work) {
   auto staged = std::make_shared<std::vector<uint8_t>>(work.width_bytes * work.height * work.depth);

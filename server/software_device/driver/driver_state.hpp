@@ -13,6 +13,7 @@
 #include "server/software_device/driver/context_object.hpp"
 #include "server/software_device/driver/graph_object.hpp"
 #include "server/software_device/driver/handles.hpp"
+#include "server/software_device/driver/image_object.hpp"
 #include "server/software_device/driver/memory_table.hpp"
 #include "server/software_device/driver/module_object.hpp"
 #include "server/software_device/driver/operation.hpp"
@@ -96,6 +97,11 @@ class Driver {
   HandleTable<CUgraph, Graph> graphs{HandleKind::graph};
   HandleTable<CUgraphNode, GraphNode> graph_nodes{HandleKind::graph_node};
   HandleTable<CUgraphExec, GraphExec> graph_execs{HandleKind::graph_exec};
+  HandleTable<CUarray, ArrayObject> arrays{HandleKind::array};
+  HandleTable<CUmipmappedArray, MipmappedArrayObject> mipmapped_arrays{HandleKind::mipmapped_array};
+  HandleTable<CUtexObject, TextureObject> textures{HandleKind::texture};
+  HandleTable<CUsurfObject, SurfaceObject> surfaces{HandleKind::surface};
+  DriverImages images;
   AddressReservations reservations;
 
   unsigned long long next_stream_id() noexcept { return stream_ids_.fetch_add(1, std::memory_order_relaxed); }

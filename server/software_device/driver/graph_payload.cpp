@@ -17,6 +17,19 @@ PayloadOrError kernel_payload(Context& context, const LaunchRequest& request) {
   return check_launch(context, request).map([](KernelWork work) { return NodePayload(std::move(work)); });
 }
 
+// Says where in the array the address is, when there is an array.
+void describe_array(const ArrayObject* array, uint64_t address, CUarray& handle, CUmemorytype& type, size_t& x_bytes, size_t& y, size_t& z) {
+  if (array == nullptr) {
+    return;
+  }
+  const uint64_t offset = address - reinterpret_cast<uint64_t>(array->level.base);
+  handle = array->handle;
+  type = CU_MEMORYTYPE_ARRAY;
+  x_bytes = offset % array->level.row_bytes;
+  y = offset % array->level.slice_bytes / array->level.row_bytes;
+  z = offset / array->level.slice_bytes;
+}
+
 template <typename Holder>
 PayloadOrError event_payload(CUevent handle) {
   auto event = driver().events.find(handle);
@@ -110,6 +123,8 @@ bool describe(const GraphNode& node, CUDA_MEMCPY3D& out) {
   out.dstPitch = work->target_pitch;
   out.srcHeight = work->source_pitch == 0 ? 0 : work->source_slice / work->source_pitch;
   out.dstHeight = work->target_pitch == 0 ? 0 : work->target_slice / work->target_pitch;
+  describe_array(work->source_array.get(), work->source, out.srcArray, out.srcMemoryType, out.srcXInBytes, out.srcY, out.srcZ);
+  describe_array(work->target_array.get(), work->target, out.dstArray, out.dstMemoryType, out.dstXInBytes, out.dstY, out.dstZ);
   out.WidthInBytes = work->width_bytes;
   out.Height = work->height;
   out.Depth = work->depth;

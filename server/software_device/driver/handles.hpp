@@ -13,7 +13,8 @@
 namespace gpuwire::software_device {
 
 // What a handle stands for, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
-enum class HandleKind : uint64_t { context = 1, stream, event, module, function, library, kernel, allocation, pool, graph, graph_node, graph_exec };
+enum class HandleKind : uint64_t { context = 1, stream, event, module, function, library, kernel, allocation, pool, graph, graph_node, graph_exec, array,
+                                   mipmapped_array, texture, surface };
 
 inline constexpr int kHandleKindShift = 40;
 inline constexpr uint64_t kHandleStep = 16;  // looks like a pointer's alignment
@@ -50,6 +51,12 @@ class HandleTable {
     auto object = std::move(found->second);
     objects_.erase(found);
     return object;
+  }
+
+  template <typename Predicate>
+  void remove_if(Predicate&& matches) {
+    const std::unique_lock lock(mutex_);
+    std::erase_if(objects_, [&](const auto& entry) { return matches(*entry.second); });
   }
 
   std::vector<std::shared_ptr<Object>> all() const {

@@ -33,12 +33,11 @@ CUresult copy_in_stream(const CopyRequest& request, CUstream handle) {
       return CUDA_SUCCESS;
     }
     if (!is_capturing(stream)) {
-      const bool to_pageable = pageable(work->target);
-      const bool from_pageable = pageable(work->source);
-      if (to_pageable || (from_pageable && work->width_bytes * work->height * work->depth > kStagedBytesMax)) {
+      const bool unsettled = from_pageable(*work);
+      if (to_pageable(*work) || (unsettled && work->width_bytes * work->height * work->depth > kStagedBytesMax)) {
         return enqueue_and_wait(context, stream, *work);
       }
-      if (from_pageable) {
+      if (unsettled) {
         stage_source(*work);
       }
     }
@@ -108,4 +107,36 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
 }
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
   return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_in_stream(request_of(*copy), stream);
+}
+
+// --- between memory and one-dimensional arrays
+
+namespace {
+
+CopyEnd memory_end(CUmemorytype type, uint64_t address) { return {.type = type, .address = address}; }
+
+CopyRequest row_request(const CopyEnd& target, const CopyEnd& source, size_t bytes) { return {.target = target, .source = source, .width_bytes = bytes}; }
+
+}  // namespace
+
+CUresult cuMemcpyHtoA_v2(CUarray target, size_t offset, const void* source, size_t bytes) {
+  return copy_now(row_request(array_end(target, offset), memory_end(CU_MEMORYTYPE_HOST, address_of(source)), bytes));
+}
+CUresult cuMemcpyAtoH_v2(void* target, CUarray source, size_t offset, size_t bytes) {
+  return copy_now(row_request(memory_end(CU_MEMORYTYPE_HOST, address_of(target)), array_end(source, offset), bytes));
+}
+CUresult cuMemcpyDtoA_v2(CUarray target, size_t offset, CUdeviceptr source, size_t bytes) {
+  return copy_now(row_request(array_end(target, offset), memory_end(CU_MEMORYTYPE_DEVICE, source), bytes));
+}
+CUresult cuMemcpyAtoD_v2(CUdeviceptr target, CUarray source, size_t offset, size_t bytes) {
+  return copy_now(row_request(memory_end(CU_MEMORYTYPE_DEVICE, target), array_end(source, offset), bytes));
+}
+CUresult cuMemcpyAtoA_v2(CUarray target, size_t target_offset, CUarray source, size_t source_offset, size_t bytes) {
+  return copy_now(row_request(array_end(target, target_offset), array_end(source, source_offset), bytes));
+}
+CUresult cuMemcpyHtoAAsync_v2(CUarray target, size_t offset, const void* source, size_t bytes, CUstream stream) {
+  return copy_in_stream(row_request(array_end(target, offset), memory_end(CU_MEMORYTYPE_HOST, address_of(source)), bytes), stream);
+}
+CUresult cuMemcpyAtoHAsync_v2(void* target, CUarray source, size_t offset, size_t bytes, CUstream stream) {
+  return copy_in_stream(row_request(memory_end(CU_MEMORYTYPE_HOST, address_of(target)), array_end(source, offset), bytes), stream);
 }

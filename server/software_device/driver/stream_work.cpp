@@ -77,6 +77,7 @@ CUresult launch(Context& context, const KernelWork& work) {
       .variable_addresses = work.module->variable_addresses(),
       .memory = &context.memory,
       .heap = &context.heap,
+      .images = &driver().images,
       .stack_bytes_per_thread = limits.stack_bytes,
       .print =
           [&](std::string_view text) {

@@ -8,6 +8,7 @@
 
 #include <cuda.h>
 
+#include "server/software_device/driver/image_object.hpp"
 #include "server/software_device/driver/module_object.hpp"
 #include "server/software_device/driver/stream_object.hpp"
 
@@ -25,6 +26,9 @@ struct CopyWork {
   size_t target_pitch = 0, target_slice = 0;  // bytes from row to row and from slice to slice; unused when there is only one
   size_t source_pitch = 0, source_slice = 0;
   std::shared_ptr<const std::vector<uint8_t>> staged;  // when set, `source` points into it
+
+  // Arrays that the ends lie in, if any: their memory, and what to call them.
+  std::shared_ptr<const ArrayObject> target_array, source_array;
 
   bool empty() const noexcept { return width_bytes == 0 || height == 0 || depth == 0; }
 };

@@ -14,6 +14,8 @@
 
 #include <tl/expected.hpp>
 
+#include "server/software_device/execution/image.hpp"
+
 namespace gpuwire::software_device {
 
 // Grid, block or cluster extent; x varies fastest.
@@ -133,6 +135,7 @@ struct Launch {
   std::span<const uint64_t> variable_addresses;  // by index of program->variables(): where this instance's variables are
   const DeviceMemory* memory = nullptr;
   DeviceHeap* heap = nullptr;
+  const ImageTable* images = nullptr;  // null: there are no textures or surfaces
   uint64_t stack_bytes_per_thread = 0;  // bound of .local memory and calls
   // Output of printf and the text of a failed assert, one whole formatted message a call. Called from executor threads, possibly at once.
   std::function<void(std::string_view)> print;

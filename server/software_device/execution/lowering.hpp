@@ -37,6 +37,7 @@ std::span<const OpcodeEntry> memory_opcodes();
 std::span<const OpcodeEntry> atomic_opcodes();
 std::span<const OpcodeEntry> control_opcodes();
 std::span<const OpcodeEntry> warp_opcodes();
+std::span<const OpcodeEntry> texture_opcodes();
 
 // nullptr: no such instruction here. `known_to_ptx` tells a foreign instruction from a spelling mistake.
 const OpcodeEntry* find_opcode(std::string_view name);
@@ -107,7 +108,8 @@ class Lowering {
   // Control flow.
   void branch_to(uint32_t instruction);   // target of the last op
   uint32_t add_table(std::vector<uint32_t> instructions);
-  void call_through(CallSite site);           // the last op is a call with these arguments and results
+  // The last op is a call with these arguments and results, or an instruction with more operands than an op has room for.
+  void call_through(CallSite site);
   int64_t function_named(std::string_view name);  // -1: none
   const ptx::Function* declaration(std::string_view name);
   uint32_t symbol(std::string_view name);  // fails when nothing has that name

@@ -46,6 +46,10 @@ void SlotAssignment::each_use(uint32_t index, F&& use) const {
     for (const FrameSlot& argument : function_.calls[op.target].arguments) {
       if (is_virtual(argument.ref)) use(argument.ref.offset());
     }
+    if (op.guard == kNoGuard) return;
+    for (const FrameSlot& result : function_.calls[op.target].results) {
+      if (is_virtual(result.ref)) use(result.ref.offset());
+    }
   }
 }
 

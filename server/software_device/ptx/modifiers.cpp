@@ -33,9 +33,11 @@ constexpr auto kModifiers = [] {
       {"cs", cs}, {"lu", lu}, {"cv", cv}, {"wb", wb}, {"wt", wt}, {"proxy", proxy}, {"async", async},
       {"tensormap", tensormap}, {"alias", alias}, {"bulk", bulk}, {"commit_group", commit_group}, {"wait_group", wait_group},
       {"wait_all", wait_all}, {"v2", v2}, {"v4", v4}, {"v8", v8}, {"f4e", f4e}, {"b4e", b4e}, {"rc8", rc8}, {"ecl", ecl},
-      {"ecr", ecr}, {"rc16", rc16}, {"pack", pack},
+      {"ecr", ecr}, {"rc16", rc16}, {"pack", pack}, {"1d", dim_1d}, {"2d", dim_2d}, {"3d", dim_3d},
+      {"a1d", dim_a1d}, {"a2d", dim_a2d}, {"cube", cube}, {"acube", acube}, {"level", level}, {"grad", grad}, {"g", g},
+      {"b", b}, {"a", a}, {"trap", trap}, {"zero", zero},
   });
-  std::sort(table.begin(), table.end(), [](const NamedModifier& a, const NamedModifier& b) { return a.word < b.word; });
+  std::sort(table.begin(), table.end(), [](const NamedModifier& left, const NamedModifier& right) { return left.word < right.word; });
   return table;
 }();
 

@@ -33,6 +33,8 @@ enum class Modifier : uint8_t {
   f4e, b4e, rc8, ecl, ecr, rc16,
   // cvt
   pack,
+  // textures and surfaces
+  dim_1d, dim_2d, dim_3d, dim_a1d, dim_a2d, cube, acube, level, grad, g, b, a, trap, zero,
   count_
 };
 
