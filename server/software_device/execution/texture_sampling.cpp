@@ -146,6 +146,9 @@ void find_face(const float (&direction)[3], int32_t& face, float (&at)[3]) {
   at[2] = 0;
 }
 
+// A negative layer is a large one: the device's numbers have no sign.
+uint32_t clamped_layer(int32_t layer, uint32_t layers) { return std::min(static_cast<uint32_t>(layer), layers - 1); }
+
 struct Located {
   Axis axis[3];
   Place place;
@@ -159,8 +162,8 @@ Located locate(const Texture& texture, const TextureCoordinates& c, uint32_t lev
   int32_t face = 0;
   if (image.cube) find_face(c.at, face, at);
   if (image.layered || image.cube) {
-    const int32_t layers = static_cast<int32_t>(found.place.level->depth / (image.cube ? 6 : 1));
-    found.place.first_slice = int64_t{std::clamp(image.layered ? c.layer : 0, 0, layers - 1)} * (image.cube ? 6 : 1) + face;
+    const uint32_t faces = image.cube ? 6 : 1;
+    found.place.first_slice = int64_t{clamped_layer(image.layered ? c.layer : 0, found.place.level->depth / faces)} * faces + face;
   }
   const uint32_t extent[3] = {found.place.level->width, found.place.level->height, found.place.level->depth};
   for (unsigned d = 0; d < image.dimensions; ++d) {
@@ -230,7 +233,7 @@ bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t l
     if (at[d] < 0 || static_cast<uint32_t>(at[d]) >= extent[d]) return true;
     index[d] = at[d];
   }
-  if (image.layered) place.first_slice = std::clamp<int64_t>(layer, 0, int64_t{place.level->depth} - 1);
+  if (image.layered) place.first_slice = clamped_layer(layer, place.level->depth);
   return read_bits(texture, place, index[0], index[1], index[2], access, result);
 }
 

@@ -191,7 +191,7 @@ static void read_shapes(cudaStream_t stream) {
   read_layers<<<5, kWidth, 0, stream>>>(t, u, out);
   CHECK(cudaStreamSynchronize(stream));
   for (int layer = 0; layer < 5; ++layer) {
-    int z = layer - 1 < 0 ? 0 : layer - 1 > 2 ? 2 : layer - 1;
+    int z = layer == 0 || layer > 3 ? 2 : layer - 1;  // beside the layers is the last one, on either side
     for (int i = 0; i < kWidth; ++i) {
       SAME(out[(layer * kWidth + i) * 2], value(i, 0, z));
       SAME(out[(layer * kWidth + i) * 2 + 1], value(i, i % kHeight, z));
