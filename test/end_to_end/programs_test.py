@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from support import BUILD, ServerCase, command, run, wait_until, GONE_WITHIN_SECONDS
+from support import BUILD, GONE_WITHIN_SECONDS, ServerCase, command, run, wait_until
 
 
 class Programs(ServerCase):
@@ -27,6 +27,45 @@ class Programs(ServerCase):
 
     def test_pinned_memory_is_reached_by_the_device(self):
         self.assert_passed(run(self.server.address, "mapped_memory"))
+
+    def test_host_memory_of_every_kind_is_copied(self):
+        self.assert_passed(run(self.server.address, "host_memory"))
+
+    def test_stream_ordered_allocation_and_pools(self):
+        self.assert_passed(run(self.server.address, "stream_ordered"))
+
+    def test_memory_is_reserved_created_and_mapped(self):
+        self.assert_passed(run(self.server.address, "virtual_memory"))
+
+    def test_events_tell_times_and_order_streams(self):
+        self.assert_passed(run(self.server.address, "events"))
+
+    def test_a_cooperative_grid_synchronises(self):
+        self.assert_passed(run(self.server.address, "cooperative"))
+
+    def test_texture_objects_filter_anywhere_and_are_many(self):
+        self.assert_passed(run(self.server.address, "texture_objects"))
+
+    def test_limits_and_function_attributes_are_kept(self):
+        self.assert_passed(run(self.server.address, "limits"))
+
+    def test_a_reset_device_begins_again(self):
+        self.assert_passed(run(self.server.address, "device_reset"))
+
+    def test_peer_copies_are_right(self):
+        self.assert_passed(run(self.server.address, "peer_copies"))
+
+    def test_per_thread_streams_do_not_wait_for_each_other(self):
+        self.assert_passed(run(self.server.address, "per_thread_streams"))
+
+    def test_streams_keep_their_priorities_and_flags(self):
+        self.assert_passed(run(self.server.address, "stream_properties"))
+
+    def test_kernels_take_large_parameters(self):
+        self.assert_passed(run(self.server.address, "large_parameters"))
+
+    def test_constants_and_symbols_are_copied(self):
+        self.assert_passed(run(self.server.address, "symbols"))
 
     def test_bad_modules_are_refused_with_a_log(self):
         self.assert_passed(run(self.server.address, "bad_modules"))
@@ -49,6 +88,10 @@ class Programs(ServerCase):
         ran = run(self.server.address, "device_output", "assert")
         self.assertIn("cudaErrorAssert", ran.stdout)
         self.assertIn("the value is zero", ran.stderr)
+
+    def test_a_trap_is_an_error_after_what_was_printed(self):
+        ran = run(self.server.address, "device_output", "trap")
+        self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nbefore the trap\ncudaErrorLaunchFailure\nPASSED\n", ran.stderr)
 
     def test_exit_codes_and_signals_are_the_programs_own(self):
         expected = {"return": 9, "exit": 7, "_exit": 8, "abort": -signal.SIGABRT, "sigterm": -signal.SIGTERM,

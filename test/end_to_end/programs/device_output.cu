@@ -1,4 +1,5 @@
-// printf of device code comes out on the client before the synchronize returns; a failed assert is an error, with its text on stderr.
+// usage: device_output [assert|trap]: printf of device code comes out on the client before the synchronize returns; a failed assert is an error,
+// with its text on stderr; a trap is one after what was printed before it.
 #include <cassert>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +10,10 @@
 
 __global__ void speak(int value, double fraction, const char* word) { printf("kernel says %d, %.3f and %s\n", value, fraction, word); }
 __global__ void fail(int value) { assert(value == 0 && "the value is zero"); }
+__global__ void stop() {
+  printf("before the trap\n");
+  __trap();
+}
 
 int main(int argc, char** argv) {
   char* word;
@@ -20,6 +25,10 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   if (argc > 1 && !std::strcmp(argv[1], "assert")) {
     fail<<<1, 1>>>(1);
+    std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
+  }
+  if (argc > 1 && !std::strcmp(argv[1], "trap")) {
+    stop<<<1, 1>>>();
     std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
   }
   std::printf("PASSED\n");

@@ -4,21 +4,17 @@ import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ["JAX_PLATFORMS"] = "cuda"  # without a GPU JAX would go on on the CPU, and nothing be tested
-import jax
-import jax.numpy as jnp
 import numpy
+
+from check import close, needs
+
+jax = needs("jax")
+jnp = jax.numpy
 
 jax.config.update("jax_default_matmul_precision", "highest")
 print(jax.devices())
 random = numpy.random.default_rng(5)
 a, b = random.standard_normal((200, 300), numpy.float32), random.standard_normal((300, 100), numpy.float32)
-
-
-def close(name, value, expected, tolerance=1e-4):
-    error = numpy.linalg.norm(numpy.asarray(value, numpy.float64) - expected) / numpy.linalg.norm(expected)
-    print(f"{name}: {'right' if error < tolerance else f'WRONG ({error:.2e})'}")
-    assert error < tolerance, name
-
 
 close("jit", jax.jit(lambda x, y: jnp.tanh(x @ y))(a, b), numpy.tanh(a.astype(numpy.float64) @ b))
 close("grad", jax.grad(lambda x: jnp.sum(jnp.sin(x) ** 2))(a), 2 * numpy.sin(a) * numpy.cos(a))

@@ -10,7 +10,7 @@ print(torch.cuda.get_device_name(0))
 
 def close(name, gpu, cpu, tolerance=1e-4):
     error = (gpu.double().cpu() - cpu.double()).norm() / cpu.double().norm().clamp_min(1e-12)
-    print(f"{name}: {'right' if error < tolerance else f'WRONG ({error:.2e})'}")
+    print(f"{name}: {'right' if error < tolerance else f'WRONG ({error:.2e})'}, within {tolerance:g}")
     assert error < tolerance, name
 
 

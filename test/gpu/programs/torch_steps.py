@@ -1,6 +1,10 @@
-"""Milliseconds a training step of a small convolutional network, with the loss read each step and without."""
+"""usage: torch_steps.py [read|unread STEPS]: training steps of a small convolutional network, with the loss read each step and without.
+
+Without arguments: the milliseconds of both. With them: STEPS steps of one kind after some others, so that the waits of a step can be counted.
+"""
 
 import json
+import sys
 import time
 
 import torch
@@ -36,8 +40,11 @@ def ms_per_step(count, read):
 for _ in range(20):
     first = step()
 first = first.item()
-unread = min(ms_per_step(100, False) for _ in range(3))
-read = min(ms_per_step(100, True) for _ in range(3))
+if len(sys.argv) > 1:
+    ms_per_step(int(sys.argv[2]), sys.argv[1] == "read")
+else:
+    unread = min(ms_per_step(100, False) for _ in range(3))
+    read = min(ms_per_step(100, True) for _ in range(3))
+    print("METRICS " + json.dumps({"ms_step": unread, "ms_step_item": read}))
 last = step().item()
-print("METRICS " + json.dumps({"ms_step": unread, "ms_step_item": read}))
 print("PASSED" if last < first else "FAILED")
