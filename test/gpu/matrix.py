@@ -29,7 +29,7 @@ class Row:
     environment: Dict[str, str] = dataclasses.field(default_factory=dict)
     limit_seconds: float = 120
     shown_lines: int = 30
-    waits: Optional[int] = None  # of a steady step: after the first run, those of STEPS and of twice as many are compared
+    waits: Optional[int] = None  # of a steady step: runs of STEPS and of twice as many are compared
     curve_tolerance: float = 0   # how far the loss curve may be from the native one, relative to the first loss
     time_ratio: float = 0        # how much longer than natively it may take
     best_of: int = 1             # runs of which the fastest counts
@@ -132,7 +132,7 @@ def rows(build: str) -> List[Row]:
         torch("nccl"),
         torch("lstm"),
         torch("linalg"),
-        Row("torch", "torch start", ["python3", os.path.join(HERE, "programs", "torch_start.py")], time_ratio=1.2, best_of=3),
+        Row("torch", "torch start", ["python3", os.path.join(HERE, "programs", "torch_start.py")], time_ratio=1.2, best_of=2),
         program("threads"),
         program("callbacks"),
         program("forks"),
