@@ -83,6 +83,7 @@ bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
 void HostCallbacks::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-host-fn");
   if (ThreadState* thread = thread_state()) thread->in_callback = true;
+  Session::Answering answering;
   std::unique_lock lock(mutex_);
   while (true) {
     arrived_.wait(lock, [this] { return !due_.empty(); });

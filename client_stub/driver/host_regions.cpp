@@ -66,7 +66,7 @@ bool reach_pinned(uint64_t address, uint64_t bytes) noexcept {
 }
 
 CUresult HostRegions::create(const Caller& caller, uint64_t base, uint64_t bytes, bool implicit) noexcept try {
-  std::lock_guard sending(sending_);
+  std::lock_guard making(making_);
   {
     std::lock_guard lock(mutex_);
     if (regions_.contains(base)) return CUDA_SUCCESS;
@@ -137,6 +137,8 @@ void HostRegions::push(const Caller& caller) noexcept try {
   };
   std::vector<Change> changes;
   std::lock_guard sending(sending_);
+  // The thread of the host functions comes here before it answers, and must not find the lock held by one that waits for room.
+  Session::Answering room;
   {
     // Not held while sending: a full send window empties through the thread that reads, which stores what the device wrote under it.
     std::lock_guard lock(mutex_);

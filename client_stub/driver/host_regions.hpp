@@ -47,8 +47,11 @@ class HostRegions {
   };
   CUresult create(const Caller& caller, uint64_t base, uint64_t bytes, bool implicit) noexcept;
 
-  // Outermost: held while changes are found and sent, and while a region is made, so that two threads do not send in the wrong order. The
-  // thread that reads the connection never takes it.
+  // Outermost: held while a region is made, so that two threads do not make the same one. The server may only answer when it has got the
+  // answer to a host function, whose thread sends regions: so it is not sending_.
+  std::mutex making_;
+  // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads the connection never
+  // takes it.
   mutable std::mutex sending_;
   mutable std::mutex mutex_;  // a leaf: the members below
   std::map<uint64_t, Region> regions_;  // by base

@@ -96,12 +96,24 @@ CUresult ConnectedSession::state() const noexcept {
   return ended_result_.load(std::memory_order_acquire);
 }
 
+namespace {
+thread_local constinit unsigned t_answering __attribute__((tls_model("initial-exec"))) = 0;
+}
+
+Session::Answering::Answering() noexcept { ++t_answering; }
+Session::Answering::~Answering() { --t_answering; }
+
+size_t ConnectedSession::reserve_bytes() {
+  if (in_notice_handler()) return 0;
+  return t_answering != 0 ? kNoticeReserveBytes : kNoticeReserveBytes + kAnswerReserveBytes;
+}
+
 CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
                                  Slot& slot) noexcept {
   for (;;) {
     if (CUresult error = state()) return error;
     uint64_t room_seen = 0;
-    auto begun = outgoing_.begin(kind, ordinal, context, words_max, bulk, in_notice_handler(), slot, room_seen);
+    auto begun = outgoing_.begin(kind, ordinal, context, words_max, bulk, reserve_bytes(), slot, room_seen);
     if (begun == Outgoing::Begun::ok) return CUDA_SUCCESS;
     if (begun == Outgoing::Begun::too_large) return CUDA_ERROR_INVALID_VALUE;
     if (in_notice_handler())

@@ -63,6 +63,8 @@ class ConnectedSession final : public Session {
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
   void fault(std::string reason);
   void notify_everybody();
+  // What the calling thread leaves free of the ring.
+  static size_t reserve_bytes();
   // Is this thread inside a NoticeHandler?
   static bool in_notice_handler();
   // Lays down the receive role and wakes a thread that needs it. `lock` is on receive_mutex_.

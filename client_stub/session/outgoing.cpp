@@ -16,17 +16,18 @@ void count(std::atomic<uint64_t>& counter, uint64_t by) { counter.store(counter.
 
 }  // namespace
 
-Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, bool urgent,
+Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, size_t reserve_bytes,
                                 Session::Slot& slot, uint64_t& room_seen) {
   if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && kind != wire::FrameKind::called)) return Begun::too_large;
   size_t message_bytes = size_t(words_max) * sizeof(capnp::word);
   size_t inline_bytes = external(bulk) ? 0 : bulk.bytes;
   mutex_.lock();
-  std::byte* at = window_.reserve(sizeof frame_ + message_bytes + inline_bytes, urgent ? 0 : kNoticeReserveBytes);
-  if (!at || (external(bulk) && !window_.external_room())) {
+  std::byte* at = window_.reserve(sizeof frame_ + message_bytes + inline_bytes, reserve_bytes);
+  bool allowed = at && (!external(bulk) || window_.external_allowed(bulk.bytes));
+  if (!allowed || (external(bulk) && !window_.external_room())) {
     room_seen = room_changes();
     mutex_.unlock();
-    return at ? Begun::bulks_full : Begun::full;
+    return allowed ? Begun::bulks_full : Begun::full;
   }
   frame_ = {.kind = uint8_t(kind), .ordinal = ordinal, .sequence = next_sequence_, .context = context, .bulk_bytes = bulk.bytes};
   frame_at_ = at;

@@ -22,9 +22,9 @@ class Outgoing {
   bool valid() const { return window_.valid(); }
 
   enum class Begun : uint8_t { ok, full, bulks_full, too_large };
-  // On ok the lock is held until commit() or abandon(). `urgent`: may use the room that is kept for notice handlers. On full, `room_seen` is
+  // On ok the lock is held until commit() or abandon(). `reserve_bytes` of the ring are left free. On full, `room_seen` is
   // room_changes() at that moment: trying again makes sense when it has changed.
-  Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, bool urgent, Session::Slot& slot,
+  Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, size_t reserve_bytes, Session::Slot& slot,
               uint64_t& room_seen);
   uint64_t room_changes() const { return room_changes_.load(std::memory_order_relaxed); }
 

@@ -32,7 +32,11 @@ std::byte* SendWindow::reserve(size_t bytes, size_t reserve_bytes) {
 
 bool SendWindow::publish(size_t bytes, uint64_t sequence, const ExternalBulk* external) {
   try {
-    if (external) externals_.push_back(*external);
+    if (external) {
+      unacknowledged_bulk_.push_back({sequence, external->bytes});
+      unacknowledged_bulk_bytes_ += external->bytes;
+      externals_.push_back(*external);
+    }
     if (reserved_at_ != head_) gaps_.push_back({head_, reserved_at_});
   } catch (const std::bad_alloc&) {
     return false;
@@ -115,6 +119,10 @@ void SendWindow::drop_unsent() {
 bool SendWindow::acknowledge(uint64_t sequence) {
   if (sequence > last_sequence_ || sequence < acknowledged_) return false;
   acknowledged_ = sequence;
+  while (!unacknowledged_bulk_.empty() && unacknowledged_bulk_.front().sequence <= sequence) {
+    unacknowledged_bulk_bytes_ -= unacknowledged_bulk_.front().bytes;
+    unacknowledged_bulk_.pop_front();
+  }
   free_acknowledged();
   return true;
 }

@@ -18,6 +18,8 @@ namespace gpuwire::client {
 // Kept free of ordinary frames, for those that a notice handler posts: the thread that runs it cannot wait for room, because room comes
 // with the acknowledgements that the same thread receives.
 inline constexpr size_t kNoticeReserveBytes = 512 * 1024;
+// And so much more for the answers to host functions: the server may take nothing over until it has got one.
+inline constexpr size_t kAnswerReserveBytes = 1024 * 1024;
 // Frames with bulk outside the ring that are not sent yet.
 inline constexpr size_t kExternalBulksMax = 64;
 // Pieces of the ring that are sent with one system call.
@@ -43,6 +45,8 @@ class SendWindow {
   // Contiguous room, 8-byte aligned; null when there is none just now. `reserve_bytes` of the ring stay free.
   std::byte* reserve(size_t bytes, size_t reserve_bytes);
   bool external_room() const { return externals_.size() < kExternalBulksMax; }
+  // Would that much more bulk outside the ring be within what may go without an acknowledgement?
+  bool external_allowed(size_t bytes) const { return unacknowledged_bulk_bytes_ + bytes <= wire::kBulkWindowBytes; }
   // Appends the first `bytes` of what was reserved last. `sequence`: 0 for frames that are not acknowledged. False: no memory.
   bool publish(size_t bytes, uint64_t sequence, const ExternalBulk* external);
 
@@ -86,6 +90,12 @@ class SendWindow {
   uint64_t last_sequence_ = 0;
   uint64_t acknowledged_ = 0;
   std::deque<ExternalBulk> externals_;
+  struct SentBulk {
+    uint64_t sequence;
+    size_t bytes;
+  };
+  std::deque<SentBulk> unacknowledged_bulk_;
+  size_t unacknowledged_bulk_bytes_ = 0;  // the sum of it
 
   // "Up to this sequence the frames end here", one for every few KiB, so that an acknowledgement need not walk the frames.
   struct Checkpoint {

@@ -106,6 +106,13 @@ class Session {
   // asks for. Nothing is printed: that is the caller's. A session that ends later prints its one line on stderr itself, before ended().
   static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error);
 
+  // While one exists on a thread, what the thread posts may use room in the send window that is kept for answers to the server: it may take
+  // nothing over before it has got them.
+  struct Answering {
+    Answering() noexcept;
+    ~Answering();
+  };
+
   virtual const ServerFacts& facts() const noexcept = 0;
   virtual SessionStats& stats() noexcept = 0;
   // CUDA_SUCCESS while the session lives. In a child after fork(): CUDA_ERROR_NOT_INITIALIZED (a CUDA context does not survive fork).

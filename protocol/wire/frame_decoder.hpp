@@ -40,6 +40,8 @@ class FrameDecoder {
   kj::ArrayPtr<const capnp::word> message() const;
 
   uint64_t bulk_left() const { return bulk_left_; }
+  // Everything that has been put in and not been taken out: the beginning of the bulk, and what follows it.
+  std::span<const std::byte> buffered() const { return {bytes() + begin_, end_ - begin_}; }
   // The beginning of the bulk, as far as it has arrived here.
   std::span<const std::byte> buffered_bulk() const;
   void take_bulk(size_t bytes);

@@ -32,6 +32,8 @@ inline constexpr size_t kRegionPieceBytes = 256u << 10;        // changed bytes 
 inline constexpr size_t kSendWindowBytes = 16u << 20;
 // Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory, and the call waits.
 inline constexpr size_t kPostedBulkBytesMax = 256u << 10;
+// Of such larger bulk a client has at most so much under way that is not acknowledged.
+inline constexpr size_t kBulkWindowBytes = 256u << 20;
 // The receiver acknowledges at the latest after so many bytes or messages.
 inline constexpr size_t kAcknowledgeBytes = 2u << 20;
 inline constexpr uint32_t kAcknowledgeMessages = 4096;

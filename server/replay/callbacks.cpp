@@ -61,6 +61,7 @@ CUresult HostCallbacks::for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
     if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  shared_->replay->expect_answers();
   auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, true, nullptr});
   node = {&run_host_function, trampoline.get()};
   repeating_.emplace(node.userData, std::move(trampoline));
@@ -84,6 +85,7 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (stream != nullptr) drive(replay.driver().cuStreamIsCapturing, stream, &status);
   if (status != CU_STREAM_CAPTURE_STATUS_NONE && kind == Kind::host_function) return capture(replay, stream, callback);
+  replay.expect_answers();
   auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, false, hold_for_data(replay, stream)});
   {
     std::lock_guard lock(shared_->mutex);
@@ -121,6 +123,11 @@ bool HostCallbacks::done(uint64_t callback) {
   return true;
 }
 
+bool HostCallbacks::awaiting() const {
+  std::lock_guard lock(shared_->mutex);
+  return !shared_->asked.empty();
+}
+
 size_t HostCallbacks::unanswered() const {
   std::lock_guard lock(shared_->mutex);
   return shared_->unanswered;
@@ -151,6 +158,7 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
     if (trampoline.repeats) ++shared->unanswered;
     Replay& replay = *shared->replay;
     lock.unlock();
+    replay.answer_awaited();
     SmallMessage<> message;
     auto notice = message.root<schema::HostCallback>();
     notice.setCallback(callback);
@@ -178,7 +186,6 @@ void host_function_done(Replay& replay, Call& call) {
   if (!replay.state().callbacks().done(call.message.getRoot<schema::HostFunctionDone>().getCallback())) {
     throw ProtocolFault{"host_function_done: no such callback is running"};
   }
-  if (replay.state().callbacks().unanswered() == 0) run_postponed_frees(replay);
   finish(replay, call, CUDA_SUCCESS);
 }
 

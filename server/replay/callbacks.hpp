@@ -32,10 +32,12 @@ class HostCallbacks {
   CUresult for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node);
   // Executor: the client's number of what for_graph() gave or a capture has put into a graph. 0: the node is none of these.
   uint64_t number_of(const CUDA_HOST_NODE_PARAMS& node) const;
-  // Executor: the client has run it. False: it was not asked to.
+  // Any thread: the client has run it. False: it was not asked to.
   bool done(uint64_t callback);
   // Those that the client has yet to answer before their streams go on. A graph's count only while they run.
   size_t unanswered() const;
+  // Does a stream wait for an answer now? Any thread.
+  bool awaiting() const;
   // No callback waits for the client any more. False: one is still being sent to it, after kCallbackEndMs.
   bool end();
 

@@ -15,6 +15,8 @@
 namespace gpuwire::server {
 
 void run_postponed_frees(Replay& replay) {
+  if (replay.state().postponed_frees().empty()) [[likely]] return;
+  if (replay.state().callbacks().unanswered() != 0) return;
   for (const PostponedFree& postponed : std::exchange(replay.state().postponed_frees(), {})) {
     if (replay.state().contexts().make_current(postponed.context) != CUDA_SUCCESS) continue;
     if (postponed.region) {

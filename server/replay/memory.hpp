@@ -14,7 +14,7 @@ struct PostponedFree {
   bool region = false;  // a host region, not device memory
 };
 
-// Executor. Makes the frees that were put off while a stream stood at a callback of the client.
+// Executor, after each frame: makes the frees that were put off while a stream stood at a callback of the client, when none does any more.
 void run_postponed_frees(Replay& replay);
 
 }  // namespace gpuwire::server

@@ -126,6 +126,12 @@ class Replay {
   // a waiter thread. Sets call.answered. True: finished already.
   virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
 
+  // Executor: streams will wait for answers of the client. From now on calls that are `out_of_turn` may be executed by another thread while
+  // the executor is kept in the driver, before frames that were sent earlier.
+  virtual void expect_answers() = 0;
+  // A stream waits for an answer. Any thread.
+  virtual void answer_awaited() = 0;
+
   // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts fast). True once, for
   // that device: the reference is the caller's from now on, in place of a cuDevicePrimaryCtxRetain of its own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
@@ -142,6 +148,7 @@ struct ReplayEntry {
   ReplayFunction function = nullptr;
   const char* name = nullptr;
   bool posted = false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
+  bool out_of_turn = false;  // posted ones only: any thread may execute it, before frames sent earlier (Replay::expect_answers)
 };
 
 // Generated (driver functions, ordinals >= kFirstDriverOrdinal); index: ordinal - kFirstDriverOrdinal.

@@ -57,12 +57,14 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::watch_stream, "watch_stream", &server::watch_stream, true);
   set(wire::SessionOrdinal::host_function, "host_function", &server::host_function, true);
   set(wire::SessionOrdinal::host_function_done, "host_function_done", &server::host_function_done, true);
+  table[unsigned(wire::SessionOrdinal::host_function_done)].out_of_turn = true;
   set(wire::SessionOrdinal::retain_primary, "retain_primary", &server::retain_primary, true);
   set(wire::SessionOrdinal::release_primary, "release_primary", &server::release_primary, true);
   set(wire::SessionOrdinal::reset_primary, "reset_primary", &server::reset_primary, false);
   set(wire::SessionOrdinal::region_create, "region_create", &server::region_create, false);
   set(wire::SessionOrdinal::region_destroy, "region_destroy", &server::region_destroy, true);
   set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);
+  table[unsigned(wire::SessionOrdinal::region_write)].out_of_turn = true;
   return table;
 }();
 

@@ -1,22 +1,28 @@
 // The receiving half of a session's connection: bytes in, checked frames and their bulk out.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "protocol/wire/frame_decoder.hpp"
+#include "server/broker/handoff.hpp"
 #include "server/replay/replay.hpp"
+#include "server/worker/byte_queue.hpp"
 
 namespace gpuwire::server {
 
-// Reads a connected stream socket. One thread only (the executor). Does not own the descriptor.
+// Reads a connected stream socket for one thread, the executor. Does not own the descriptor.
+//
+// Once it is shared, a second thread may read ahead while the executor is kept in a call (stand_in.hpp): the connection then belongs to
+// whoever holds the role. What the second thread has read is kept as it came, and the executor finds it before what is still in the socket.
 class FrameSource final : public BulkReader {
  public:
   // `wake`: a descriptor that, once readable, ends every wait. `spin_us`: how long to look at the socket after the last bytes before
   // sleeping in the kernel.
-  FrameSource(int socket, int wake, uint32_t spin_us) : socket_(socket), wake_(wake), spin_us_(spin_us), decoder_(wire::Sender::client) {}
+  FrameSource(int socket, int wake, uint32_t spin_us);
 
   enum class Next : uint8_t {
     frame,
@@ -24,6 +30,7 @@ class FrameSource final : public BulkReader {
     fault,  // bytes that cannot be a frame: fault() says why. Nothing after them can be read
     late,   // the deadline has passed
   };
+  // --- the executor's ------------------------------------------------------------------------------------------------------------------
   // Waits for the next frame; what is left of the previous one's bulk is thrown away first. `deadline_ms` < 0: no limit.
   Next next(int deadline_ms = -1);
 
@@ -31,17 +38,59 @@ class FrameSource final : public BulkReader {
   const wire::FrameHeader& header() const { return decoder_.header(); }
   kj::ArrayPtr<const capnp::word> message() const { return decoder_.message(); }
   const std::string& fault() const { return decoder_.fault(); }
+  // The second thread has seen this frame, and executed it if it is one of those that need not wait.
+  bool seen_ahead() const { return seen_ahead_; }
 
   // Has the client sent anything beyond the frame (and bulk) in hand? Costs one system call at most.
-  bool input_pending() const;
+  bool input_pending();
 
   uint64_t remaining() const override { return decoder_.bulk_left(); }
   bool read(std::span<std::byte> out) override;
   // A read was broken off: the frame in hand has not got all of its bulk.
   bool broken() const { return broken_; }
 
+  // From now on there is a second thread. Costs two atomic operations a frame.
+  void share() { shared_ = true; }
+  // There is none any more.
+  void keep();
+
+  // --- the second thread's -------------------------------------------------------------------------------------------------------------
+  // Changes whenever the executor comes for more.
+  uint64_t visits() const { return visits_.load(std::memory_order_relaxed); }
+  // Takes the role. False: the executor reads.
+  bool take_over();
+  void give_back();
+  // With the role: bytes that the executor has received and not used, and how many of what follows are bulk of the frame in hand.
+  std::span<const std::byte> unused() const { return decoder_.buffered(); }
+  uint64_t bulk_in_hand() const { return decoder_.bulk_left(); }
+  // With the role: how many bytes the executor has taken from the socket itself.
+  uint64_t received() const { return received_; }
+  enum class Ahead : uint8_t { some, wanted, ended };
+  // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back.
+  Ahead read_ahead(std::span<const std::byte>& bytes);
+  size_t kept_bytes() const { return kept_.size(); }
+  // With the role: all frames up to this one have been seen.
+  void set_seen(uint64_t sequence) { seen_ = sequence; }
+
  private:
+  enum class Role : uint32_t { executor, nobody, stand_in };
   enum class Filled : uint8_t { some, ended, late };
+  // The executor holds the role while this exists.
+  class Use {
+   public:
+    explicit Use(FrameSource& source) : source_(source) {
+      if (source_.shared_) [[unlikely]] source_.reclaim();
+    }
+    ~Use() {
+      if (source_.shared_) [[unlikely]] source_.role_.store(Role::nobody, std::memory_order_release);
+    }
+
+   private:
+    FrameSource& source_;
+  };
+  void reclaim();
+  Next next_frame(int deadline_ms);
+  bool read_bulk(std::span<std::byte> out);
   bool wait_readable(int timeout_ms);  // false: woken
   Filled fill(int deadline_ms);
   bool discard_bulk();
@@ -51,7 +100,21 @@ class FrameSource final : public BulkReader {
   const uint32_t spin_us_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;
+  bool seen_ahead_ = false;
+  bool shared_ = false;
   uint64_t buffered_ = 0;  // bytes that the decoder holds beyond what has been taken out of it
+
+  // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up: each finds what the
+  // other left.
+  std::atomic<Role> role_{Role::nobody};
+  // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the stand-in holds the role and
+  // before it is woken by the descriptor below, so it sees it when it is back.
+  std::atomic<bool> awaited_{false};
+  OwnedDescriptor wanted_;            // an eventfd: the executor waits for the role
+  std::atomic<uint64_t> visits_{0};   // only compared; relaxed
+  ByteQueue kept_;
+  uint64_t received_ = 0;
+  uint64_t seen_ = 0;
 };
 
 }  // namespace gpuwire::server

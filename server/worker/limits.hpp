@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "protocol/wire/limits.hpp"
+
 namespace gpuwire::server {
 
 // --- waiting ---------------------------------------------------------------------------------------------------------------------------
@@ -20,6 +22,13 @@ inline constexpr uint32_t kWatchSleepMaxUs = 500;
 inline constexpr size_t kReadBytes = 64u << 10;           // one read; no more than this of a bulk is copied twice
 inline constexpr uint32_t kPeerStallMs = 30'000;          // a client that takes nothing for so long has gone
 inline constexpr uint32_t kKeepaliveIdleS = 15, kKeepaliveIntervalS = 5, kKeepaliveProbes = 4;
+
+// --- reading for the executor while it is kept in a call that may wait for an answer of the client -------------------------------------------
+inline constexpr uint32_t kStandInTickUs = 200;        // kept for one to two of these, and its place is taken
+inline constexpr unsigned kStandInQuietTicks = 50;     // without an answer to wait for; then the thread sleeps
+inline constexpr size_t kOutOfTurnBulkBytesMax = wire::kRegionPieceBytes;
+// All that a client may send without an acknowledgement: kept for the executor.
+inline constexpr size_t kKeptBytesMax = wire::kSendWindowBytes + wire::kBulkWindowBytes;
 
 // --- the end -------------------------------------------------------------------------------------------------------------------------------
 inline constexpr uint32_t kEndGraceMs = 800;      // from the client's (or the broker's) end to the worker's own, whatever the driver is doing

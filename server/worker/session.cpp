@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <stdexcept>
 
 #include <fmt/format.h>
 #include <sys/eventfd.h>
@@ -14,6 +15,8 @@
 #include "schema/handshake.capnp.h"
 #include "schema/session.capnp.h"
 #include "server/driver_table.hpp"
+#include "server/replay/callbacks.hpp"
+#include "server/replay/memory.hpp"
 #include "server/replay/reply.hpp"
 #include "server/worker/limits.hpp"
 
@@ -53,6 +56,7 @@ Session::Session(SessionParts parts)
     : parts_(std::move(parts)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
       source_(parts_.socket, wake_.get(), if_cores(parts_, kSocketSpinUs)),
+      stand_in_(stand_in_parts()),
       outbox_(parts_.socket),
       watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
@@ -64,6 +68,23 @@ void Session::enter_thread() noexcept {
   if (!parts_.driver->cuThreadExchangeStreamCaptureMode) return;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   parts_.driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+StandIn::Parts Session::stand_in_parts() {
+  return {.source = source_,
+          .awaited = [this] { return state_->callbacks().awaiting(); },
+          .out_of_turn = [this](const wire::FrameHeader& header) -> const ReplayEntry* {
+            const ReplayEntry* entry = wire::FrameKind(header.kind) == wire::FrameKind::posted ? find_entry(header.ordinal) : nullptr;
+            return entry && entry->out_of_turn ? entry : nullptr;
+          },
+          .execute = [this](const ReplayEntry& entry, Call& call) {
+            try {
+              entry.function(*this, call);
+            } catch (const ProtocolFault& found) {
+              throw std::runtime_error(found.reason);
+            }
+          },
+          .fault = [this](std::string reason) { stop(EndCause::fault, std::move(reason)); }};
 }
 
 // --- the beginning -----------------------------------------------------------------------------------------------------------------------
@@ -153,17 +174,22 @@ std::optional<SessionEnd> Session::execute() {
   return SessionEnd{EndCause::fault, fmt::format("a frame of kind {} and ordinal {} within a session", header.kind, header.ordinal)};
 }
 
+const ReplayEntry* Session::find_entry(uint32_t ordinal) const {
+  return ordinal < parts_.calls->size() ? (*parts_.calls)[ordinal] : nullptr;
+}
+
 std::optional<SessionEnd> Session::execute_call() {
   const wire::FrameHeader& header = source_.header();
   auto fault = [](std::string reason) { return SessionEnd{EndCause::fault, std::move(reason)}; };
   if (header.sequence != executed_ + 1) return fault(fmt::format("frame {} follows frame {}", header.sequence, executed_));
-  const ReplayEntry* entry = header.ordinal < parts_.calls->size() ? (*parts_.calls)[header.ordinal] : nullptr;
+  const ReplayEntry* entry = find_entry(header.ordinal);
   if (!entry) return fault(fmt::format("unknown call ordinal {} in frame {}", header.ordinal, header.sequence));
   if (wire::FrameKind(header.kind) == wire::FrameKind::posted && !entry->posted)
     return fault(fmt::format("{} may not be posted (frame {})", entry->name, header.sequence));
 
   std::string wrong;
-  try {
+  bool executed_already = source_.seen_ahead() && entry->out_of_turn && wire::FrameKind(header.kind) == wire::FrameKind::posted;
+  if (!executed_already) try {
     wire::SegmentReader message(source_.message());
     Call call{header, message, source_};
     dispatch(*entry, call);
@@ -176,6 +202,7 @@ std::optional<SessionEnd> Session::execute_call() {
     if (auto end = stopped()) return end;  // a read that was broken off looks like a fault
     return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
   }
+  run_postponed_frees(*this);
   executed_ = header.sequence;
   bytes_since_acknowledged_ += sizeof(wire::FrameHeader) + uint64_t(header.message_words) * sizeof(capnp::word) + header.bulk_bytes;
   acknowledge_if_due();
@@ -285,6 +312,7 @@ void Session::tell_ending(const SessionEnd& end) {
 }
 
 bool Session::release() {
+  stand_in_.stop();
   bool at_rest = !state_ || state_->end();
   watcher_.stop();
   waiters_.finish();

@@ -18,6 +18,7 @@
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
 #include "server/worker/socket_outbox.hpp"
+#include "server/worker/stand_in.hpp"
 #include "server/worker/waiter_pool.hpp"
 
 namespace gpuwire::server {
@@ -86,6 +87,8 @@ class Session final : public Replay {
   void drain_output() override { capture_.drain(); }
   bool poll_or_defer(Call& call, DeviceWait wait) override;
   bool take_prewarmed_primary(CUdevice device) override;
+  void expect_answers() override { stand_in_.start(); }
+  void answer_awaited() override { stand_in_.awake(); }
 
  private:
   // Each returns the end when there is one.
@@ -93,6 +96,8 @@ class Session final : public Replay {
   std::optional<SessionEnd> execute();
   std::optional<SessionEnd> execute_call();
   void dispatch(const ReplayEntry& entry, Call& call);
+  const ReplayEntry* find_entry(uint32_t ordinal) const;
+  StandIn::Parts stand_in_parts();
   void acknowledge_if_due();
   SessionEnd connection_ended();
   void tell_ending(const SessionEnd& end);
@@ -103,6 +108,7 @@ class Session final : public Replay {
   SessionParts parts_;
   OwnedDescriptor wake_;  // an eventfd that stop() makes readable
   FrameSource source_;
+  StandIn stand_in_;
   SocketOutbox outbox_;
   OutputCapture capture_;
   HandleTable handles_;

@@ -71,6 +71,8 @@ class MockReplay final : public server::Replay, public server::Outbox {
   void drain_output() override {}
   bool poll_or_defer(server::Call&, server::DeviceWait) override { std::abort(); }
   bool take_prewarmed_primary(CUdevice) override { return false; }
+  void expect_answers() override {}
+  void answer_awaited() override {}
 
   void reply(uint64_t, capnp::MessageBuilder& message, std::span<const std::byte>) override {
     auto segments = message.getSegmentsForOutput();

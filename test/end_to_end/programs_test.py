@@ -6,7 +6,7 @@ import signal
 import subprocess
 import unittest
 
-from support import BUILD, GONE_WITHIN_SECONDS, ServerCase, command, run, wait_until
+from support import BUILD, DEVICE, GONE_WITHIN_SECONDS, ServerCase, command, run, wait_until
 
 
 class Programs(ServerCase):
@@ -15,6 +15,9 @@ class Programs(ServerCase):
 
     def test_callbacks_run_in_stream_order(self):
         self.assert_passed(run(self.server.address, "callbacks"))
+
+    def test_a_program_goes_on_while_a_host_function_stands(self):
+        self.assert_passed(run(self.server.address, "callbacks_busy", *(["native"] if DEVICE == "cuda" else [])))
 
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         self.assert_passed(run(self.server.address, "forks"))

@@ -141,6 +141,8 @@ class FakeSession final : public server::Replay {
     wait_elsewhere([wait] { wait.finish(wait.wait()); });
     return false;
   }
+  void expect_answers() override { ++answers_expected; }
+  void answer_awaited() override {}
   bool take_prewarmed_primary(CUdevice) override { return std::exchange(prewarmed, false); }
 
   void run_waiters() {
@@ -169,6 +171,7 @@ class FakeSession final : public server::Replay {
       auto table = ordinal < wire::kFirstDriverOrdinal ? server::session_replay_table() : server::generated_replay_table();
       table[ordinal < wire::kFirstDriverOrdinal ? ordinal : ordinal - wire::kFirstDriverOrdinal].function(*this, call);
     }
+    server::run_postponed_frees(*this);
     return header.sequence;
   }
   template <class Params, class Write>
@@ -224,6 +227,7 @@ class FakeSession final : public server::Replay {
   CUresult deferred = CUDA_SUCCESS;
   uint32_t frame_context = 0;
   unsigned drained = 0;
+  unsigned answers_expected = 0;
   bool prewarmed = false;
   bool waiters_at_once = false;
   FakeOutbox outbox_;

@@ -21,6 +21,7 @@
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
 #include "server/worker/socket_outbox.hpp"
+#include "server/worker/stand_in.hpp"
 #include "server/worker/waiter_pool.hpp"
 #include "test/server_worker/server_process.hpp"
 
@@ -273,4 +274,168 @@ TEST_CASE("a source that is woken ends its wait, and one with a deadline keeps i
   wire::FrameHeader half;
   CHECK(::send(sockets.theirs.get(), &half, 5, 0) == 5);
   CHECK(source.input_pending());
+}
+
+namespace {
+
+constexpr uint32_t kOrdinary = 3, kAnswer = 77;
+
+// Frames of a client, one behind the other; the message says which it is.
+struct ClientBytes {
+  std::vector<std::byte> bytes;
+  uint64_t frames = 0;
+  void add(uint32_t ordinal, size_t bulk_bytes) {
+    capnp::MallocMessageBuilder builder(64);
+    builder.initRoot<schema::Source>().setBytes(++frames);
+    auto segment = builder.getSegmentsForOutput()[0];
+    wire::FrameHeader header;
+    header.kind = uint8_t(wire::FrameKind::posted);
+    header.ordinal = ordinal;
+    header.sequence = frames;
+    header.message_words = uint32_t(segment.size());
+    header.bulk_bytes = bulk_bytes;
+    append(&header, sizeof header);
+    append(segment.begin(), segment.size() * sizeof(capnp::word));
+    for (size_t i = 0; i < bulk_bytes; ++i) bytes.push_back(std::byte(i * 7 + frames));
+  }
+  void append(const void* data, size_t count) { bytes.insert(bytes.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + count); }
+  void send(int socket) {
+    for (size_t at = 0; at < bytes.size();) {
+      ssize_t sent = ::send(socket, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent < 0) return;
+      at += size_t(sent);
+    }
+  }
+};
+
+bool is_bulk_of(uint64_t frame, std::span<const std::byte> bulk) {
+  for (size_t i = 0; i < bulk.size(); ++i) {
+    if (bulk[i] != std::byte(i * 7 + frame)) return false;
+  }
+  return true;
+}
+
+// An executor's side of a connection with a stand-in. Answers are counted, and their bulk looked at.
+struct StandInFixture {
+  SocketPair sockets;
+  OwnedDescriptor wake{::eventfd(0, EFD_CLOEXEC)};
+  FrameSource source{sockets.ours.get(), wake.get(), 0};
+  ReplayEntry answer{nullptr, "answer", true, true};
+  std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0};
+  StandIn stand_in{{.source = source,
+                    .awaited = [this] { return awaited.load() != 0; },
+                    .out_of_turn = [this](const wire::FrameHeader& header) { return header.ordinal == kAnswer ? &answer : nullptr; },
+                    .execute =
+                        [this](const ReplayEntry&, Call& call) {
+                          std::vector<std::byte> bulk(call.bulk.remaining());
+                          bool right = call.bulk.read(bulk) && is_bulk_of(call.header.sequence, bulk) &&
+                                       call.message.getRoot<schema::Source>().getBytes() == call.header.sequence;
+                          wrong += !right;
+                          ++executed;
+                          --awaited;
+                        },
+                    .fault = [this](std::string) { ++faults; }}};
+
+  // Reads the next frame as the executor would and looks at it.
+  void take(uint64_t frame, size_t bulk_bytes) {
+    REQUIRE(source.next() == FrameSource::Next::frame);
+    CHECK(source.header().sequence == frame);
+    wire::SegmentReader reader(source.message());
+    CHECK(reader.getRoot<schema::Source>().getBytes() == frame);
+    std::vector<std::byte> bulk(bulk_bytes);
+    CHECK(source.remaining() == bulk_bytes);
+    REQUIRE(source.read(bulk));
+    CHECK(is_bulk_of(frame, bulk));
+  }
+  bool answered(unsigned count) {
+    return eventually([&] { return executed.load() == count; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(StandInFixture, "an answer is found while the executor is kept, and the executor finds every byte in order") {
+  // Around the answer: bulk that does not fit into one read, odd lengths, and an answer with bulk of its own.
+  constexpr size_t kBulks[] = {900'001, 13, 0, 1'000'003, 40'000, 0, 5, 0};
+  constexpr uint32_t kOrdinals[] = {kOrdinary, kOrdinary, kAnswer, kOrdinary, kAnswer, kOrdinary, kOrdinary, kAnswer};
+  ClientBytes client, later;
+  for (size_t i = 0; i < 7; ++i) client.add(kOrdinals[i], kBulks[i]);
+  std::thread sender([&] { client.send(sockets.theirs.get()); });
+  // Kept in the middle of the bulk of the first frame.
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  std::vector<std::byte> half(100'000);
+  REQUIRE(source.read(half));
+  stand_in.start();
+  awaited = 2;
+  stand_in.awake();
+  CHECK(answered(2));
+  std::vector<std::byte> rest(kBulks[0] - half.size());
+  REQUIRE(source.read(rest));
+  half.insert(half.end(), rest.begin(), rest.end());
+  CHECK(is_bulk_of(1, half));
+  take(2, kBulks[1]);
+  take(3, kBulks[2]);
+  CHECK(source.seen_ahead());
+  // Kept once more, with what was read ahead partly used.
+  sender.join();
+  awaited = 1;
+  stand_in.awake();
+  later.frames = client.frames;
+  later.add(kOrdinals[7], kBulks[7]);
+  later.send(sockets.theirs.get());
+  CHECK(answered(3));
+  for (uint64_t frame = 4; frame <= std::size(kBulks); ++frame) {
+    take(frame, kBulks[frame - 1]);
+    CHECK(source.seen_ahead());
+  }
+  CHECK(!source.input_pending());
+  // From the connection again: nothing of it was seen.
+  ClientBytes more;
+  more.frames = later.frames;
+  more.add(kOrdinary, 10);
+  more.send(sockets.theirs.get());
+  take(more.frames, 10);
+  CHECK(!source.seen_ahead());
+  stand_in.stop();
+  CHECK(wrong == 0);
+  CHECK(faults == 0);
+}
+
+TEST_CASE_FIXTURE(StandInFixture, "an executor that comes back gets the connection at once, also again and again") {
+  constexpr uint64_t kRounds = 200;
+  stand_in.start();
+  awaited = 1;
+  stand_in.awake();
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    ClientBytes client;
+    client.frames = 2 * (round - 1);
+    client.add(kAnswer, 3);
+    client.add(kOrdinary, 5);
+    client.send(sockets.theirs.get());
+    take(2 * round - 1, 3);
+    // Either of them has executed the answer.
+    if (!source.seen_ahead()) {
+      ++executed;
+      --awaited;
+    }
+    CHECK(answered(unsigned(round)));
+    awaited = 1;
+    take(2 * round, 5);
+  }
+  awaited = 0;
+  stand_in.stop();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE_FIXTURE(StandInFixture, "bytes that cannot be a frame are a fault, and the executor comes to them too") {
+  ClientBytes client;
+  client.add(kOrdinary, 0);
+  client.append("no frame at all, and long enough to be one", 42);
+  client.send(sockets.theirs.get());
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  stand_in.start();
+  awaited = 1;
+  stand_in.awake();
+  CHECK(eventually([&] { return faults.load() == 1; }));
+  CHECK(source.next() == FrameSource::Next::fault);
 }

@@ -149,7 +149,7 @@ TEST_CASE("several threads wait for room at once") {
 TEST_CASE("calls that wait for room end when the session does") {
   Fixture fixture(pair_kinds()[1].make(1), [](FakeServer& server) {
     // Takes nothing over, and goes once the client must be stuck: the kernel's buffers are full then as well.
-    while (server.last_sequence() < 60 && server.next()) server.skip_bulk();
+    while (server.last_sequence() < 50 && server.next()) server.skip_bulk();
   });
   std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
   CUresult result = CUDA_SUCCESS;
@@ -158,4 +158,50 @@ TEST_CASE("calls that wait for room end when the session does") {
   });
   CHECK(result == CUDA_ERROR_DEVICE_UNAVAILABLE);
   CHECK(text.find("gpuwire: test:1: the connection to the server was lost") == 0);
+}
+
+TEST_CASE("an answer finds room in a window that takes nothing else") {
+  std::binary_semaphore read{0};
+  std::atomic<bool> full{true};
+  Fixture fixture(pair_kinds()[1].make(1), [&](FakeServer& server) {
+    server.acknowledge_every = 1;
+    read.acquire();
+    while (server.next()) {
+      server.skip_bulk();
+      if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence);
+    }
+  });
+  std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
+  // The last one that fits leaves less room than it takes itself; the next waits.
+  constexpr size_t kFit = (wire::kSendWindowBytes - client::kNoticeReserveBytes - client::kAnswerReserveBytes) / (wire::kPostedBulkBytesMax + 64);
+  for (size_t i = 0; i < kFit; ++i) REQUIRE(fixture.post(i, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);
+  std::thread waits([&] {
+    CHECK(fixture.post(1, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);
+    full = false;
+  });
+  {
+    client::Session::Answering answering;
+    for (int i = 0; i < 3; ++i) CHECK(fixture.post(1, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);
+  }
+  CHECK(full);
+  read.release();
+  waits.join();
+  CHECK(fixture.call(1) == CUDA_SUCCESS);
+}
+
+TEST_CASE("bulk outside the ring is bounded until it is acknowledged") {
+  client::SendWindow window(1 << 16);
+  client::ExternalBulk bulk{nullptr, wire::kBulkBytesMax};
+  uint64_t sequence = 0;
+  for (size_t bytes = 0; bytes < wire::kBulkWindowBytes; bytes += wire::kBulkBytesMax) {
+    CHECK(window.external_allowed(wire::kBulkBytesMax));
+    REQUIRE(window.reserve(64, 0));
+    REQUIRE(window.publish(64, ++sequence, &bulk));
+    window.next();
+    window.ring_sent(64);
+    window.external_sent(bulk.bytes);
+  }
+  CHECK_FALSE(window.external_allowed(1));
+  CHECK(window.acknowledge(1));
+  CHECK(window.external_allowed(wire::kBulkBytesMax));
 }

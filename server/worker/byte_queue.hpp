@@ -1,0 +1,59 @@
+// Bytes that were received before anybody could use them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <span>
+
+namespace gpuwire::server {
+
+class ByteQueue {
+ public:
+  static constexpr size_t kBlockBytes = 256u << 10;
+
+  bool empty() const { return bytes_ == 0; }
+  size_t size() const { return bytes_; }
+
+  // Room for the next bytes, never empty; added() says how many of them came.
+  std::span<std::byte> space() {
+    if (blocks_.empty() || end_ == kBlockBytes) {
+      blocks_.emplace_back(new std::byte[kBlockBytes]);
+      end_ = 0;
+    }
+    return {blocks_.back().get() + end_, kBlockBytes - end_};
+  }
+  void added(size_t bytes) {
+    end_ += bytes;
+    bytes_ += bytes;
+  }
+
+  // Takes the oldest bytes out, as many as there are and fit.
+  size_t take(std::span<std::byte> out) {
+    size_t taken = 0;
+    while (taken < out.size() && bytes_ != 0) {
+      size_t here = (blocks_.size() == 1 ? end_ : kBlockBytes) - begin_;
+      size_t piece = std::min(here, out.size() - taken);
+      std::memcpy(out.data() + taken, blocks_.front().get() + begin_, piece);
+      taken += piece;
+      begin_ += piece;
+      bytes_ -= piece;
+      if (piece == here) {
+        blocks_.pop_front();
+        begin_ = 0;
+        if (blocks_.empty()) end_ = 0;
+      }
+    }
+    return taken;
+  }
+
+ private:
+  std::deque<std::unique_ptr<std::byte[]>> blocks_;
+  size_t begin_ = 0;  // of the first block
+  size_t end_ = 0;    // of the last
+  size_t bytes_ = 0;
+};
+
+}  // namespace gpuwire::server

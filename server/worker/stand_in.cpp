@@ -1,0 +1,174 @@
+#include "server/worker/stand_in.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include "protocol/wire/limits.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "server/worker/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// The bulk of a frame that is executed here: all of it has arrived.
+class WholeBulk final : public BulkReader {
+ public:
+  explicit WholeBulk(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  uint64_t remaining() const override { return bytes_.size(); }
+  bool read(std::span<std::byte> out) override {
+    if (out.size() > bytes_.size()) return false;
+    std::memcpy(out.data(), bytes_.data(), out.size());
+    bytes_ = bytes_.subspan(out.size());
+    return true;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
+
+void StandIn::start() {
+  if (thread_.joinable()) return;
+  parts_.source.share();
+  thread_ = std::thread([this] { run(); });
+}
+
+void StandIn::awake() {
+  std::lock_guard lock(mutex_);
+  if (asleep_) changed_.notify_one();
+  asleep_ = false;
+}
+
+void StandIn::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  parts_.source.keep();
+  if (thread_.joinable()) thread_.join();
+}
+
+void StandIn::run() {
+  ::prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);  // ns; the default of 50 us would be a part of the tick
+  uint64_t visits = parts_.source.visits();
+  unsigned quiet = 0;
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (quiet == kStandInQuietTicks || blind_) {
+      asleep_ = true;
+      changed_.wait(lock, [&] { return stopping_ || !asleep_; });
+      quiet = 0;
+      visits = parts_.source.visits();
+    }
+    changed_.wait_for(lock, std::chrono::microseconds(kStandInTickUs), [&] { return stopping_; });
+    lock.unlock();
+    bool awaited = parts_.awaited();
+    quiet = awaited ? 0 : quiet + 1;
+    bool kept = std::exchange(visits, parts_.source.visits()) == visits;
+    if (awaited && kept && !blind_) serve();
+    lock.lock();
+  }
+}
+
+void StandIn::serve() {
+  FrameSource& source = parts_.source;
+  if (!source.take_over()) return;
+  if (source.received() != received_) catch_up();
+  scan();
+  while (!blind_ && parts_.awaited()) {
+    std::span<const std::byte> bytes;
+    FrameSource::Ahead ahead = source.read_ahead(bytes);
+    if (ahead == FrameSource::Ahead::wanted) break;
+    if (ahead == FrameSource::Ahead::ended) {
+      blind_ = true;
+      break;
+    }
+    put_in(bytes);
+    if (source.kept_bytes() > kKeptBytesMax) give_up(fmt::format("more than {} bytes were sent without an acknowledgement", kKeptBytesMax));
+  }
+  received_ = source.received();
+  source.give_back();
+}
+
+// The executor has read from the connection itself since, so what was scanned here is behind it.
+void StandIn::catch_up() {
+  decoder_ = wire::FrameDecoder(wire::Sender::client);
+  in_frame_ = false;
+  entry_ = nullptr;
+  skip_ = parts_.source.bulk_in_hand();
+  put_in(parts_.source.unused());
+}
+
+void StandIn::put_in(std::span<const std::byte> bytes) {
+  size_t skipped = size_t(std::min<uint64_t>(skip_, bytes.size()));
+  skip_ -= skipped;
+  bytes = bytes.subspan(skipped);
+  while (!bytes.empty() && !blind_) {
+    std::span<std::byte> room = decoder_.space();
+    size_t piece = std::min(room.size(), bytes.size());
+    std::memcpy(room.data(), bytes.data(), piece);
+    decoder_.filled(piece);
+    bytes = bytes.subspan(piece);
+    scan();
+  }
+}
+
+void StandIn::scan() {
+  while (!blind_) {
+    if (in_frame_ && !end_frame()) return;
+    switch (decoder_.next()) {
+      case wire::FrameDecoder::Next::need_more: return;
+      case wire::FrameDecoder::Next::fault: return give_up(decoder_.fault());
+      case wire::FrameDecoder::Next::frame: begin_frame(); break;
+    }
+  }
+}
+
+void StandIn::begin_frame() {
+  const wire::FrameHeader& header = decoder_.header();
+  in_frame_ = true;
+  entry_ = header.sequence > seen_ ? parts_.out_of_turn(header) : nullptr;
+  if (!entry_) return;
+  if (header.bulk_bytes > kOutOfTurnBulkBytesMax) return give_up(fmt::format("{}: bulk of a wrong length", entry_->name));
+  // In the decoder it is only valid until more bytes come, and the bulk may not be here yet.
+  auto message = decoder_.message();
+  message_.assign(message.begin(), message.end());
+  bulk_.clear();
+}
+
+// False: more of the frame has to come.
+bool StandIn::end_frame() {
+  std::span<const std::byte> here = decoder_.buffered_bulk();
+  if (entry_) bulk_.insert(bulk_.end(), here.begin(), here.end());
+  decoder_.take_bulk(here.size());
+  if (decoder_.bulk_left() != 0) return false;
+  in_frame_ = false;
+  const wire::FrameHeader& header = decoder_.header();
+  if (entry_) {
+    auto wrong = wire::read_guarded([&] {
+      wire::SegmentReader message(kj::arrayPtr(message_.data(), message_.size()));
+      WholeBulk bulk(bulk_);
+      Call call{header, message, bulk};
+      parts_.execute(*entry_, call);
+    });
+    if (wrong) give_up(fmt::format("{} (frame {}): {}", entry_->name, header.sequence, *wrong));
+  }
+  auto kind = wire::FrameKind(header.kind);
+  if (kind == wire::FrameKind::posted || kind == wire::FrameKind::called) parts_.source.set_seen(seen_ = header.sequence);
+  return true;
+}
+
+void StandIn::give_up(std::string reason) {
+  blind_ = true;
+  parts_.fault(std::move(reason));
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,75 @@
+// Who reads the connection while the executor cannot.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "protocol/wire/frame_decoder.hpp"
+#include "server/replay/replay.hpp"
+#include "server/worker/frame_source.hpp"
+
+namespace gpuwire::server {
+
+// A thread that sleeps until a stream waits for an answer of the client, and from then on looks every kStandInTickUs whether the executor
+// is still in the call that it was in before. If so, it reads ahead in its place, executes the frames that need not wait for those before
+// them (ReplayEntry::out_of_turn: the answers), and keeps everything as it came for the executor, until that is back or no answer is awaited.
+class StandIn {
+ public:
+  struct Parts {
+    FrameSource& source;
+    // Does a stream wait for an answer? Any thread.
+    std::function<bool()> awaited;
+    // Is this a call that may be executed out of turn? Null: no.
+    std::function<const ReplayEntry*(const wire::FrameHeader& header)> out_of_turn;
+    // Executes it; throws what the replay throws on bad bytes.
+    std::function<void(const ReplayEntry& entry, Call& call)> execute;
+    // The client has sent what cannot be.
+    std::function<void(std::string reason)> fault;
+  };
+  explicit StandIn(Parts parts) : parts_(std::move(parts)), decoder_(wire::Sender::client) {}
+  ~StandIn() { stop(); }
+  StandIn(const StandIn&) = delete;
+  StandIn& operator=(const StandIn&) = delete;
+
+  // Executor: from now on answers may be awaited.
+  void start();
+  // An answer is awaited. Any thread.
+  void awake();
+  // Ends the thread. Executor; the source is its alone again.
+  void stop();
+
+ private:
+  void run();
+  void serve();
+  void catch_up();
+  void put_in(std::span<const std::byte> bytes);
+  void scan();
+  void begin_frame();
+  bool end_frame();
+  void give_up(std::string reason);
+
+  const Parts parts_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;  // under mutex_
+  bool asleep_ = false;    // under mutex_
+  std::thread thread_;
+
+  // The thread's own.
+  bool blind_ = false;  // the connection has ended or holds what cannot be: the executor will come to it
+  wire::FrameDecoder decoder_;
+  uint64_t skip_ = 0;                           // bulk of the frame that the executor has in hand, before the first frame to look at
+  const ReplayEntry* entry_ = nullptr;          // of the frame in hand, when it is executed here
+  std::vector<capnp::word> message_;            // of that frame
+  std::vector<std::byte> bulk_;                 // of that frame, as far as it has arrived
+  bool in_frame_ = false;
+  uint64_t seen_ = 0;                           // sequence of the last whole frame
+  uint64_t received_ = ~uint64_t{0};            // the source's count when the role was laid down
+};
+
+}  // namespace gpuwire::server
