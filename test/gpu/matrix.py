@@ -135,6 +135,7 @@ def rows(build: str) -> List[Row]:
         Row("torch", "torch start", ["python3", os.path.join(HERE, "programs", "torch_start.py")], time_ratio=1.2, best_of=2),
         program("threads"),
         program("callbacks"),
+        program("callbacks_busy", "native"),
         program("forks"),
         program("bad_modules"),
         program("out_of_memory"),
