@@ -28,6 +28,15 @@ void prepend_to_library_path(const std::string& folder) {
   setenv("LD_LIBRARY_PATH", (before && *before ? folder + ":" + before : folder).c_str(), 1);
 }
 
+// What JAX looks for before it loads a CUDA library (jax/_src/hardware_utils.py); without them it leaves CUDA out.
+bool has_device_files() { return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/nvidia0", F_OK) == 0; }
+
+// Behind everything that the program has there: only the name jax_plugins.gpuwire is ours.
+void append_to_python_path(const std::string& folder) {
+  const char* before = std::getenv("PYTHONPATH");
+  setenv("PYTHONPATH", (before && *before ? before + (":" + folder) : folder).c_str(), 1);
+}
+
 }  // namespace
 
 int run(const RunOptions& options) {
@@ -40,6 +49,8 @@ int run(const RunOptions& options) {
   if (access(library.c_str(), R_OK) != 0) return fail(kRunCannotExecute, "%s is missing; gpuwire is not installed completely", library.c_str());
 
   prepend_to_library_path(stubs);
+  std::string python = stubs + "/python";
+  if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
   setenv("GPUWIRE_SERVER", server.c_str(), 1);
   // The program may change its folder before it makes its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
