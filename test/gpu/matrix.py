@@ -136,6 +136,7 @@ def rows(build: str) -> List[Row]:
         program("threads"),
         program("callbacks"),
         program("callbacks_busy", "native"),
+        program("memory_operations"),
         program("forks"),
         program("bad_modules"),
         program("out_of_memory"),

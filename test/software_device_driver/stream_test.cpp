@@ -173,3 +173,74 @@ TEST_CASE("More work than a queue holds makes the caller wait, and is all done")
   CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(read(word, 1)[0] == 10000);
 }
+
+namespace {
+
+CUstreamBatchMemOpParams wait_for(CUdeviceptr word, unsigned value, unsigned flags = CU_STREAM_WAIT_VALUE_GEQ) {
+  CUstreamBatchMemOpParams out{};
+  out.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+  out.waitValue.address = word;
+  out.waitValue.value = value;
+  out.waitValue.flags = flags;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("A stream stands at a word until the host writes it") {
+  const CurrentContext context;
+  const CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+  void* memory = nullptr;
+  REQUIRE(cuMemHostAlloc(&memory, 8, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
+  auto& word = *static_cast<unsigned*>(memory);
+  word = 3;
+  const CUdeviceptr target = allocate(4);
+  CHECK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(memory), 4, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
+  CHECK(cuStreamWriteValue32_v2(stream, target, 9, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+  std::atomic_ref<unsigned>(word).store(4, std::memory_order_release);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  unsigned value = 0;
+  CHECK(cuMemcpyDtoH_v2(&value, target, sizeof value) == CUDA_SUCCESS);
+  CHECK(value == 9);
+}
+
+TEST_CASE("Operations on words that cannot be are refused") {
+  const CurrentContext context;
+  const CUstream stream = make_stream();
+  const CUdeviceptr word = allocate(16);
+  unsigned own = 0;
+  CHECK(cuStreamWaitValue32_v2(stream, word + 2, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamWaitValue64_v2(stream, word + 4, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(&own), 0, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamWaitValue32_v2(stream, word, 0, 4) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamWriteValue32_v2(stream, word, 0, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamBatchMemOp_v2(stream, 0, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  std::vector<CUstreamBatchMemOpParams> many(257, wait_for(word, 0));
+  CHECK(cuStreamBatchMemOp_v2(stream, 257, many.data(), 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuStreamBatchMemOp_v2(stream, 256, many.data(), 0) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("A graph waits for words too") {
+  const CurrentContext context;
+  const CUdeviceptr word = allocate(4);
+  REQUIRE(cuMemsetD32_v2(word, 0, 1) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUstreamBatchMemOpParams operation = wait_for(word, 1, CU_STREAM_WAIT_VALUE_EQ);
+  CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 parameters{nullptr, 1, &operation, 0};
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &parameters) == CUDA_SUCCESS);
+  CUgraphNodeType type{};
+  CHECK(cuGraphNodeGetType(node, &type) == CUDA_SUCCESS);
+  CHECK(type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
+  CUgraphExec exec = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  const CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+  const CUstream other = make_stream(CU_STREAM_NON_BLOCKING);
+  CHECK(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+  CHECK(cuStreamWriteValue32_v2(other, word, 1, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+}

@@ -123,6 +123,13 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphN
   return add(out, graph, dependencies, count, [&](Context&) { return event_payload<WaitForEvent>(event); });
 }
 
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1* parameters) {
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
+    return memory_operations_payload(parameters->paramArray, parameters->count, parameters->flags);
+  });
+}
+
 CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
 }

@@ -68,7 +68,7 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
 
 bool is_work(const NodePayload& payload) {
   return std::holds_alternative<CopyWork>(payload) || std::holds_alternative<FillWork>(payload) || std::holds_alternative<KernelWork>(payload) ||
-         std::holds_alternative<HostWork>(payload);
+         std::holds_alternative<HostWork>(payload) || std::holds_alternative<MemoryOperationsWork>(payload);
 }
 
 Work work_of(const NodePayload& payload) {
@@ -83,6 +83,9 @@ Work work_of(const NodePayload& payload) {
   }
   if (const auto* const host = std::get_if<HostWork>(&payload)) {
     return *host;
+  }
+  if (const auto* const operations = std::get_if<MemoryOperationsWork>(&payload)) {
+    return *operations;
   }
   return EmptyWork{};
 }

@@ -29,7 +29,7 @@ struct WaitForEvent {
   std::shared_ptr<Event> event;
 };
 
-using NodePayload = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, ChildGraph, RecordEvent, WaitForEvent>;
+using NodePayload = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, ChildGraph, RecordEvent, WaitForEvent, MemoryOperationsWork>;
 
 struct GraphNode {
   CUgraphNode handle = nullptr;

@@ -3,6 +3,7 @@
 #include "server/software_device/driver/copy_request.hpp"
 #include "server/software_device/driver/driver_state.hpp"
 #include "server/software_device/driver/launch_request.hpp"
+#include "server/software_device/driver/memory_operations.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -76,6 +77,10 @@ PayloadOrError child_payload(CUgraph handle) {
   return NodePayload(ChildGraph{std::move(clone)});
 }
 
+PayloadOrError memory_operations_payload(const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags) {
+  return check_memory_operations(operations, count, flags).map([](MemoryOperationsWork work) { return NodePayload(std::move(work)); });
+}
+
 PayloadOrError payload_of(Context& context, const CUgraphNodeParams& p) {
   switch (p.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
@@ -90,6 +95,7 @@ PayloadOrError payload_of(Context& context, const CUgraphNodeParams& p) {
     case CU_GRAPH_NODE_TYPE_HOST: return payload_of(p.host.fn, p.host.userData);
     case CU_GRAPH_NODE_TYPE_GRAPH: return child_payload(p.graph.graph);
     case CU_GRAPH_NODE_TYPE_EMPTY: return NodePayload(EmptyWork{});
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return memory_operations_payload(p.memOp.paramArray, p.memOp.count, p.memOp.flags);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return event_payload<WaitForEvent>(p.eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return event_payload<RecordEvent>(p.eventRecord.event);
     default: return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
@@ -151,7 +157,8 @@ bool describe(const GraphNode& node, CUDA_HOST_NODE_PARAMS& out) {
 
 CUgraphNodeType type_of(const NodePayload& payload) {
   constexpr CUgraphNodeType kTypes[] = {CU_GRAPH_NODE_TYPE_EMPTY, CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_KERNEL,
-                                        CU_GRAPH_NODE_TYPE_HOST,  CU_GRAPH_NODE_TYPE_GRAPH,  CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT};
+                                        CU_GRAPH_NODE_TYPE_HOST,  CU_GRAPH_NODE_TYPE_GRAPH,  CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+                                        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
   static_assert(std::size(kTypes) == std::variant_size_v<NodePayload>);
   return kTypes[payload.index()];
 }

@@ -15,6 +15,7 @@ PayloadOrError payload_of(Context& context, const CUDA_KERNEL_NODE_PARAMS_v2& pa
 PayloadOrError payload_of(const CUDA_MEMCPY3D& parameters);
 PayloadOrError payload_of(const CUDA_MEMSET_NODE_PARAMS_v1& parameters);
 PayloadOrError payload_of(CUhostFn function, void* user);
+PayloadOrError memory_operations_payload(const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags);
 // Clones the graph. With graph_mutex held.
 PayloadOrError child_payload(CUgraph graph);
 // The generic form. With graph_mutex held.

@@ -4,6 +4,7 @@
 
 #include "server/software_device/driver/capture.hpp"
 #include "server/software_device/driver/driver_state.hpp"
+#include "server/software_device/driver/memory_operations.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -113,6 +114,7 @@ struct Carrier {
     work.function(work.user);
     return CUDA_SUCCESS;
   }
+  CUresult operator()(const MemoryOperationsWork& work) const { return carry_out_memory_operations(context, work); }
 };
 
 }  // namespace

@@ -57,9 +57,14 @@ struct HostWork {
   void* user = nullptr;
 };
 
+// One after the other; checked (memory_operations.hpp).
+struct MemoryOperationsWork {
+  std::vector<CUstreamBatchMemOpParams> operations;
+};
+
 struct EmptyWork {};
 
-using Work = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork>;
+using Work = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, MemoryOperationsWork>;
 
 // Carries the work out in the calling thread. The error is the context's fault-to-be.
 CUresult carry_out(Context& context, const Work& work);
