@@ -1,6 +1,9 @@
 #include "server/replay/callbacks.hpp"
 
 #include <chrono>
+#include <deque>
+#include <map>
+#include <set>
 
 #include "server/driver_table.hpp"
 #include "server/replay/completion.hpp"
@@ -19,16 +22,18 @@ struct HostCallbacks::Shared {
   std::condition_variable changed;
   Replay* replay = nullptr;  // null: the session has ended
   unsigned sending = 0;      // trampolines that use `replay` without the lock
-  size_t on_streams = 0;     // trampolines that the driver still has to run, without those of graphs
-  size_t unanswered = 0;
-  // By the client's number: how often the client was asked, less how often it has answered.
-  std::unordered_map<uint64_t, unsigned> asked;
+  // Runs of callbacks that the client has yet to answer, oldest first, with the context of each: those of streams from when they are put
+  // there, those of graphs while they run.
+  std::map<uint64_t, uint32_t> open;
+  uint64_t runs = 0;  // the number of the newest
+  // By the client's number of a callback: the runs that the client was asked for and has not answered.
+  std::unordered_map<uint64_t, std::deque<uint64_t>> asked;
 };
 
 struct HostCallbacks::Trampoline {
   std::shared_ptr<Shared> shared;
   uint64_t callback = 0;
-  bool repeats = false;
+  uint64_t run = 0;  // 0: of a graph, each run gets a number of its own
   std::shared_ptr<bool> data_left;  // under shared->mutex; null: no copies from the device are before it on any stream
 };
 
@@ -59,10 +64,10 @@ CUresult HostCallbacks::for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node
   {
     std::lock_guard lock(shared_->mutex);
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
-    if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (shared_->open.size() + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   shared_->replay->expect_answers();
-  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, true, nullptr});
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0, nullptr});
   node = {&run_host_function, trampoline.get()};
   repeating_.emplace(node.userData, std::move(trampoline));
   return CUDA_SUCCESS;
@@ -86,21 +91,21 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
   if (stream != nullptr) drive(replay.driver().cuStreamIsCapturing, stream, &status);
   if (status != CU_STREAM_CAPTURE_STATUS_NONE && kind == Kind::host_function) return capture(replay, stream, callback);
   replay.expect_answers();
-  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, false, hold_for_data(replay, stream)});
+  auto trampoline = std::make_unique<Trampoline>(Trampoline{shared_, callback, 0, hold_for_data(replay, stream)});
   {
     std::lock_guard lock(shared_->mutex);
     if (!shared_->replay) return CUDA_ERROR_DEINITIALIZED;
-    if (shared_->on_streams + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
-    ++shared_->on_streams;
-    ++shared_->unanswered;
+    if (shared_->open.size() + repeating_.size() >= kCallbacksMax) return CUDA_ERROR_OUT_OF_MEMORY;
+    Context* context = replay.state().contexts().current();
+    trampoline->run = ++shared_->runs;
+    shared_->open.emplace(trampoline->run, context ? wire_context(context->handle) : 0);
   }
   CUresult result = kind == Kind::host_function
                         ? drive(replay.driver().cuLaunchHostFunc, stream, &run_host_function, static_cast<void*>(trampoline.get()))
                         : drive(replay.driver().cuStreamAddCallback, stream, &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
   if (result != CUDA_SUCCESS) {
     std::lock_guard lock(shared_->mutex);
-    --shared_->on_streams;
-    --shared_->unanswered;
+    shared_->open.erase(trampoline->run);
     return result;
   }
   trampoline.release();
@@ -117,8 +122,9 @@ bool HostCallbacks::done(uint64_t callback) {
   std::lock_guard lock(shared_->mutex);
   auto found = shared_->asked.find(callback);
   if (found == shared_->asked.end()) return false;
-  if (--found->second == 0) shared_->asked.erase(found);
-  --shared_->unanswered;
+  shared_->open.erase(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) shared_->asked.erase(found);
   shared_->changed.notify_all();
   return true;
 }
@@ -130,7 +136,24 @@ bool HostCallbacks::awaiting() const {
 
 size_t HostCallbacks::unanswered() const {
   std::lock_guard lock(shared_->mutex);
-  return shared_->unanswered;
+  return shared_->open.size();
+}
+
+uint64_t HostCallbacks::newest_run() const {
+  std::lock_guard lock(shared_->mutex);
+  return shared_->runs;
+}
+
+bool HostCallbacks::answered_up_to(uint64_t run) const {
+  std::lock_guard lock(shared_->mutex);
+  return shared_->open.empty() || shared_->open.begin()->first > run;
+}
+
+void HostCallbacks::forget_context(uint32_t number) {
+  std::lock_guard lock(shared_->mutex);
+  std::set<uint64_t> running;
+  for (const auto& [callback, runs] : shared_->asked) running.insert(runs.begin(), runs.end());
+  std::erase_if(shared_->open, [&](const auto& run) { return run.second == number && !running.contains(run.first); });
 }
 
 bool HostCallbacks::end() {
@@ -146,16 +169,17 @@ void CUDA_CB HostCallbacks::run_host_function(void* user) { run(*static_cast<Tra
 void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* user) { run(*static_cast<Trampoline*>(user), status); }
 
 void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
-  std::unique_ptr<Trampoline> once(trampoline.repeats ? nullptr : &trampoline);
+  std::unique_ptr<Trampoline> once(trampoline.run == 0 ? nullptr : &trampoline);
   std::shared_ptr<Shared> shared = trampoline.shared;
   uint64_t callback = trampoline.callback;
   std::unique_lock lock(shared->mutex);
   if (auto left = trampoline.data_left) shared->changed.wait(lock, [&] { return *left || !shared->replay; });
   if (shared->replay) {
+    uint64_t run = trampoline.run;
+    if (run == 0) shared->open.emplace(run = ++shared->runs, 0);
     // A callback in a graph that is launched twice may be asked for while the client still runs it: each answer lets one go.
-    unsigned ahead = ++shared->asked[callback];
+    shared->asked[callback].push_back(run);
     ++shared->sending;
-    if (trampoline.repeats) ++shared->unanswered;
     Replay& replay = *shared->replay;
     lock.unlock();
     replay.answer_awaited();
@@ -168,10 +192,9 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
     if (--shared->sending == 0) shared->changed.notify_all();
     shared->changed.wait(lock, [&] {
       auto found = shared->asked.find(callback);
-      return !shared->replay || found == shared->asked.end() || found->second < ahead;
+      return !shared->replay || found == shared->asked.end() || found->second.front() > run;
     });
   }
-  if (once) --shared->on_streams;
 }
 
 void host_function(Replay& replay, Call& call) {

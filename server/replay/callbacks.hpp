@@ -36,6 +36,11 @@ class HostCallbacks {
   bool done(uint64_t callback);
   // Those that the client has yet to answer before their streams go on. A graph's count only while they run.
   size_t unanswered() const;
+  // Each run of a callback has a number. The newest one's, and whether all up to one have been answered. Any thread.
+  uint64_t newest_run() const;
+  bool answered_up_to(uint64_t run) const;
+  // Executor: the context is gone, and with it the callbacks on its streams, which the driver leaves out after a fault.
+  void forget_context(uint32_t number);
   // Does a stream wait for an answer now? Any thread.
   bool awaiting() const;
   // No callback waits for the client any more. False: one is still being sent to it, after kCallbackEndMs.

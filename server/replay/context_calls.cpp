@@ -2,12 +2,23 @@
 #include "schema/api_context.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/hand.hpp"
+#include "server/replay/callbacks.hpp"
 #include "server/replay/contexts.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
 #include "server/replay/session_state.hpp"
 
 namespace gpuwire::server {
+
+namespace {
+
+// A context that is gone takes with it what the driver has left out of its streams after a fault.
+void ended(Replay& replay, Call& call, uint64_t handle, CUresult result) {
+  if (result == CUDA_SUCCESS) replay.state().callbacks().forget_context(wire_context(handle));
+  finish(replay, call, result);
+}
+
+}  // namespace
 
 void retain_primary(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RetainPrimary>();
@@ -16,12 +27,12 @@ void retain_primary(Replay& replay, Call& call) {
 
 void release_primary(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RetainPrimary>();
-  finish(replay, call, replay.state().contexts().release_primary(params.getContext()));
+  ended(replay, call, params.getContext(), replay.state().contexts().release_primary(params.getContext()));
 }
 
 void reset_primary(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RetainPrimary>();
-  finish(replay, call, replay.state().contexts().reset_primary(params.getContext()));
+  ended(replay, call, params.getContext(), replay.state().contexts().reset_primary(params.getContext()));
 }
 
 namespace hand {
@@ -47,7 +58,8 @@ void cuCtxCreate_v4(Replay& replay, Call& call) {
 }
 
 void cuCtxDestroy_v2(Replay& replay, Call& call) {
-  finish(replay, call, replay.state().contexts().destroy(call.message.getRoot<schema::CuCtxDestroyV2Params>().getCtx()));
+  uint64_t handle = call.message.getRoot<schema::CuCtxDestroyV2Params>().getCtx();
+  ended(replay, call, handle, replay.state().contexts().destroy(handle));
 }
 
 }  // namespace hand

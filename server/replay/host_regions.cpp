@@ -127,11 +127,7 @@ void region_create(Replay& replay, Call& call) {
 // cuMemHostUnregister waits like cuMemFree does, and is put off for the same reason (memory.cpp).
 void region_destroy(Replay& replay, Call& call) {
   uint64_t address = call.message.getRoot<schema::RegionDestroy>().getAddress();
-  auto& postponed = replay.state().postponed_frees();
-  if (replay.state().callbacks().unanswered() > 0 && postponed.size() < kPostponedFreesMax) {
-    postponed.push_back({call.header.context, address, true});
-    return finish(replay, call, CUDA_SUCCESS);
-  }
+  if (postpone(replay, {call.header.context, address, true})) return finish(replay, call, CUDA_SUCCESS);
   finish(replay, call, replay.state().host_regions().destroy(address));
 }
 

@@ -1,8 +1,5 @@
 #include "server/replay/memory.hpp"
 
-#include <utility>
-#include <vector>
-
 #include "schema/api_memory.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/hand.hpp"
@@ -14,30 +11,36 @@
 
 namespace gpuwire::server {
 
+bool postpone(Replay& replay, PostponedFree free) {
+  HostCallbacks& callbacks = replay.state().callbacks();
+  auto& postponed = replay.state().postponed_frees();
+  if (callbacks.unanswered() == 0 || postponed.size() >= kPostponedFreesMax) return false;
+  free.behind = callbacks.newest_run();
+  postponed.push_back(free);
+  return true;
+}
+
 void run_postponed_frees(Replay& replay) {
-  if (replay.state().postponed_frees().empty()) [[likely]] return;
-  if (replay.state().callbacks().unanswered() != 0) return;
-  for (const PostponedFree& postponed : std::exchange(replay.state().postponed_frees(), {})) {
-    if (replay.state().contexts().make_current(postponed.context) != CUDA_SUCCESS) continue;
-    if (postponed.region) {
-      replay.state().host_regions().destroy(postponed.address);
+  auto& postponed = replay.state().postponed_frees();
+  while (!postponed.empty() && replay.state().callbacks().answered_up_to(postponed.front().behind)) [[unlikely]] {
+    PostponedFree free = postponed.front();
+    postponed.pop_front();
+    if (replay.state().contexts().make_current(free.context) != CUDA_SUCCESS) continue;
+    if (free.region) {
+      replay.state().host_regions().destroy(free.address);
     } else {
-      drive(replay.driver().cuMemFree_v2, postponed.address);
+      drive(replay.driver().cuMemFree_v2, free.address);
     }
   }
 }
 
 namespace hand {
 
-// cuMemFree waits until the device is at rest. Were it to wait for a stream that stands at a callback of the client, the executor could
-// not read the client's answer to it. The memory is freed when the answer has come; the client no longer names it.
+// cuMemFree waits until the device is at rest. Were it to wait for a stream that stands at a callback of the client, all other calls would
+// wait with it. The memory is freed when the answer has come; the client no longer names it.
 void cuMemFree_v2(Replay& replay, Call& call) {
   CUdeviceptr address = call.message.getRoot<schema::CuMemFreeV2Params>().getDptr();
-  auto& postponed = replay.state().postponed_frees();
-  if (address != 0 && replay.state().callbacks().unanswered() > 0 && postponed.size() < kPostponedFreesMax) {
-    postponed.push_back({call.header.context, address, false});
-    return finish(replay, call, CUDA_SUCCESS);
-  }
+  if (address != 0 && postpone(replay, {call.header.context, address, false})) return finish(replay, call, CUDA_SUCCESS);
   finish(replay, call, drive(replay.driver().cuMemFree_v2, address));
 }
 

@@ -12,9 +12,12 @@ struct PostponedFree {
   uint32_t context = 0;
   CUdeviceptr address = 0;
   bool region = false;  // a host region, not device memory
+  uint64_t behind = 0;  // the newest run of a callback when it was put off: the free waits for all up to it
 };
 
-// Executor, after each frame: makes the frees that were put off while a stream stood at a callback of the client, when none does any more.
+// Executor: puts the free off if a stream may stand at a callback of the client. False: it is to be made now.
+bool postpone(Replay& replay, PostponedFree free);
+// Executor, after each frame: makes the frees that were put off and whose callbacks have been answered.
 void run_postponed_frees(Replay& replay);
 
 }  // namespace gpuwire::server

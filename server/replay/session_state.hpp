@@ -3,9 +3,9 @@
 
 #include <cuda.h>
 
+#include <deque>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "protocol/wire/frame.hpp"
 #include "server/replay/memory.hpp"
@@ -49,7 +49,7 @@ class SessionState {
   HostCallbacks& callbacks() { return *callbacks_; }
   HostRegions& host_regions() { return *host_regions_; }
   WatchedEvents& watched_events() { return *watched_events_; }
-  std::vector<PostponedFree>& postponed_frees() { return postponed_frees_; }
+  std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
 
  private:
   bool device_at_rest();
@@ -62,7 +62,7 @@ class SessionState {
   std::unique_ptr<HostCallbacks> callbacks_;
   std::unique_ptr<HostRegions> host_regions_;
   std::unique_ptr<WatchedEvents> watched_events_;
-  std::vector<PostponedFree> postponed_frees_;
+  std::deque<PostponedFree> postponed_frees_;
   bool ended_ = false;
 };
 

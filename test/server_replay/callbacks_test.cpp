@@ -165,3 +165,37 @@ TEST_CASE_FIXTURE(Fixture, "memory that is freed while a stream stands at a call
   free(5000);
   CHECK(session.failed.size() == 1);
 }
+
+TEST_CASE_FIXTURE(Fixture, "memory is freed when the callbacks before the free are answered, whatever came after") {
+  uint32_t ordinal = 0;
+  auto table = server::generated_replay_table();
+  while (!table[ordinal].name || std::string_view(table[ordinal].name) != "cuMemFree_v2") ++ordinal;
+  auto free = [&](uint64_t address) {
+    session.frame<schema::CuMemFreeV2Params>(wire::FrameKind::posted, ordinal + wire::kFirstDriverOrdinal,
+                                             [&](auto params) { params.setDptr(address); });
+  };
+  enqueue(7);
+  free(1000);
+  enqueue(8);
+  free(2000);
+  std::thread first([&] { driver.host_functions[0](); });
+  wait_for_notices(1);
+  done(7);
+  first.join();
+  CHECK(driver.count("cuMemFree_v2 1000") == 1);
+  CHECK(driver.count("cuMemFree_v2 2000") == 0);
+  std::thread second([&] { driver.host_functions[1](); });
+  wait_for_notices(2);
+  done(8);
+  second.join();
+  CHECK(driver.count("cuMemFree_v2 2000") == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "callbacks that the driver leaves out end with their context") {
+  enqueue(7);
+  CHECK(session.state().callbacks().unanswered() == 1);
+  session.call<schema::RetainPrimary>(SessionOrdinal::reset_primary, [](auto params) { params.setContext(FakeSession::kPrimary); });
+  CHECK(session.state().callbacks().unanswered() == 0);
+  session.state().callbacks().end();
+  driver.host_functions[0]();
+}
