@@ -23,16 +23,19 @@ static constexpr int kCopies = 10;
 static constexpr int kLaunches = 9000;
 
 __global__ void add(unsigned* at, unsigned value) { *at += value; }
+__global__ void add_from(unsigned* at, const unsigned* value) { *at += *value; }
 __global__ void last(const unsigned* from, unsigned* to, size_t index) { *to = from[index]; }
 
 static std::mutex mutex;
 static std::condition_variable changed;
 static bool may_go, ran;
+static unsigned* mapped;  // the function writes it, the kernel behind the function reads it
 
 static void CUDART_CB stand(void*) {
   std::unique_lock lock(mutex);
   changed.wait(lock, [] { return may_go; });
   ran = true;
+  *mapped = 2;
 }
 
 static void let_go() {
@@ -58,11 +61,14 @@ enum class Waits { nobody, driver, everybody };
 
 static bool stands(const char* name, World& world, bool native, Waits waits, const std::function<void()>& call) {
   may_go = ran = false;
+  *mapped = 0;
   unsigned before = 0, after = 0;
   CHECK_RUNTIME(cudaMemcpy(&before, world.counter, sizeof before, cudaMemcpyDeviceToHost));
   add<<<1, 1, 0, world.own>>>(world.counter, 1);
   CHECK_RUNTIME(cudaLaunchHostFunc(world.own, stand, nullptr));
-  add<<<1, 1, 0, world.own>>>(world.counter, 2);
+  unsigned* device_mapped;
+  CHECK_RUNTIME(cudaHostGetDevicePointer(&device_mapped, mapped, 0));
+  add_from<<<1, 1, 0, world.own>>>(world.counter, device_mapped);
   if (waits == Waits::everybody || (native && waits == Waits::driver)) let_go();
   call();
   let_go();
@@ -87,10 +93,14 @@ int main(int argc, char** argv) {
   CHECK_RUNTIME(cudaMallocHost(&world.pinned, 4096));
   world.registered = aligned_alloc(4096, 1 << 20);
   CHECK_RUNTIME(cudaHostRegister(world.registered, 1 << 20, cudaHostRegisterDefault));
+  CHECK_RUNTIME(cudaHostAlloc(&mapped, sizeof *mapped, cudaHostAllocMapped));
+  *mapped = 0;
   check(cuModuleLoadData(&world.module, kModule));
   world.source.resize(kCopyBytes / sizeof(unsigned));
   // Kernels are looked up now: the driver loads them when they are first named, and waits for that.
   last<<<1, 1, 0, world.other>>>(world.big, world.seen, 0);
+  add_from<<<1, 1, 0, world.other>>>(world.counter, mapped);
+  add<<<1, 1, 0, world.other>>>(world.seen, 0);
   CHECK_RUNTIME(cudaDeviceSynchronize());
 
   bool right = true;
