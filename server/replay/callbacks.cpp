@@ -43,16 +43,14 @@ HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>(
 std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stream) {
   Context* context = replay.state().contexts().current();
   CopyBack& copies = replay.state().copy_back();
-  HostRegions& regions = replay.state().host_regions();
-  if (!context || (copies.pending() == 0 && !regions.any())) return nullptr;
+  if (!context || copies.pending() == 0) return nullptr;
   PooledEvent event = context->events->take();
   if (!event || drive(replay.driver().cuEventRecord, event.get(), stream) != CUDA_SUCCESS) return nullptr;
   auto left = std::make_shared<bool>(false);
   CUevent native = event.get();
   auto held = std::make_shared<PooledEvent>(std::move(event));
-  bool watched = replay.watcher().watch(context->native, native, [&copies, &regions, left, held, shared = shared_](CUresult) {
+  bool watched = replay.watcher().watch(context->native, native, [&copies, left, held, shared = shared_](CUresult) {
     copies.deliver_finished();
-    regions.deliver();
     std::lock_guard lock(shared->mutex);
     *left = true;
     shared->changed.notify_all();
@@ -182,6 +180,7 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
     ++shared->sending;
     Replay& replay = *shared->replay;
     lock.unlock();
+    replay.state().host_regions().deliver();
     replay.answer_awaited();
     SmallMessage<> message;
     auto notice = message.root<schema::HostCallback>();

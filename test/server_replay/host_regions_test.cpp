@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <thread>
+
 #include "protocol/wire/limits.hpp"
 #include "schema/api_context.capnp.h"
 #include "server/replay/host_regions.hpp"
@@ -152,4 +154,28 @@ TEST_CASE_FIXTURE(Fixture, "The end of a session unmaps its regions") {
   CHECK(session.end());
   CHECK_FALSE(is_mapped(base));
   CHECK_FALSE(is_mapped(base + 4096));
+}
+
+TEST_CASE_FIXTURE(Fixture, "what the device has written leaves before a callback is asked for, in a graph too") {
+  REQUIRE(create(base, 64) == CUDA_SUCCESS);
+  uint64_t stream = session.give(wire::HandleKind::stream, reinterpret_cast<void*>(0x53));
+  driver.capturing = true;
+  session.post<schema::HostFunction>(SessionOrdinal::host_function, [&](schema::HostFunction::Builder params) {
+    params.setStream(stream);
+    params.setCallback(7);
+  });
+  driver.capturing = false;
+  REQUIRE(driver.host_functions.size() == 1);
+  session.outbox_.sent.clear();
+  *reinterpret_cast<std::byte*>(base + 5) = std::byte{9};
+  std::thread stream_thread([&] { driver.host_functions[0](); });
+  {
+    std::unique_lock lock(session.outbox_.mutex);
+    session.outbox_.changed.wait(lock, [&] { return session.notices(NoticeOrdinal::host_callback).size() == 1; });
+    REQUIRE(session.sent().size() == 2);
+    CHECK(session.sent()[0].ordinal == NoticeOrdinal::region_data);
+    CHECK(session.sent()[0].as<schema::RegionChange>().getOffset() == 5);
+  }
+  session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done, [&](auto params) { params.setCallback(7); });
+  stream_thread.join();
 }
