@@ -67,7 +67,6 @@ def rows(build: str) -> List[Row]:
     def named(group, name, reason):
         return Row(group, name, [], not_tried=reason)
 
-    jax = {"WITHOUT_GPU_MARKER": "1"}  # see docs/compatibility.md
     return [
         example("add_one"),
         example("vector_add"),
@@ -99,10 +98,10 @@ def rows(build: str) -> List[Row]:
         python("torch_steps", "unread", "{steps}", waits=0),
         python("torch_steps", "read", "{steps}", waits=1),
         python("torch_mnist", limit_seconds=200, curve_tolerance=MNIST_CURVES, goal=f"97 % right, loss curve {MNIST_CURVES:g}"),
-        python("jax_basic", environment=jax),
-        python("jax_training", "perceptron", environment=jax, curve_tolerance=JAX_CURVES, goal=f"95 % right, loss curve {JAX_CURVES:g}"),
-        python("jax_training", "convolutional", environment=jax, curve_tolerance=JAX_CURVES, goal=f"95 % right, loss curve {JAX_CURVES:g}"),
-        python("jax_steps", "{steps}", environment=jax, waits=0),
+        python("jax_basic"),
+        python("jax_training", "perceptron", curve_tolerance=JAX_CURVES, goal=f"95 % right, loss curve {JAX_CURVES:g}"),
+        python("jax_training", "convolutional", curve_tolerance=JAX_CURVES, goal=f"95 % right, loss curve {JAX_CURVES:g}"),
+        python("jax_steps", "{steps}", waits=0),
         python("cupy_basic"),
         python("numba_basic"),
         python("triton_basic"),

@@ -37,6 +37,9 @@ int main() {
   CHECK_RUNTIME(cudaMemset(words, 0, 4096));
   CHECK_RUNTIME(cudaMemset(sum, 0, sizeof *sum));
   unsigned* value = words + 64;
+  // The driver loads a kernel when it is first launched, and waits for all streams to do so: not while one stands.
+  store<<<1, 1>>>(value, 0);
+  add<<<1, 1>>>(sum, value);
   CHECK_RUNTIME(cudaDeviceSynchronize());
 
   // One stream stands until the other writes; what the other wrote before is there then.
