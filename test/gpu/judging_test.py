@@ -52,6 +52,7 @@ class Judging(unittest.TestCase):
     def test_the_goal_is_the_loosest_tolerance_that_was_printed(self):
         self.assertEqual(judging.goal(row(), "a: right, within 1e-05\nb: right, within 0.01\nPASSED\n"), "0.01")
         self.assertEqual(judging.goal(row(), "a: right, within 0\nPASSED\n"), "exact")
+        self.assertEqual(judging.goal(row(), "PASSED\n"), "its own check")
         self.assertEqual(judging.goal(row(right=matrix.same_output), ""), "the native output")
 
     def test_what_is_not_installed_gives_its_reason(self):
@@ -104,7 +105,7 @@ class Rows(unittest.TestCase):
         record = {"device": "1 x GPU", "versions": {"torch": "2"}, "results": [
             self.result(5, 5, waits=0), {"group": "group", "program": "other", "verdict": "not tried here", "reason": "why"}]}
         text = table.table(record)
-        self.assertIn("| group | `name` | right | right | 1.00 | 1.00 | 5 | 0 | exact |", text)
+        self.assertIn("| group | `name` | right | right | 1.00 | 1.00 | 5 | 0 | its own check |", text)
         self.assertIn("| not tried here |", text)
         self.assertIn("1 of 1 rows are right", text)
 
