@@ -19,6 +19,9 @@ class Programs(ServerCase):
     def test_a_program_goes_on_while_a_host_function_stands(self):
         self.assert_passed(run(self.server.address, "callbacks_busy", *(["native"] if DEVICE == "cuda" else [])))
 
+    def test_callbacks_behind_a_fault_are_told_and_host_functions_left_out(self):
+        self.assert_passed(run(self.server.address, "callbacks_fault"))
+
     def test_streams_wait_for_words_and_write_them(self):
         self.assert_passed(run(self.server.address, "memory_operations"))
 

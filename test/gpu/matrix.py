@@ -135,6 +135,7 @@ def rows(build: str) -> List[Row]:
         program("threads"),
         program("callbacks"),
         program("callbacks_busy", "native"),
+        program("callbacks_fault"),
         program("memory_operations"),
         program("forks"),
         program("bad_modules"),

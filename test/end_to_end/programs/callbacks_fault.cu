@@ -1,0 +1,58 @@
+// After a kernel's fault the host functions behind it are left out and the stream callbacks behind it are told; what is added later is refused.
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
+
+#include "../../../examples/check.hpp"
+
+__global__ void store(unsigned* at, unsigned value) { *at = value; }
+
+static std::mutex mutex;
+static std::condition_variable changed;
+static bool host_function_ran = false;
+static int told = -1;
+
+static void CUDART_CB host_function(void*) {
+  std::lock_guard lock(mutex);
+  host_function_ran = true;
+}
+
+static void CUDART_CB stream_callback(cudaStream_t, cudaError_t status, void*) {
+  std::lock_guard lock(mutex);
+  told = status;
+  changed.notify_all();
+}
+
+int main() {
+  cudaStream_t faulty, other;
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&faulty, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  unsigned* word;
+  CHECK_RUNTIME(cudaMalloc(&word, sizeof *word));
+  store<<<1, 1>>>(word, 0);
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+
+  // The stream stands until everything is behind the kernel.
+  CHECK_DRIVER(cuStreamWaitValue32(faulty, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  store<<<1, 1, 0, faulty>>>(nullptr, 1);
+  CHECK_RUNTIME(cudaLaunchHostFunc(faulty, host_function, nullptr));
+  CHECK_RUNTIME(cudaStreamAddCallback(faulty, stream_callback, nullptr, 0));
+  store<<<1, 1, 0, other>>>(word, 1);
+  cudaError_t synchronised = cudaStreamSynchronize(faulty);
+  {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::seconds(20), [] { return told != -1; });
+  }
+  cudaError_t late_function = cudaLaunchHostFunc(faulty, host_function, nullptr);
+  cudaError_t late_callback = cudaStreamAddCallback(faulty, stream_callback, nullptr, 0);
+  std::printf("synchronised %d, told %d, host function %s, later %d %d\n", synchronised, told, host_function_ran ? "ran" : "left out", late_function,
+              late_callback);
+  bool right = synchronised == cudaErrorIllegalAddress && told == cudaErrorIllegalAddress && !host_function_ran &&
+               late_function == cudaErrorIllegalAddress && late_callback == cudaErrorIllegalAddress;
+  std::printf("%s\n", right ? "PASSED" : "FAILED");
+  return right ? 0 : 1;
+}
