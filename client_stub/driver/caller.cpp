@@ -2,6 +2,7 @@
 
 #include "client/forward.hpp"
 #include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 
 namespace gpuwire::client {
@@ -128,6 +129,7 @@ uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, C
   error = CUDA_SUCCESS;
   // Every call that is sent to a stream passes here before its frame is begun.
   if (host_regions().any()) [[unlikely]] host_regions().push(caller);
+  managed_memory().hand_over(*caller.session);
   auto handle = reinterpret_cast<uint64_t>(stream);
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) error = CUDA_ERROR_INVALID_HANDLE;
@@ -147,6 +149,7 @@ void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t seque
     if (!(stream->flags & CU_STREAM_NON_BLOCKING) && stream != &context->legacy) raise(context->legacy.work, sequence);
   }
   raise(context->work, sequence);
+  managed_memory().note_work();
 }
 
 }  // namespace gpuwire::client

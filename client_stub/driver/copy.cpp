@@ -1,6 +1,7 @@
 // Linear copies that have, or may have, a side in the program's memory.
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
@@ -33,6 +34,15 @@ Begun begin(CUstream stream, bool per_thread) {
 
 bool in_region(const void* memory, size_t bytes) { return host_regions().holds(reinterpret_cast<uint64_t>(memory), bytes); }
 
+// Managed memory in the place of host memory: the server has it, too.
+bool in_managed(const void* memory, size_t bytes) { return is_managed_memory(reinterpret_cast<uint64_t>(memory), bytes); }
+
+// Waits for a copy between two places at the server, where the form promises that it is done.
+CUresult finish_copy(const Begun& begun, CUstream stream, bool per_thread, Form form, CUresult result) {
+  if (result || form == Form::ordered) return result;
+  return forward::cuStreamSynchronize(begun.caller, stream, per_thread);
+}
+
 // Between the device and a host region: the server has both, and earlier work of the stream may still write to either.
 CUresult copy_by_address(const Begun& begun, CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread,
                          bool unknown) {
@@ -47,13 +57,19 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (!source) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
-  if (form == Form::ordered && in_region(source, bytes)) {
-    return leave(begun.caller, copy_by_address(begun, destination, reinterpret_cast<uint64_t>(source), bytes, stream, per_thread, unknown));
+  if (form == Form::blocking && in_managed(source, bytes)) {
+    if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
+  }
+  if (in_managed(source, bytes) || (form == Form::ordered && in_region(source, bytes))) {
+    CUresult result = copy_by_address(begun, destination, reinterpret_cast<uint64_t>(source), bytes, stream, per_thread, unknown);
+    return leave(begun.caller, finish_copy(begun, stream, per_thread, form, result));
   }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
   CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, form == Form::blocking);
   if (!result && unknown) result = await_verdict(begun.caller);
+  // The program may look at managed memory as soon as a blocking copy has returned.
+  if (is_managed_memory(destination, bytes)) result = finish_copy(begun, stream, per_thread, form, result);
   return leave(begun.caller, result);
 }
 
@@ -64,8 +80,12 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (!destination) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(source, bytes, unknown)) return error;
-  if (form == Form::ordered && in_region(destination, bytes)) {
-    return leave(begun.caller, copy_by_address(begun, reinterpret_cast<uint64_t>(destination), source, bytes, stream, per_thread, unknown));
+  if (form == Form::blocking && in_managed(destination, bytes)) {
+    if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
+  }
+  if (in_managed(destination, bytes) || (form == Form::ordered && in_region(destination, bytes))) {
+    CUresult result = copy_by_address(begun, reinterpret_cast<uint64_t>(destination), source, bytes, stream, per_thread, unknown);
+    return leave(begun.caller, finish_copy(begun, stream, per_thread, form, result));
   }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (form == Form::ordered && !unknown && is_pinned(destination, bytes)) {
@@ -105,10 +125,30 @@ CUresult on_device(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CU
 CUresult unified(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread, Form form) {
   if (CUresult error = enter(Needs::context).error) return error;
   bool to = is_device_address(destination), from = is_device_address(source);
-  if (to && from) return on_device(destination, source, bytes, stream, per_thread);
+  if (to && from) {
+    // The program may change or read managed memory as soon as a blocking copy has returned.
+    bool wait = form == Form::blocking && (is_managed_memory(destination, bytes) || is_managed_memory(source, bytes));
+    if (CUresult error = on_device(destination, source, bytes, stream, per_thread)) return error;
+    return wait ? hand::cuStreamSynchronize(stream, per_thread) : CUDA_SUCCESS;
+  }
   if (to) return to_device(destination, reinterpret_cast<const void*>(source), bytes, stream, per_thread, form);
   if (from) return from_device(reinterpret_cast<void*>(destination), source, bytes, stream, per_thread, form);
   return host_to_host(reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, stream, per_thread);
+}
+
+// By way of memory of ours: what the session reads and writes must not fault.
+CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes, bool to_array) {
+  std::vector<std::byte> ours(bytes);
+  DeviceBox device{.array = array, .x_bytes = offset};
+  HostBox memory{.base = ours.data(), .pitch_bytes = bytes, .height_rows = 1};
+  BoxSize size{.width_bytes = bytes};
+  if (to_array) {
+    std::memcpy(ours.data(), managed, bytes);
+    return send_box(begun.caller, device, memory, size, begun.stream, true);
+  }
+  CUresult result = fetch_box(begun.caller, memory, device, size, begun.stream);
+  if (!result) std::memcpy(managed, ours.data(), bytes);
+  return result;
 }
 
 CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread, bool to_array, Form form) {
@@ -119,6 +159,7 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  if (in_managed(host, bytes)) return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
   DeviceBox device{.array = handle, .x_bytes = offset};
   HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
   BoxSize size{.width_bytes = bytes};

@@ -20,6 +20,7 @@ struct BoxEnd {
 struct BoxCopy {
   BoxEnd source, destination;
   BoxSize size;
+  bool managed = false;  // an end is managed memory
   bool unknown = false;  // an end is at addresses of which the client knows nothing
 };
 
@@ -39,6 +40,11 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, boo
   if (type == CU_MEMORYTYPE_UNIFIED) {
     type = is_device_address(address) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
     memory = reinterpret_cast<const void*>(address);
+  }
+  // The server has managed memory, too, wherever it is said to be.
+  if (type == CU_MEMORYTYPE_HOST && is_managed_memory(reinterpret_cast<uint64_t>(memory), 1)) {
+    type = CU_MEMORYTYPE_DEVICE;
+    address = reinterpret_cast<uint64_t>(memory);
   }
   if (type == CU_MEMORYTYPE_ARRAY) {
     auto handle = reinterpret_cast<uint64_t>(fields.array);
@@ -75,7 +81,9 @@ CUresult read_copy(const Copy3D& from, BoxCopy& out) {
   EndFields destination{from.dstMemoryType, from.dstHost, from.dstDevice, from.dstArray, from.dstXInBytes,
                         from.dstY,          from.dstZ,    from.dstLOD,    from.dstPitch, from.dstHeight};
   if (CUresult error = read_end(source, out.size, out.source, out.unknown)) return error;
-  return read_end(destination, out.size, out.destination, out.unknown);
+  if (CUresult error = read_end(destination, out.size, out.destination, out.unknown)) return error;
+  for (const BoxEnd* end : {&out.source, &out.destination}) out.managed |= end->side == Side::device && is_managed_memory(end->device.device, 1);
+  return CUDA_SUCCESS;
 }
 
 CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& from) {
@@ -165,6 +173,8 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
   CUresult result = perform(caller, copy, stream, per_thread, blocking);
+  // The program may change or read managed memory as soon as a blocking copy has returned.
+  if (!result && blocking && copy.managed) result = forward::cuStreamSynchronize(caller, stream, per_thread);
   if (!result && copy.unknown) result = await_verdict(caller);
   return leave(caller, result);
 }

@@ -7,6 +7,7 @@
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -16,6 +17,12 @@ namespace gpuwire::client {
 bool is_device_address(uint64_t address) {
   auto range = address_map().find(address);
   return range && !is_host(range->kind);
+}
+
+bool is_managed_memory(uint64_t address, size_t bytes) {
+  if (!managed_memory().any()) return false;
+  auto range = address_map().find(address);
+  return range && is_managed(range->kind) && range->contains(address, bytes);
 }
 
 bool is_pinned(const void* memory, size_t bytes) {

@@ -12,6 +12,8 @@ namespace gpuwire::client {
 
 // Does the address belong to device memory that the client knows of?
 bool is_device_address(uint64_t address);
+// Is all of it managed memory?
+bool is_managed_memory(uint64_t address, size_t bytes);
 // Is all of it page-locked memory of ours, so that a copy into it may end after the call?
 bool is_pinned(const void* memory, size_t bytes);
 

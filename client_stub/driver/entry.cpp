@@ -9,14 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "client/trace.hpp"
 #include "client_stub/driver/account.hpp"
 #include "client_stub/driver/error_text.hpp"
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
 
 namespace gpuwire::client {
 
-constinit std::atomic<bool> g_observed{false};
+constinit std::atomic<uint8_t> g_entry{0};
 
 namespace {
 
@@ -75,7 +77,7 @@ void observe_from_environment() noexcept {
     g_trace = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (g_trace < 0) say("cannot write the trace file named by GPUWIRE_TRACE");
   }
-  g_observed.store(g_depth != AccountDepth::none || g_trace >= 0, std::memory_order_relaxed);
+  if (g_depth != AccountDepth::none || g_trace >= 0) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
 }
 
 uint64_t observe_begin() noexcept {
@@ -101,6 +103,27 @@ void observe_end(uint64_t started, const char* name, CallClass described, CUresu
                              double(ended - started) / 1e3);
   if (length <= 0) return;
   [[maybe_unused]] ssize_t written = ::write(g_trace, line, std::min(size_t(length), sizeof line - 1));
+}
+
+void HeldArguments::hold(const void* arguments) noexcept {
+  // What a call reads or writes at one pointer is shorter than this; a longer list ends in memory that is already accessible, or faults
+  // before the call takes a lock.
+  constexpr uint64_t kReachBytes = 4096;
+  Process* owner = process();
+  if (!owner) return;
+  const auto& call = *static_cast<const trace::Arguments<1>*>(arguments);
+  const uint64_t* words = call.words;
+  for (unsigned i = 0; i < call.layout->count && count_ + 2 <= kHeldMax; ++i) {
+    if (call.layout->parameters[i].format != trace::Format::memory) continue;
+    uint64_t first = words[i], last = words[i] + kReachBytes;
+    if (!managed_memory().hold(*owner->session, first)) continue;
+    held_[count_++] = first;
+    if (first / ManagedSegment::kChunkBytes != last / ManagedSegment::kChunkBytes && managed_memory().hold(*owner->session, last)) held_[count_++] = last;
+  }
+}
+
+void HeldArguments::release() noexcept {
+  while (count_) managed_memory().release(held_[--count_]);
 }
 
 void print_account(const Process& owner) noexcept { print_account(owner, g_depth, now_ns() - g_started_ns); }

@@ -10,8 +10,11 @@ namespace gpuwire::client {
 
 enum class CallClass : uint8_t { local, posted, called };
 
-// Set once at start from GPUWIRE_TRACE and GPUWIRE_STATS, before the first call returns; read relaxed: nothing else is published through it.
-extern std::atomic<bool> g_observed;
+// What every call has to do besides its work, as bits. Read relaxed: nothing else is published through it.
+// kObserved: set once at start from GPUWIRE_TRACE and GPUWIRE_STATS, before the first call returns.
+// kManaged: the process has managed memory; a thread that can name any got it after the bit was set.
+inline constexpr uint8_t kObserved = 1, kManaged = 2;
+extern std::atomic<uint8_t> g_entry;
 
 // Called once, when the library is loaded: GPUWIRE_TRACE names a file, GPUWIRE_STATS asks for an account at the end.
 void observe_from_environment() noexcept;
@@ -21,13 +24,44 @@ using ArgumentPrinter = void (*)(const void* arguments, char* out, unsigned out_
 uint64_t observe_begin() noexcept;
 void observe_end(uint64_t started, const char* name, CallClass call_class, CUresult result, ArgumentPrinter print, const void* arguments) noexcept;
 
+// Keeps managed memory that a call's arguments point to accessible while the call runs: what the call reads and writes under its locks must
+// not fault. `arguments`: a trace::Arguments object.
+class HeldArguments {
+ public:
+  HeldArguments(uint8_t entry, const void* arguments) noexcept {
+    if (entry & kManaged) hold(arguments);
+  }
+  HeldArguments(const HeldArguments&) = delete;
+  HeldArguments& operator=(const HeldArguments&) = delete;
+  ~HeldArguments() {
+    if (count_) release();
+  }
+
+ private:
+  static constexpr unsigned kHeldMax = 32;
+  void hold(const void* arguments) noexcept;
+  void release() noexcept;
+
+  uint64_t held_[kHeldMax];
+  unsigned count_ = 0;
+};
+
 struct Process;
 // The account of GPUWIRE_STATS on standard error, if it was asked for. Once, at the program's end.
 void print_account(const Process& process) noexcept;
 
 template <class Body>
 inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments, Body&& body) noexcept {
-  if (!g_observed.load(std::memory_order_relaxed)) [[likely]] {
+  uint8_t entry = g_entry.load(std::memory_order_relaxed);
+  if (entry == 0) [[likely]] {
+    try {
+      return body();
+    } catch (...) {
+      return CUDA_ERROR_UNKNOWN;
+    }
+  }
+  HeldArguments held(entry, arguments);
+  if (!(entry & kObserved)) {
     try {
       return body();
     } catch (...) {

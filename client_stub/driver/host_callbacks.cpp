@@ -8,6 +8,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -82,6 +83,11 @@ bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
 
 void HostCallbacks::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-host-fn");
+  // The program's function may touch managed memory: a fault while its signal is blocked would end the process.
+  sigset_t faults;
+  sigemptyset(&faults);
+  sigaddset(&faults, SIGSEGV);
+  pthread_sigmask(SIG_UNBLOCK, &faults, nullptr);
   if (ThreadState* thread = thread_state()) thread->in_callback = true;
   Session::Answering answering;
   std::unique_lock lock(mutex_);
@@ -103,6 +109,7 @@ void HostCallbacks::run() noexcept {
     if (Process* owner = process()) {
       // The work behind the function in its stream finds what it has written.
       if (host_regions().any()) host_regions().push({.session = owner->session.get()});
+      managed_memory().hand_over(*owner->session);
       post<schema::HostFunctionDone>(*owner->session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
                                      message_words<schema::HostFunctionDone>(),
                                      [&](schema::HostFunctionDone::Builder done) { done.setCallback(due.number); });

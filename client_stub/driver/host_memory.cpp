@@ -7,6 +7,7 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/pending_copies.hpp"
 
@@ -90,7 +91,7 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                      .device = caller.state->device,
                      .context = caller.context_handle,
                      .host_flags = Flags};
-  if (range.end() < range.base) return CUDA_ERROR_INVALID_VALUE;
+  if (range.end() < range.base || is_managed_memory(range.base, 1)) return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   if (Flags & CU_MEMHOSTREGISTER_DEVICEMAP) static_cast<void>(host_regions().mirror(caller, range.base, range.bytes));
   return CUDA_SUCCESS;
@@ -125,7 +126,7 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   if (caller.error) return caller.error;
   if (!pFlags || !p) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
-  if (!range || range->kind != RangeKind::host_allocated) return CUDA_ERROR_INVALID_VALUE;
+  if (!range || (range->kind != RangeKind::host_allocated && !is_managed(range->kind))) return CUDA_ERROR_INVALID_VALUE;
   *pFlags = range->host_flags;
   return CUDA_SUCCESS;
 }

@@ -3,9 +3,11 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "client/hand.hpp"
 #include "client_stub/driver/launch_shape.hpp"
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/module_state.hpp"
 #include "client_stub/driver/occupancy.hpp"
 #include "client_stub/driver/process.hpp"
@@ -148,6 +150,13 @@ CUresult launch_kernel(const Launch& launch) {
     for (size_t i = 0; i < function->offsets.size(); ++i) {
       if (!parameters.each[i]) return CUDA_ERROR_INVALID_VALUE;
     }
+  }
+  // Parameters may be in managed memory, which is out of reach once the stream is asked for, and must not be touched under a lock.
+  std::vector<std::byte> packed;
+  if (managed_memory().any()) [[unlikely]] {
+    packed.resize(function->parameter_bytes);
+    if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
+    parameters = {.packed = packed.data()};
   }
   CUresult error = CUDA_SUCCESS;
   uint64_t stream = stream_handle(caller, launch.stream, launch.per_thread, error);

@@ -9,6 +9,7 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/managed.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
 
@@ -73,13 +74,14 @@ CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) 
   return free();
 }
 
-bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool || kind == RangeKind::managed; }
+bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool; }
 
 }  // namespace
 
 void forget_memory_of(const ContextState& context) noexcept {
   address_map().take_all(
-      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind) && !is_managed(range.kind); }, release_range);
+      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind); }, release_range);
+  forget_managed_of(context);
 }
 
 namespace hand {
@@ -116,18 +118,12 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
   return leave(caller, result);
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr*, size_t, unsigned int) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  say("managed memory (cuMemAllocManaged) is not offered: the program's host code could not reach it");
-  return CUDA_ERROR_NOT_SUPPORTED;
-}
-
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
   if (CUresult error = permit_unsafe_call()) return error;
+  if (auto range = address_map().find(dptr); range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
 }
 
@@ -179,6 +175,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   stream_handle(caller, hStream, per_thread, error);
   if (error) return error;
+  if (auto range = address_map().find(dptr); range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
 }
 

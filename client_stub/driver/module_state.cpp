@@ -5,6 +5,7 @@
 
 #include "client/forward.hpp"
 #include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/managed.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
@@ -153,6 +154,7 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
   Caller asking = caller_for(caller, state);
   if (CUresult error = ensure_loaded(asking, state)) return error;
   Variable variable{.managed = managed};
+  uint64_t range_base = 0, range_bytes = 0;  // of the driver's allocation, when the variable is managed
   CUresult error = call<schema::ModuleGlobal, schema::ModuleGlobalReply>(
       *asking.session, uint32_t(wire::SessionOrdinal::module_global), asking.context, message_words<schema::ModuleGlobal>(name.size() + 1, 1),
       [&](auto params) {
@@ -163,15 +165,23 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
       [&](auto results) {
         variable.address = results.getAddress();
         variable.bytes = results.getBytes();
+        range_base = results.getRangeAddress();
+        range_bytes = results.getRangeBytes();
       });
   if (error) return error;
+  managed |= range_bytes != 0;
   AddressRange range{.base = variable.address,
                      .bytes = variable.bytes,
                      .kind = managed ? RangeKind::managed_variable : RangeKind::variable,
                      .device = asking.state ? asking.state->device : 0,
                      .context = context,
                      .owner = state.handle};
-  range.reserved = address_reservations().reserve(range.base, range.bytes);
+  if (managed) {
+    if (CUresult taken = map_managed_variable(range, range_base, range_bytes)) return taken;
+    variable.managed = true;
+  } else {
+    range.reserved = address_reservations().reserve(range.base, range.bytes);
+  }
   publish_range(range);
   state.variables.emplace(std::move(key), variable);
   out = variable;
@@ -199,7 +209,10 @@ void retire_module(ModuleState* state) noexcept {
     for (auto& function : state->derived) end_function(*function);
   }
   address_map().take_all([&](const AddressRange& range) { return range.owner == state->handle && !is_host(range.kind); },
-                         release_range);
+                         [](const AddressRange& range) {
+                           if (range.kind == RangeKind::managed_variable) return forget_managed_variable(range);
+                           release_range(range);
+                         });
   std::unique_ptr<ModuleState> oldest;
   Retired& queue = retired();
   std::lock_guard lock(queue.mutex);

@@ -7,6 +7,8 @@
 
 #include "client_stub/driver/entry.hpp"
 #include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/managed_faults.hpp"
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/notices.hpp"
 #include "client_stub/driver/say.hpp"
 #include "client_stub/driver/visible_devices.hpp"
@@ -30,6 +32,8 @@ bool g_handlers_installed = false;
 void in_child() noexcept {
   new (&g_initialising) std::mutex;
   handles().after_fork_in_child();
+  managed_memory().after_fork_in_child();
+  managed_faults().after_fork_in_child();
   Process* owner = g_process.load(std::memory_order_relaxed);
   if (!owner) return;
   g_failed = CUDA_ERROR_NOT_INITIALIZED;
@@ -45,6 +49,8 @@ void at_exit() noexcept {
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
   g_process.store(nullptr, std::memory_order_release);
   owner->session->close();
+  managed_memory().open_all();
+  managed_faults().stop();
   print_account(*owner);
 }
 
@@ -118,6 +124,7 @@ void uninstall_process_for_test() noexcept {
   Process* owner = g_process.exchange(nullptr);
   t_context = nullptr;
   host_regions().clear();
+  managed_memory().clear();
   g_absent.store(CUDA_ERROR_NOT_INITIALIZED);
   g_failed = CUDA_SUCCESS;
   delete owner;

@@ -1,6 +1,7 @@
 // The bookkeeping of stream.hpp. Lock order: none; each lock here is a leaf.
 #include <new>
 
+#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 
 namespace gpuwire::client {
@@ -111,7 +112,10 @@ bool forget_event_handle(uint64_t handle) noexcept {
 }
 
 uint64_t progress() noexcept { return g_progress.load(std::memory_order_acquire); }
-void note_progress() noexcept { g_progress.fetch_add(1, std::memory_order_release); }
+void note_progress() noexcept {
+  g_progress.fetch_add(1, std::memory_order_release);
+  managed_memory().settle();
+}
 
 void note_context_done(ContextState& context, uint64_t sequence) noexcept {
   raise(context.done, sequence);

@@ -360,6 +360,8 @@ namespace gpuwire::client::hand {{
 
 
 def trace_format(p):
+    if p.is_pointer and p.kind != "string":
+        return "memory"
     if p.is_pointer or p.kind == "host" and p.type.endswith("*"):
         return "string" if p.kind == "string" else "pointer"
     if p.kind in ("i32", "device", "enum"):

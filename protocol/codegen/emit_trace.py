@@ -13,7 +13,8 @@ def header():
 
 namespace gpuwire::client::trace {
 
-enum class Format : uint8_t { number, signed_number, real, pointer, string, opaque };
+// memory: a pointer to the program's memory, which the call reads or writes.
+enum class Format : uint8_t { number, signed_number, real, pointer, memory, string, opaque };
 
 struct Parameter {
   const char* name;
@@ -75,6 +76,7 @@ int print_one(Format format, uint64_t word, char* out, unsigned out_bytes) {
     case Format::string:
       if (word) return std::snprintf(out, out_bytes, "\\"%.*s\\"", kStringBytesMax, reinterpret_cast<const char*>(word));
       [[fallthrough]];
+    case Format::memory:
     case Format::pointer: return std::snprintf(out, out_bytes, "0x%llx", static_cast<unsigned long long>(word));
     case Format::opaque: return std::snprintf(out, out_bytes, "{...}");
   }

@@ -114,6 +114,8 @@ struct ModuleGlobalReply {
   deferred @1 :Int32;
   address @2 :UInt64;
   bytes @3 :UInt64;
+  rangeAddress @4 :UInt64;      # managed memory: the driver's allocation that holds it; else 0
+  rangeBytes @5 :UInt64;
 }
 struct ModuleFunctions {
   result @0 :Int32;
@@ -143,6 +145,14 @@ struct RegionChange {           # the bulk: the bytes from the first to the last
   offset @1 :UInt64;            # of the first of them
   changed @2 :Data;             # a bit for each byte of the bulk, lowest first: only those are to be written; empty: all
 }
+
+# --- managed memory: held by the server's driver, and by the client page by page at the same addresses ------------------------------------
+
+struct ManagedWrite {           # the bulk: the bytes from the first to the last that changed, at most kRegionPieceBytes
+  address @0 :UInt64;           # of the first of them
+  changed @1 :Data;             # as in RegionChange
+}
+struct ManagedRead { address @0 :UInt64; bytes @1 :UInt64; }  # within one allocation; at most kManagedReadBytesMax
 
 # --- notices -------------------------------------------------------------------------------------------------------------------------------------
 

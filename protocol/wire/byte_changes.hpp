@@ -58,22 +58,24 @@ void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& 
   }
 }
 
+// Writes those of `bytes` that changed. The mask is empty or has change_mask_bytes(bytes.size()) bytes.
+inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+  if (mask.empty()) {
+    if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
+    return;
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (mask[i / 8] >> (i % 8) & 1) memory[i] = bytes[i];
+  }
+}
+
 // Applies what the other side sent to memory and shadow. False: it does not fit, and nothing was written.
 inline bool apply_changes(std::byte* memory, std::span<std::byte> shadow, uint64_t offset, std::span<const std::byte> bytes,
                           std::span<const uint8_t> mask) {
   if (offset > shadow.size() || bytes.size() > shadow.size() - offset) return false;
   if (!mask.empty() && mask.size() != change_mask_bytes(bytes.size())) return false;
-  if (bytes.empty()) return true;
-  if (mask.empty()) {
-    std::memcpy(memory + offset, bytes.data(), bytes.size());
-    std::memcpy(shadow.data() + offset, bytes.data(), bytes.size());
-    return true;
-  }
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (!(mask[i / 8] >> (i % 8) & 1)) continue;
-    memory[offset + i] = bytes[i];
-    shadow[offset + i] = bytes[i];
-  }
+  write_changed(memory + offset, bytes, mask);
+  write_changed(shadow.data() + offset, bytes, mask);
   return true;
 }
 

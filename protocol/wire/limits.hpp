@@ -28,6 +28,9 @@ inline constexpr uint64_t kRegionsMax = 16 * 1024;             // of one session
 inline constexpr uint64_t kRegionBytesMax = 16ull << 30;       // of all regions of one session
 inline constexpr size_t kRegionPieceBytes = 256u << 10;        // changed bytes in one message
 
+// Managed memory: what one managed_read asks for.
+inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
+
 // What each side keeps until the other has acknowledged it.
 inline constexpr size_t kSendWindowBytes = 16u << 20;
 // Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory, and the call waits.

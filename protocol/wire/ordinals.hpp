@@ -38,6 +38,8 @@ enum class SessionOrdinal : uint32_t {
   region_create = 50,    // called: RegionCreate
   region_destroy = 51,   // posted: RegionDestroy
   region_write = 52,     // posted: RegionChange + bulk (what the client's threads wrote)
+  managed_write = 53,    // posted: ManagedWrite + bulk (what the client's threads wrote to managed memory)
+  managed_read = 54,     // called: ManagedRead -> the reply's bulk; waits for no work of the device
 };
 
 // FrameKind::notice; structures in schema/session.capnp.

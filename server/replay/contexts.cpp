@@ -1,6 +1,7 @@
 #include "server/replay/contexts.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/driver_table.hpp"
 #include "server/replay/reply.hpp"
@@ -120,6 +121,7 @@ void ContextTable::abandon(Context& context) {
   context.events->abandon();
   context.staging.reset();
   context.events.reset();
+  if (context.beside) drive(driver_.cuStreamDestroy_v2, std::exchange(context.beside, nullptr));
   handles_.erase_context(wire_context(context.handle));
   handles_.erase(wire::HandleKind::context, context.handle);
   context.native = nullptr;

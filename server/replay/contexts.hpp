@@ -30,6 +30,7 @@ struct Context {
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
   std::deque<Upload> uploads;  // oldest first
+  CUstream beside = nullptr;   // waits for no other stream; made when first used, managed_memory.cpp
 };
 
 inline constexpr size_t kContextsMax = 1024;

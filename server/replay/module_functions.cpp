@@ -4,6 +4,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/managed_memory.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -164,6 +165,12 @@ void module_global(Replay& replay, Call& call) {
   reply.setDeferred(replay.take_deferred());
   reply.setAddress(address);
   reply.setBytes(bytes);
+  // A managed variable may be asked for as an ordinary one, too.
+  ManagedRange range;
+  if (result == CUDA_SUCCESS && find_managed(driver, address, range) == CUDA_SUCCESS) {
+    reply.setRangeAddress(range.begin);
+    reply.setRangeBytes(range.bytes);
+  }
   call.answered = true;
   replay.outbox().reply(call.header.sequence, *message);
 }

@@ -34,7 +34,7 @@ void source(Replay& replay, Call& call) {
 }
 
 constexpr auto kTable = [] {
-  std::array<ReplayEntry, 53> table{};
+  std::array<ReplayEntry, 55> table{};
   auto set = [&](wire::SessionOrdinal ordinal, const char* name, ReplayFunction function, bool posted) {
     table[unsigned(ordinal)] = {function, name, posted};
   };
@@ -65,6 +65,8 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::region_destroy, "region_destroy", &server::region_destroy, true);
   set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);
   table[unsigned(wire::SessionOrdinal::region_write)].out_of_turn = true;
+  set(wire::SessionOrdinal::managed_write, "managed_write", &server::managed_write, true);
+  set(wire::SessionOrdinal::managed_read, "managed_read", &server::managed_read, false);
   return table;
 }();
 

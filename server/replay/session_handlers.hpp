@@ -36,4 +36,8 @@ void region_create(Replay& replay, Call& call);
 void region_destroy(Replay& replay, Call& call);
 void region_write(Replay& replay, Call& call);
 
+// managed_memory.cpp
+void managed_write(Replay& replay, Call& call);
+void managed_read(Replay& replay, Call& call);
+
 }  // namespace gpuwire::server

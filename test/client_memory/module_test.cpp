@@ -306,7 +306,12 @@ TEST_CASE("A managed variable has one address in all contexts, an ordinary one i
   serve_modules(process);
   process.session->serve(ordinal(SessionOrdinal::module_global), [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
     auto global = reply.initRoot<schema::ModuleGlobalReply>();
-    frame.read<schema::ModuleGlobal>([&](auto asked) { global.setAddress(asked.getManaged() ? 0x7000'0000'0000 : 0x7100'0000'0000 + frame.context * 4096ull); });
+    frame.read<schema::ModuleGlobal>([&](auto asked) {
+      global.setAddress(asked.getManaged() ? 0x6000'0000'0200 : 0x7100'0000'0000 + frame.context * 4096ull);
+      if (!asked.getManaged()) return;
+      global.setRangeAddress(0x6000'0000'0000);
+      global.setRangeBytes(4096);
+    });
     global.setBytes(4);
   });
   CUlibrary library = load_library(process, kPtx, true);

@@ -76,6 +76,9 @@ class Programs(ServerCase):
     def test_constants_and_symbols_are_copied(self):
         self.assert_passed(run(self.server.address, "symbols"))
 
+    def test_managed_memory_is_read_and_written_by_both_sides(self):
+        self.assert_passed(run(self.server.address, "managed_memory"))
+
     def test_bad_modules_are_refused_with_a_log(self):
         self.assert_passed(run(self.server.address, "bad_modules"))
 

@@ -143,6 +143,7 @@ def rows(build: str) -> List[Row]:
         program("fresh_thread"),
         program("copies"),
         program("mapped_memory"),
+        program("managed_memory"),
         program("large_library"),
         program("tensor_maps"),
         program("batch_copies"),

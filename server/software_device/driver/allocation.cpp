@@ -15,16 +15,16 @@ namespace {
 // From here on pages are mapped for the range alone, and go back to the system when it is freed.
 constexpr uint64_t kMappedFromBytes = 256 * 1024;
 
-void* take_memory(uint64_t bytes, uint64_t alignment) {
-  if (bytes >= kMappedFromBytes && alignment <= kPageBytes) {
+void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
+  if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
     void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
   }
   return std::aligned_alloc(alignment, bytes);
 }
 
-void give_memory(void* memory, uint64_t bytes, uint64_t alignment) {
-  if (bytes >= kMappedFromBytes && alignment <= kPageBytes) {
+void give_memory(void* memory, uint64_t bytes, uint64_t alignment, bool own_pages) {
+  if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
     munmap(memory, bytes);
   } else {
     std::free(memory);
@@ -38,21 +38,23 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   if (range.bytes > UINT64_MAX - kPageBytes - alignment) {
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes ? kPageBytes : 0);
+  // A client maps the pages of managed memory, so nothing else lies on them.
+  const bool own_pages = range.kind == MemoryKind::managed;
+  const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes || own_pages ? kPageBytes : 0);
   const uint64_t taken = std::max((range.bytes + unit - 1) / unit * unit, unit);
   const bool charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed;
   if (charged && !device.charge(taken)) {
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  void* const memory = take_memory(taken, alignment);
+  void* const memory = take_memory(taken, alignment, own_pages);
   if (memory == nullptr) {
     if (charged) {
       device.discharge(taken);
     }
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  range.backing = std::shared_ptr<void>(memory, [taken, alignment, charged, &device](void* pages) {
-    give_memory(pages, taken, alignment);
+  range.backing = std::shared_ptr<void>(memory, [taken, alignment, charged, own_pages, &device](void* pages) {
+    give_memory(pages, taken, alignment, own_pages);
     if (charged) {
       device.discharge(taken);
     }

@@ -1,0 +1,224 @@
+// Managed memory as the driver API has it. What the memory does is in managed_memory.
+#include "client_stub/driver/managed.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/context.hpp"
+#include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/managed_heap.hpp"
+#include "client_stub/driver/managed_memory.hpp"
+#include "client_stub/driver/process.hpp"
+#include "client_stub/driver/say.hpp"
+#include "client_stub/driver/stream_call.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr size_t kAddressRetriesMax = 16;
+
+// What one context has of the server's managed memory.
+struct ManagedOf {
+  ManagedHeap heap;
+  std::vector<uint64_t> mapped;  // by first address, blocks of the heap among them
+};
+// A leaf lock: never held while something is asked of the server or mapped.
+std::mutex& lock_of_all() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+std::map<uint64_t, ManagedOf>& all() {
+  static auto* contexts = new std::map<uint64_t, ManagedOf>;  // by handle
+  return *contexts;
+}
+
+// The server's driver can only be read and written beside running work where the device allows it.
+bool offered(const Caller& caller) {
+  const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
+  return caller.session->facts().knows(uint32_t(wire::SessionOrdinal::managed_write)) &&
+         facts.attributes.size() > CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS &&
+         facts.attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] != 0;
+}
+
+// Asks the server for memory whose addresses are free here, and maps it. Addresses that are not are kept while others are asked for.
+CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
+  std::vector<CUdeviceptr> unusable;
+  CUresult result;
+  CUdeviceptr address = 0;
+  while ((result = forward::cuMemAllocManaged(caller, &address, bytes, flags)) == CUDA_SUCCESS) {
+    auto mapped = managed_memory().map(address, bytes, true);
+    if (mapped == ManagedMemory::Mapped::yes) break;
+    unusable.push_back(address);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (mapped == ManagedMemory::Mapped::no_memory) break;
+    if (unusable.size() < kAddressRetriesMax) continue;
+    say("managed memory cannot be used: the server's addresses are taken in this process");
+    break;
+  }
+  for (CUdeviceptr taken : unusable) forward::cuMemFree_v2(caller, taken);
+  if (result) return result;
+  out = address;
+  std::lock_guard lock(lock_of_all());
+  all()[caller.context_handle].mapped.push_back(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult allocate(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
+  // A page must not belong to two allocations of the server: from one block on its driver gives each its own.
+  if (bytes > ManagedHeap::kLargestBytes) return allocate_mapped(caller, std::max(bytes, ManagedHeap::kBlockBytes), flags, out);
+  for (;;) {
+    {
+      std::lock_guard lock(lock_of_all());
+      if (auto address = all()[caller.context_handle].heap.take(bytes)) {
+        out = *address;
+        return CUDA_SUCCESS;
+      }
+    }
+    CUdeviceptr block = 0;
+    if (CUresult error = allocate_mapped(caller, ManagedHeap::kBlockBytes, CU_MEM_ATTACH_GLOBAL, block)) return error;
+    std::lock_guard lock(lock_of_all());
+    all()[caller.context_handle].heap.add_block(block);
+  }
+}
+
+// The managed range that holds all of [address, address + bytes).
+std::optional<AddressRange> managed_range(CUdeviceptr address, size_t bytes) {
+  auto range = address_map().find(address);
+  if (!range || !is_managed(range->kind) || bytes == 0 || !range->contains(address, bytes)) return std::nullopt;
+  return range;
+}
+
+bool known_device(const CUmemLocation& location) {
+  return location.type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location.id) != nullptr;
+}
+
+}  // namespace
+
+CUresult free_managed(const Caller& caller, CUdeviceptr address) {
+  auto range = address_map().take(address, [](const AddressRange& found) { return found.kind == RangeKind::managed; });
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<uint64_t> unused = address;
+  if (range->bytes <= ManagedHeap::kLargestBytes) {
+    // What is given out again must be at rest, as it is natively after cuMemFree.
+    if (!devices_quiet() && !in_host_callback()) static_cast<void>(hand::cuCtxSynchronize());
+    std::lock_guard lock(lock_of_all());
+    auto context = all().find(range->context);
+    unused = context == all().end() ? std::nullopt : context->second.heap.give(address, range->bytes);
+  }
+  if (!unused) return CUDA_SUCCESS;
+  {
+    std::lock_guard lock(lock_of_all());
+    std::erase(all()[range->context].mapped, *unused);
+  }
+  managed_memory().unmap(*unused);
+  return forward::cuMemFree_v2(caller, *unused);
+}
+
+void forget_managed_of(const ContextState& context) noexcept {
+  std::vector<uint64_t> mapped;
+  {
+    std::lock_guard lock(lock_of_all());
+    auto found = all().find(context.handle);
+    if (found == all().end()) return;
+    mapped = std::move(found->second.mapped);
+    all().erase(found);
+  }
+  for (uint64_t base : mapped) managed_memory().unmap(base);
+}
+
+CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes) {
+  range.kind = RangeKind::managed_variable;
+  range.context = 0;
+  if (range.base < base || range.base - base > bytes || range.bytes > bytes - (range.base - base)) return CUDA_ERROR_UNKNOWN;
+  if (managed_memory().map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
+  say("a managed variable cannot be used: its addresses are taken in this process");
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void forget_managed_variable(const AddressRange& range) noexcept { managed_memory().unmap_holder(range.base); }
+
+namespace hand {
+
+CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = permit_unsafe_call()) return error;
+  if (!offered(caller)) {
+    say("managed memory is not offered: the server's device cannot share it with running work");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  CUdeviceptr address = 0;
+  if (CUresult error = allocate(caller, bytesize, flags, address)) return leave(caller, error);
+  publish_range({.base = address, .bytes = bytesize, .kind = RangeKind::managed, .device = caller.state->device, .context = caller.context_handle});
+  *dptr = address;
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  bool known = advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+  // Where read-mostly copies are does not matter.
+  bool placed = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY;
+  if (!known || !managed_range(devPtr, count) || (placed && !known_device(location))) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuMemAdvise_v2(caller, devPtr, count, advice, location));
+}
+
+CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
+  CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, .id = std::max(device, 0)};
+  return hand::cuMemAdvise_v2(devPtr, count, advice, location);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (flags != 0 || !managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
+  return leave(caller, forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread));
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream, bool per_thread) {
+  CUmemLocation location{.type = dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, .id = std::max(dstDevice, 0)};
+  return cuMemPrefetchAsync_v2(devPtr, count, location, 0, hStream, per_thread);
+}
+
+CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr, size_t count) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!data || dataSize == 0 || dataSize % sizeof(int) != 0 || !managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuMemRangeGetAttribute(caller, data, dataSize, attribute, devPtr, count));
+}
+
+CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes, size_t numAttributes, CUdeviceptr devPtr,
+                                 size_t count) {
+  if (!data || !dataSizes || !attributes || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < numAttributes; ++i) {
+    if (CUresult error = hand::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count)) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is offered.
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags, bool per_thread) {
+  StreamCall on(hStream, per_thread);
+  if (on.error) return on.error;
+  auto range = managed_range(dptr, 1);
+  bool whole = range && range->base == dptr && (length == 0 || length == range->bytes);
+  bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || (flags == CU_MEM_ATTACH_SINGLE && on.wire_stream > wire::kStreamLegacy);
+  if (!whole || !known) return CUDA_ERROR_INVALID_VALUE;
+  if (on.state && on.state->capture.load(std::memory_order_relaxed) != 0) {
+    return leave(on.caller, forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags, false));  // breaks the capture off
+  }
+  return leave(on.caller, CUDA_SUCCESS);
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

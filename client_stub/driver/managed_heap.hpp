@@ -1,0 +1,31 @@
+// Small managed allocations, cut from blocks of the server's: asking for each would cost a round trip, and would give it chunks of its own.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace gpuwire::client {
+
+// Plain data; its owner has a lock.
+class ManagedHeap {
+ public:
+  static constexpr uint64_t kBlockBytes = 2u << 20;
+  static constexpr uint64_t kLargestBytes = 512u << 10;   // more is asked of the server
+  static constexpr uint64_t kAlignmentBytes = 512;
+
+  // An address for `bytes` (1 .. kLargestBytes); nothing: a block is needed.
+  std::optional<uint64_t> take(uint64_t bytes);
+  void add_block(uint64_t base);
+  // What take() gave, with the same size. A block that is no longer used is taken out and returned, but for the last.
+  std::optional<uint64_t> give(uint64_t address, uint64_t bytes);
+
+ private:
+  static uint64_t rounded(uint64_t bytes) { return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes; }
+  uint64_t block_of(uint64_t address) const;
+
+  std::map<uint64_t, uint64_t> free_;    // address and size; never across blocks
+  std::map<uint64_t, uint64_t> blocks_;  // base and used bytes
+};
+
+}  // namespace gpuwire::client

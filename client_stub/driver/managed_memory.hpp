@@ -1,0 +1,109 @@
+// Managed memory of this process: mapped at the server's addresses, readable and writable page by page. What the program writes goes to the
+// server before any work that could read it; what the device may have changed is fetched when the program touches it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client_stub/driver/managed_pages.hpp"
+#include "client_stub/driver/managed_segment.hpp"
+
+namespace gpuwire::client {
+
+class Session;
+
+class ManagedMemory {
+ public:
+  enum class Mapped : uint8_t { yes, taken, no_memory };
+
+  // Makes [base, base + bytes), which the server's driver has allocated, memory of the program. `fresh`: it holds zeros. Whole pages are
+  // mapped; what shares a page with it must be managed memory too. Mapped::taken: something of the program's lies there.
+  Mapped map(uint64_t base, uint64_t bytes, bool fresh) noexcept;
+  // Undoes one map() of the same base; what was written is lost. Mapped again, the same range is counted.
+  void unmap(uint64_t base) noexcept;
+  // The same by any address in the range.
+  void unmap_holder(uint64_t address) noexcept;
+
+  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+  // The next three cost one load when there is nothing to do.
+  //
+  // Before work is sent: what the program has written goes first, and everything becomes inaccessible. No lock below sending_ is held.
+  void hand_over(Session& session) noexcept {
+    if (valid_.load(std::memory_order_relaxed)) [[unlikely]] hand_over_now(session);
+  }
+  // After work was sent.
+  void note_work() noexcept {
+    if (valid_.load(std::memory_order_relaxed)) [[unlikely]] note_work_now();
+  }
+  // The program is about to learn that work is done. Any thread.
+  void settle() noexcept {
+    if (early_.load(std::memory_order_relaxed)) [[unlikely]] settle_now();
+  }
+
+  // Is there early or hidden memory? For whoever calls refresh() from time to time: a program may watch memory for what a running kernel
+  // writes, and a kernel for what the program writes, without any call.
+  bool needs_refresh() const noexcept { return restless_.load(std::memory_order_relaxed); }
+  void refresh(Session& session) noexcept;
+
+  // Makes the memory at `address` what the program wants it to be. False: it is no managed memory, or cannot be had.
+  bool resolve(Session& session, uint64_t address, bool write) noexcept;
+
+  // Keeps the chunk at `address` writable until it is released, for a call that is given a pointer to it. False: it is no managed memory.
+  bool hold(Session& session, uint64_t address) noexcept;
+  void release(uint64_t address) noexcept;
+
+  // Is `address` in a mapped segment?
+  bool holds(uint64_t address) const noexcept;
+
+  // The session has ended in good order: everything is opened as it is now.
+  void open_all() noexcept;
+  // A child after fork() has none.
+  void after_fork_in_child() noexcept;
+  // Tests only.
+  void clear() noexcept;
+
+ private:
+  struct Extent {
+    uint64_t base = 0, bytes = 0;
+    uint32_t uses = 1;
+  };
+  struct Segment {
+    std::unique_ptr<MappedPages> pages;
+    std::unique_ptr<ManagedSegment> chunks;
+    std::vector<Extent> extents;  // allocations of the server's driver that lie in it: only their bytes are asked for
+  };
+
+  void hand_over_now(Session& session) noexcept;
+  void note_work_now() noexcept;
+  void settle_now() noexcept;
+  void send_hidden(Session& session) noexcept;
+  bool fetch(Session& session, uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out);
+  std::pair<uint64_t, Segment*> find(uint64_t address) noexcept;
+  bool add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result);
+  void note_state() noexcept;
+
+  // Outermost, beside HostRegions::sending_: held from when changes are found until they are sent, and while memory is fetched, so that
+  // nothing is fetched before what was written to it has left. The thread that reads the connection never takes it.
+  std::mutex sending_;
+  // A leaf: the members below.
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Segment> segments_;  // by first address
+  uint64_t settled_ = 0;                  // counts settle()
+  bool fetching_ = false, fetch_is_early_ = false, worked_ = false;
+  // Written under mutex_; hints for the calls above. Relaxed: a thread that must see one of them set has itself touched the memory, or has
+  // synchronised with the thread that did.
+  std::atomic<size_t> count_{0};
+  std::atomic<bool> valid_{false}, early_{false}, restless_{false};
+};
+
+ManagedMemory& managed_memory() noexcept;
+
+// Is all the work that this process has sent known to be done?
+bool devices_quiet() noexcept;
+
+}  // namespace gpuwire::client

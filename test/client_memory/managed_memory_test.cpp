@@ -1,0 +1,169 @@
+// Managed memory over a fake session: real pages and real faults, and a server that is a piece of memory.
+#include "client_stub/driver/managed_memory.hpp"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "client_stub/driver/caller.hpp"
+#include "protocol/wire/byte_changes.hpp"
+#include "test/client_memory/fixture.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+using wire::SessionOrdinal;
+
+constexpr uint64_t kServerBase = 0x6100'0000'0000;
+
+struct ManagedProcess : test::DeviceProcess {
+  ManagedProcess() {
+    session->serve(uint32_t(SessionOrdinal::managed_read), [this](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink& sink) {
+      reply.initRoot<schema::Result>().setResult(CUDA_SUCCESS);
+      frame.read<schema::ManagedRead>([&](auto asked) {
+        test::FakeSession::fill(sink, std::span(server).subspan(asked.getAddress() - kServerBase, asked.getBytes()));
+      });
+    });
+    REQUIRE(managed_memory().map(kServerBase, server.size(), true) == ManagedMemory::Mapped::yes);
+    memory = reinterpret_cast<volatile uint8_t*>(kServerBase);
+  }
+  ~ManagedProcess() { managed_memory().unmap(kServerBase); }
+
+  // Work of the device is sent.
+  void work() {
+    CUresult error = CUDA_SUCCESS;
+    Caller caller = enter(Needs::context);
+    stream_handle(caller, nullptr, false, error);
+    REQUIRE(error == CUDA_SUCCESS);
+    note_stream_work(caller, 0, ++sequence);
+  }
+  void done() { note_context_done(*t_context, sequence); }
+  size_t reads() const { return session->count(uint32_t(SessionOrdinal::managed_read)); }
+  // What has arrived, applied.
+  size_t apply_writes() {
+    size_t found = 0;
+    for (const test::SentFrame& frame : session->frames()) {
+      if (frame.ordinal != uint32_t(SessionOrdinal::managed_write)) continue;
+      ++found;
+      frame.read<schema::ManagedWrite>([&](auto write) {
+        auto mask = write.getChanged();
+        wire::write_changed(server.data() + (write.getAddress() - kServerBase), frame.bulk, {mask.begin(), mask.size()});
+      });
+    }
+    return found;
+  }
+
+  std::vector<std::byte> server = std::vector<std::byte>(1u << 20);
+  volatile uint8_t* memory = nullptr;
+  uint64_t sequence = 1000;
+};
+
+}  // namespace
+
+TEST_CASE("What the program writes goes before the work, and what the device wrote is there when the work is done") {
+  ManagedProcess process;
+  process.memory[70000] = 7;
+  process.work();
+  CHECK(process.apply_writes() == 1);
+  CHECK(process.server[70000] == std::byte{7});
+  process.server[70001] = std::byte{8};
+  process.done();
+  CHECK(process.reads() == 0);
+  CHECK(process.memory[70001] == 8);
+  CHECK(process.memory[70000] == 7);
+  CHECK(process.reads() == 1);
+}
+
+TEST_CASE("Work that nobody's memory stands in the way of sends nothing more") {
+  ManagedProcess process;
+  process.memory[0] = 1;
+  process.work();
+  size_t frames = process.session->total();
+  for (int i = 0; i < 10; ++i) process.work();
+  CHECK(process.session->total() == frames);
+}
+
+TEST_CASE("What was read while work was under way is read again when it is done") {
+  ManagedProcess process;
+  process.work();
+  CHECK(process.memory[5] == 0);
+  process.server[5] = std::byte{9};
+  process.done();
+  CHECK(process.memory[5] == 9);
+  size_t reads = process.reads();
+  process.server[5] = std::byte{10};  // nothing was sent that could have done this
+  CHECK(process.memory[5] == 9);
+  CHECK(process.reads() == reads);
+}
+
+TEST_CASE("A program that watches memory sees what a running kernel writes, and the kernel what the program writes") {
+  ManagedProcess process;
+  process.work();
+  process.memory[1] = 1;
+  CHECK(process.memory[0] == 0);
+  while (process.apply_writes() == 0) std::this_thread::yield();
+  CHECK(process.server[1] == std::byte{1});
+  process.server[0] = std::byte{2};
+  while (process.memory[0] != 2) std::this_thread::yield();
+  process.done();
+}
+
+TEST_CASE("Many threads that fault at once all get their memory") {
+  ManagedProcess process;
+  for (size_t i = 0; i < process.server.size(); ++i) process.server[i] = std::byte(i * 7);
+  process.work();
+  process.done();
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (unsigned first = 0; first < 8; ++first) {
+    threads.emplace_back([&, first] {
+      for (size_t i = first; i < process.server.size(); i += 4099) wrong += process.memory[i] != uint8_t(i * 7);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("A call's results may lie in memory that is the device's") {
+  ManagedProcess process;
+  process.work();
+  REQUIRE(managed_memory().hold(*process.session, kServerBase + 100));
+  process.work();  // as the call itself may send some
+  process.memory[100] = 3;
+  managed_memory().release(kServerBase + 100);
+  process.work();
+  process.apply_writes();
+  CHECK(process.server[100] == std::byte{3});
+  CHECK_FALSE(managed_memory().hold(*process.session, kServerBase - 1));
+}
+
+TEST_CASE("Addresses that are taken here are refused, and what was mapped of them is given back") {
+  ManagedProcess process;
+  void* taken = reinterpret_cast<void*>(kServerBase + (4u << 20));
+  REQUIRE(mmap(taken, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == taken);
+  CHECK(managed_memory().map(kServerBase + (4u << 20) - 8192, 65536, true) == ManagedMemory::Mapped::taken);
+  CHECK_FALSE(managed_memory().holds(kServerBase + (4u << 20) - 8192));
+  munmap(taken, 4096);
+  CHECK(managed_memory().map(~uint64_t{0} - 4096, 8192, true) == ManagedMemory::Mapped::taken);
+  CHECK(managed_memory().map(0, 4096, true) == ManagedMemory::Mapped::taken);
+}
+
+TEST_CASE("Variables that share pages are mapped together, and only their bytes are asked for") {
+  ManagedProcess process;
+  uint64_t base = kServerBase + (2u << 20);
+  process.server.resize((2u << 20) + 16384, std::byte{1});
+  CHECK(managed_memory().map(base + 512, 100, false) == ManagedMemory::Mapped::yes);
+  CHECK(managed_memory().map(base + 1024, 8000, false) == ManagedMemory::Mapped::yes);
+  CHECK(*reinterpret_cast<volatile uint8_t*>(base + 600) == 1);
+  CHECK(process.reads() == 2);
+  CHECK(*reinterpret_cast<volatile uint8_t*>(base + 700) == 0);
+  CHECK(*reinterpret_cast<volatile uint8_t*>(base + 9000) == 1);
+  managed_memory().unmap(base + 512);
+  CHECK(managed_memory().holds(base + 600));
+  managed_memory().unmap_holder(base + 2000);
+  CHECK_FALSE(managed_memory().holds(base + 600));
+}
+
+}  // namespace gpuwire::client
