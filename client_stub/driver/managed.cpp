@@ -206,6 +206,29 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_att
   return CUDA_SUCCESS;
 }
 
+// Pools of managed memory: their addresses are not mapped here, so what they give would be out of the host's reach.
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!pool || !poolProps) return CUDA_ERROR_INVALID_VALUE;
+  if (poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  return leave(caller, forward::cuMemPoolCreate(caller, pool, poolProps));
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location, CUmemAllocationType type) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  return leave(caller, forward::cuMemGetDefaultMemPool(caller, pool_out, location, type));
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (type == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  return leave(caller, forward::cuMemGetMemPool(caller, pool, location, type));
+}
+
 // Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is offered.
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags, bool per_thread) {
   StreamCall on(hStream, per_thread);

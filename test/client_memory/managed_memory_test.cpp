@@ -26,6 +26,11 @@ struct ManagedProcess : test::DeviceProcess {
         test::FakeSession::fill(sink, std::span(server).subspan(asked.getAddress() - kServerBase, asked.getBytes()));
       });
     });
+    // Contexts of earlier tests, whose work nobody has waited for.
+    handles().for_each(wire::HandleKind::context, [](uint64_t, void* object) {
+      auto* context = static_cast<ContextState*>(object);
+      if (context && context != t_context) context->alive.store(false);
+    });
     REQUIRE(managed_memory().map(kServerBase, server.size(), true) == ManagedMemory::Mapped::yes);
     memory = reinterpret_cast<volatile uint8_t*>(kServerBase);
   }
