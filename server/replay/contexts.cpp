@@ -16,6 +16,7 @@ Context* ContextTable::find(uint32_t number) {
 }
 
 CUresult ContextTable::make_current(uint32_t number) {
+  if (executor_.load(std::memory_order_relaxed) == std::thread::id()) executor_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   if (number == current_number_ && (number == 0 || (current_ && current_->native))) return CUDA_SUCCESS;
   Context* context = nullptr;
   if (number != 0) {

@@ -3,9 +3,11 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <thread>
 #include <unordered_map>
 
 #include "server/replay/event_pool.hpp"
@@ -51,6 +53,8 @@ class ContextTable {
   // Makes some context of the session current until the next frame, where the frame names none: libraries are of no context, but the
   // driver answers some questions about their kernels only when one is current.
   void enter_any();
+  // Is this the executor, whose contexts these are? Any thread may ask.
+  bool on_executor() const { return executor_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   // The one made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);
@@ -86,6 +90,8 @@ class ContextTable {
   std::deque<uint32_t> order_;  // of creation
   Context* current_ = nullptr;
   uint32_t current_number_ = 0;
+  // Set by the first frame. Relaxed: nothing is published through it, and no other thread runs a call before.
+  std::atomic<std::thread::id> executor_{};
 };
 
 }  // namespace gpuwire::server

@@ -30,7 +30,7 @@ namespace {
 
 CUresult check_managed(Replay& replay, CUdeviceptr address, uint64_t bytes) {
   ManagedRange range;
-  replay.state().contexts().enter_any();
+  if (replay.state().contexts().on_executor()) replay.state().contexts().enter_any();
   if (CUresult error = find_managed(replay.driver(), address, range)) return error;
   bool inside = address >= range.begin && address - range.begin <= range.bytes && bytes <= range.bytes - (address - range.begin);
   return inside ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -78,8 +78,9 @@ bool copied_by_engine(Replay& replay, CUdeviceptr address, StagingBlock& block, 
   return drive(replay.driver().cuStreamSynchronize, stream) == CUDA_SUCCESS;
 }
 
-// Memory of the copy engine's, or none.
+// Memory of the copy engine's; or none, where only the processor can copy: out of turn the contexts belong to another thread.
 StagingBlock staging_of(Replay& replay, size_t bytes) {
+  if (!replay.state().contexts().on_executor()) return {};
   Context* context = replay.state().contexts().current();
   return context && context->staging ? take_staging(replay, *context, bytes) : StagingBlock();
 }

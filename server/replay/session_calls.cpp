@@ -66,6 +66,7 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);
   table[unsigned(wire::SessionOrdinal::region_write)].out_of_turn = true;
   set(wire::SessionOrdinal::managed_write, "managed_write", &server::managed_write, true);
+  table[unsigned(wire::SessionOrdinal::managed_write)].out_of_turn = true;
   set(wire::SessionOrdinal::managed_read, "managed_read", &server::managed_read, false);
   return table;
 }();

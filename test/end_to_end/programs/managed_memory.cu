@@ -382,31 +382,34 @@ void vectors() {
   for (int i = 0; i < 30000; ++i) EXPECT(values[i] == i + 1);
 }
 
-// Eight threads touch memory of their own and of the others' at once, with and without work of the device between.
+// Eight threads touch the same memory at once, then each its own with work of the device between.
 void threads_at_once() {
   constexpr int kWorkers = 8, kEach = 40000;
   int* values = zeroed<int>(kWorkers * kEach);
   add<<<blocks(kWorkers * kEach), kThreads>>>(values, kWorkers * kEach, 1);
   CHECK(cudaDeviceSynchronize());
   std::atomic<int> wrong{0};
-  std::vector<std::thread> workers;
-  for (int worker = 0; worker < kWorkers; ++worker) {
-    workers.emplace_back([&, worker] {
-      cudaStream_t stream;
-      CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      for (int i = worker; i < kWorkers * kEach; i += 997) wrong += values[i] < 1;  // others may have added
-      int* mine = values + worker * kEach;
-      for (int round = 0; round < 10; ++round) {
-        for (int i = 0; i < kEach; i += 13) mine[i] = round;
-        add<<<blocks(kEach), kThreads, 0, stream>>>(mine, kEach, 1);
-        CHECK(cudaStreamSynchronize(stream));
-        for (int i = 0; i < kEach; i += 13) wrong += mine[i] != round + 1;
-        wrong += mine[1] != round + 2;
-      }
-      CHECK(cudaStreamDestroy(stream));
-    });
-  }
-  for (std::thread& worker : workers) worker.join();
+  auto everywhere = [](auto work) {
+    std::vector<std::thread> workers;
+    for (int worker = 0; worker < kWorkers; ++worker) workers.emplace_back(work, worker);
+    for (std::thread& worker : workers) worker.join();
+  };
+  everywhere([&](int worker) {
+    for (int i = worker; i < kWorkers * kEach; i += 997) wrong += values[i] != 1;
+  });
+  everywhere([&](int worker) {
+    cudaStream_t stream;
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    int* mine = values + worker * kEach;
+    for (int round = 0; round < 10; ++round) {
+      for (int i = 0; i < kEach; i += 13) mine[i] = round;
+      add<<<blocks(kEach), kThreads, 0, stream>>>(mine, kEach, 1);
+      CHECK(cudaStreamSynchronize(stream));
+      for (int i = 0; i < kEach; i += 13) wrong += mine[i] != round + 1;
+      wrong += mine[1] != round + 2;
+    }
+    CHECK(cudaStreamDestroy(stream));
+  });
   EXPECT(wrong == 0);
   CHECK(cudaFree(values));
 }
