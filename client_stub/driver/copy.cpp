@@ -66,7 +66,8 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
-  CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, form == Form::blocking);
+  Source after = form == Form::blocking ? Source::arrived : is_pinned(source, bytes) ? Source::stays : Source::free;
+  CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, after);
   if (!result && unknown) result = await_verdict(begun.caller);
   // The program may look at managed memory as soon as a blocking copy has returned.
   if (is_managed_memory(destination, bytes)) result = finish_copy(begun, stream, per_thread, form, result);

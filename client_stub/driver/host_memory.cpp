@@ -44,8 +44,10 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Waits until no copy writes there any more, as the driver does before it gives memory up. False: it cannot be known.
+// Waits until no copy reads or writes there any more, as the driver does before it gives memory up. False: it cannot be known.
 bool settle(const Caller& caller, const AddressRange& range) {
+  // Large copies to the device are sent from where they are.
+  caller.session->finish_sending();
   const void* memory = reinterpret_cast<const void*>(range.base);
   // While a stream captures, waiting would break the capture off.
   bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;

@@ -107,7 +107,8 @@ bool may_be_posted(const Caller& caller, uint64_t bytes, uint64_t stream, bool a
 
 }  // namespace
 
-CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, bool arrived) {
+CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, Source after) {
+  bool arrived = after == Source::arrived;
   auto writer = [&](size_t offset, bool last) {
     return [&, offset, last](schema::CopyToDevice::Builder copy) {
       copy.setDestination(destination + offset);
@@ -115,16 +116,19 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
       copy.setBlocking(arrived && last);
     };
   };
-  uint64_t sequence = 0;
-  if (may_be_posted(caller, bytes, stream, arrived)) {
-    Bulk bulk{.data = source, .bytes = bytes};
-    CUresult error = post<schema::CopyToDevice>(*caller.session, uint32_t(wire::SessionOrdinal::copy_to_device), caller.context,
-                                                message_words<schema::CopyToDevice>(), writer(0, true), bulk, &sequence);
-    if (!error) note_stream_work(caller, stream, sequence);
-    return error;
+  const auto* from = static_cast<const std::byte*>(source);
+  if (after == Source::stays || may_be_posted(caller, bytes, stream, arrived)) {
+    for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
+      Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = after == Source::stays};
+      uint64_t sequence = 0;
+      CUresult error = post<schema::CopyToDevice>(*caller.session, uint32_t(wire::SessionOrdinal::copy_to_device), caller.context,
+                                                  message_words<schema::CopyToDevice>(), writer(offset, offset + bulk.bytes == bytes), bulk, &sequence);
+      if (error) return error;
+      note_stream_work(caller, stream, sequence);
+    }
+    return CUDA_SUCCESS;
   }
   Pipeline pipeline(caller);
-  const auto* from = static_cast<const std::byte*>(source);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset)};
     if (pipeline.send<schema::CopyToDevice>(wire::SessionOrdinal::copy_to_device, bulk, {}, {}, writer(offset, offset + bulk.bytes == bytes))) break;

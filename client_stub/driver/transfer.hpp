@@ -16,9 +16,15 @@ namespace gpuwire::client {
 inline constexpr size_t kPieceBytes = 16u << 20;
 inline constexpr size_t kPiecesInFlightMax = 32;  // of one copy
 
-// Host to device. Returns when the source may be changed. `arrived`: the program may take it that the device has the data by then (the
-// forms without a stream argument).
-CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, bool arrived);
+// What becomes of the source of a copy to the device when the call has returned.
+enum class Source : uint8_t {
+  free,     // it may be changed
+  arrived,  // it may be changed, and the program may take it that the device has the data (the forms without a stream argument)
+  stays,    // it is pinned, and the program leaves it alone until the copy is done
+};
+
+// Host to device. Blocks for large copies, but for those whose source stays.
+CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, Source after);
 // Device to host. Returns when the data are there.
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream);
 // Device to pinned host memory. Returns at once; the data are there when the stream has been synchronised.

@@ -155,6 +155,10 @@ void ConnectedSession::flush() noexcept {
   if (state() == CUDA_SUCCESS) outgoing_.pump();
 }
 
+void ConnectedSession::finish_sending() noexcept {
+  if (!forked_.load(std::memory_order_relaxed)) await_sent(outgoing_.appended_bytes());
+}
+
 CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink&) noexcept {
   if (forked_.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
   OwnCall own{nullptr, read, user};

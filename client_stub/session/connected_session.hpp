@@ -35,6 +35,7 @@ class ConnectedSession final : public Session {
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
   void flush() noexcept override;
+  void finish_sending() noexcept override;
   uint64_t last_sequence() const noexcept override { return outgoing_.last_sequence(); }
   void close() noexcept override;
   void after_fork_in_child() noexcept override;

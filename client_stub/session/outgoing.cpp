@@ -18,7 +18,8 @@ void count(std::atomic<uint64_t>& counter, uint64_t by) { counter.store(counter.
 
 Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, size_t reserve_bytes,
                                 Session::Slot& slot, uint64_t& room_seen) {
-  if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && kind != wire::FrameKind::called)) return Begun::too_large;
+  bool lasts = kind == wire::FrameKind::called || (bulk.stays && !bulk.gather);
+  if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && !lasts)) return Begun::too_large;
   size_t message_bytes = size_t(words_max) * sizeof(capnp::word);
   size_t inline_bytes = external(bulk) ? 0 : bulk.bytes;
   mutex_.lock();
@@ -62,7 +63,8 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   count(posted ? stats_.posted : stats_.called, 1);
   if (dropped_ && !sending_) forget_unsent();
   committed.bytes_end = window_.appended_bytes();
-  committed.flush = !blocked_ && (window_.appended_bytes() - window_.sent_bytes() >= kFlushBytes || (posted && thread_ == Thread::unavailable));
+  // Bulk that nobody waits for is left to the session's thread: the caller has better to do than to carry it into the socket.
+  committed.flush = !blocked_ && (window_.unsent_in_ring() >= kFlushBytes || (posted && thread_ == Thread::unavailable));
   if (posted && thread_ == Thread::none) {
     committed.start_thread = true;
     thread_ = Thread::awake;

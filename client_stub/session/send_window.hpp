@@ -63,6 +63,8 @@ class SendWindow {
   // Bytes appended and sent since the start, external bulk included.
   uint64_t appended_bytes() const { return appended_bytes_; }
   uint64_t sent_bytes() const { return sent_bytes_; }
+  // Of the frames in the ring, without external bulk; gaps count.
+  uint64_t unsent_in_ring() const { return head_ - sent_; }
   // Counts everything as sent: the connection takes no more.
   void drop_unsent();
 

@@ -49,10 +49,12 @@ struct ServerFacts {
 };
 
 // Raw bytes to send behind a message. Up to kPostedBulkBytesMax they are copied at once; more may only go with call(), which returns when
-// the server has taken them over, so the memory may be reused after either.
+// the server has taken them over, so the memory may be reused after either. With `stays` more may be posted, too: the memory must then keep
+// its contents until the server has executed the frame, and stay mapped until then or until finish_sending() has returned.
 struct Bulk {
   const void* data = nullptr;
   size_t bytes = 0;
+  bool stays = false;
   // Pitched sources: when set, called as gather(offset, out) -> fills out with the packed bytes from `offset` on. data is then unused.
   // Any thread of the session may call it, in ascending order of offsets, until wait() returns; must not throw.
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
@@ -142,6 +144,8 @@ class Session {
 
   // Sends what is buffered now.
   virtual void flush() noexcept = 0;
+  // Returns when everything that was appended before has been sent, or the session has ended: nobody reads a caller's memory any more.
+  virtual void finish_sending() noexcept = 0;
   // The sequence of the last frame that was appended.
   virtual uint64_t last_sequence() const noexcept = 0;
   // Orderly end: goodbye, a short bounded effort to send, close. Never blocks on the server's answer. Later calls return

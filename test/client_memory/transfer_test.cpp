@@ -167,6 +167,26 @@ TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory 
   CHECK(out == memory);
 }
 
+TEST_CASE("A large asynchronous copy out of pinned memory is posted in pieces, and freeing the memory lets them be sent first") {
+  MemoryProcess process;
+  constexpr size_t kBytes = (40u << 20) + 3;
+  void* pinned = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, pinned, kBytes, nullptr, false) == CUDA_SUCCESS);
+  size_t sent = 0;
+  for (const SentFrame& frame : process.session->frames()) {
+    if (frame.ordinal != uint32_t(SessionOrdinal::copy_to_device)) continue;
+    CHECK(frame.kind == wire::FrameKind::posted);
+    CHECK(frame.bulk.size() <= kPieceBytes);
+    frame.read<schema::CopyToDevice>([&](auto copy) { CHECK(copy.getDestination() == kBase + sent); });
+    sent += frame.bulk.size();
+  }
+  CHECK(sent == kBytes);
+  CHECK(process.session->sendings_finished == 0);
+  CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  CHECK(process.session->sendings_finished == 1);
+}
+
 TEST_CASE("Pinned memory that a copy is still writing to is not sent before the copy is done") {
   MemoryProcess process;
   void* pinned = nullptr;

@@ -30,6 +30,9 @@ class RoundTrips(ServerCase):
     def test_reading_the_loss_waits_once(self):
         self.assert_waits_per_step(1, "item")
 
+    def test_a_large_copy_from_pinned_memory_waits_for_nothing(self):
+        self.assert_waits_per_step(0, "large_pinned")
+
     def test_replaying_a_graph_waits_for_nothing(self):
         self.assert_waits_per_step(0, "graph")
 

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -72,6 +73,43 @@ TEST_CASE("posted bulk is the caller's again at once") {
     CHECK(arrived[0] == first);
     CHECK(arrived[1] == second);
   });
+}
+
+TEST_CASE("large bulk that stays may be posted, and is the caller's again when sending has finished") {
+  on_every_transport([](const PairKind& kind) {
+    constexpr int kPosted = 3;
+    std::vector<std::vector<std::byte>> arrived;
+    auto original = random_bytes(size_t(5) << 20, 7);
+    std::atomic<bool> reading{false};
+    {
+      Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+        reading.wait(false);
+        while (server.next()) {
+          arrived.push_back(server.bulk());
+          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence);
+        }
+      });
+      auto memory = original;
+      CHECK(fixture.post(1, {memory.data(), memory.size()}) == CUDA_ERROR_INVALID_VALUE);
+      for (uint32_t i = 0; i < kPosted; ++i) CHECK(fixture.post(i, {.data = memory.data(), .bytes = memory.size(), .stays = true}) == CUDA_SUCCESS);
+      reading = true;
+      reading.notify_all();
+      fixture.session->finish_sending();
+      std::fill(memory.begin(), memory.end(), std::byte{0});
+      CHECK(fixture.call(9) == CUDA_SUCCESS);
+    }
+    REQUIRE(arrived.size() == kPosted + 1);
+    for (int i = 0; i < kPosted; ++i) CHECK(arrived[size_t(i)] == original);
+  });
+}
+
+TEST_CASE("sending has finished when the session has ended") {
+  Fixture fixture(pair_kinds()[0].make(1), [](FakeServer&) {});
+  auto memory = random_bytes(size_t(40) << 20, 8);
+  for (uint32_t i = 0; i < 3; ++i) fixture.post(i, {.data = memory.data(), .bytes = memory.size(), .stays = true});
+  fixture.session->close();
+  fixture.session->finish_sending();
+  std::fill(memory.begin(), memory.end(), std::byte{0});
 }
 
 TEST_CASE("pitched bulk is gathered when it is sent and scattered when it comes") {

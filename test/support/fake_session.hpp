@@ -131,6 +131,8 @@ class FakeSession final : public client::Session {
   }
   void expect_reply(Slot&, const client::BulkSink&) noexcept override {}
   void flush() noexcept override {}
+  void finish_sending() noexcept override { ++sendings_finished; }
+  std::atomic<size_t> sendings_finished{0};
   uint64_t last_sequence() const noexcept override { return sequence_; }
   void close() noexcept override { closed_ = true; }
   void after_fork_in_child() noexcept override {}

@@ -67,6 +67,20 @@ struct Step {
     CHECK_RUNTIME(cudaStreamWaitEvent(copies, computed));
   }
 
+  // Gives the pinned memory back while it may still be on its way.
+  bool large_arrived() {
+    for (int i = 0; i < kLargeFloats; ++i) large_pinned[i] = float(i);
+    CHECK_RUNTIME(cudaMemcpyAsync(large, large_pinned, kLargeFloats * sizeof(float), cudaMemcpyHostToDevice, copies));
+    CHECK_RUNTIME(cudaFreeHost(large_pinned));
+    std::vector<float> back(kLargeFloats);
+    CHECK_RUNTIME(cudaMemcpyAsync(back.data(), large, kLargeFloats * sizeof(float), cudaMemcpyDeviceToHost, copies));
+    CHECK_RUNTIME(cudaStreamSynchronize(copies));
+    for (int i = 0; i < kLargeFloats; ++i) {
+      if (back[i] != float(i)) return false;
+    }
+    return true;
+  }
+
   float item() {
     float value = 0;
     CHECK_RUNTIME(cudaMemcpyAsync(&value, loss, sizeof value, cudaMemcpyDeviceToHost, compute));
@@ -126,6 +140,7 @@ int main(int argc, char** argv) {
       if (mode == "malloc_async") CHECK_RUNTIME(cudaFreeAsync(scratch, step.compute));
     }
     right = right && converged(step.item());
+    if (mode == "large_pinned") right = right && step.large_arrived();
   }
   CHECK_RUNTIME(cudaDeviceSynchronize());
   std::printf("%s\n", right ? "PASSED" : "the loss is wrong");
