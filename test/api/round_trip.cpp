@@ -133,6 +133,7 @@ class MemorySession final : public client::Session {
   }
   void expect_reply(Slot&, const client::BulkSink&) noexcept override {}
   void flush() noexcept override {}
+  void finish_sending() noexcept override {}
   uint64_t last_sequence() const noexcept override { return sequence_; }
   void close() noexcept override {}
   void after_fork_in_child() noexcept override {}
