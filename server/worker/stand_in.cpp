@@ -92,7 +92,9 @@ void StandIn::serve() {
       break;
     }
     put_in(bytes);
-    if (source.kept_bytes() > kKeptBytesMax) give_up(fmt::format("more than {} bytes were sent without an acknowledgement", kKeptBytesMax));
+    if (source.kept_bytes() > parts_.kept_bytes_max) {
+      give_up(fmt::format("more than {} bytes were sent without an acknowledgement", parts_.kept_bytes_max));
+    }
   }
   received_ = source.received();
   source.give_back();

@@ -12,6 +12,7 @@
 #include "protocol/wire/frame_decoder.hpp"
 #include "server/replay/replay.hpp"
 #include "server/worker/frame_source.hpp"
+#include "server/worker/limits.hpp"
 
 namespace gpuwire::server {
 
@@ -30,6 +31,7 @@ class StandIn {
     std::function<void(const ReplayEntry& entry, Call& call)> execute;
     // The client has sent what cannot be.
     std::function<void(std::string reason)> fault;
+    size_t kept_bytes_max = kKeptBytesMax;
   };
   explicit StandIn(Parts parts) : parts_(std::move(parts)), decoder_(wire::Sender::client) {}
   ~StandIn() { stop(); }

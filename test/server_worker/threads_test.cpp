@@ -334,7 +334,9 @@ struct StandInFixture {
                           ++executed;
                           --awaited;
                         },
-                    .fault = [this](std::string) { ++faults; }}};
+                    .fault = [this](std::string) { ++faults; },
+                    .kept_bytes_max = kKept}};
+  static constexpr size_t kKept = 4u << 20;
 
   // Reads the next frame as the executor would and looks at it.
   void take(uint64_t frame, size_t bulk_bytes) {
@@ -438,4 +440,25 @@ TEST_CASE_FIXTURE(StandInFixture, "bytes that cannot be a frame are a fault, and
   stand_in.awake();
   CHECK(eventually([&] { return faults.load() == 1; }));
   CHECK(source.next() == FrameSource::Next::fault);
+}
+
+TEST_CASE_FIXTURE(StandInFixture, "a client that sends more than it may without an acknowledgement is a fault") {
+  ClientBytes client;
+  client.add(kOrdinary, 0);
+  client.send(sockets.theirs.get());
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  stand_in.start();
+  awaited = 1;
+  stand_in.awake();
+  // More than is read in one go beyond the bound; the rest stays unread.
+  std::thread sender([&] {
+    ClientBytes more;
+    more.frames = client.frames;
+    more.add(kOrdinary, kKept + (1u << 20));
+    more.send(sockets.theirs.get());
+  });
+  CHECK(eventually([&] { return faults.load() == 1; }));
+  stand_in.stop();
+  sockets.ours.reset();
+  sender.join();
 }
