@@ -47,24 +47,25 @@ void print_line(const std::string& text) {
 
 }  // namespace
 
-CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error) {
+CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
+                          SessionKind kind) {
   auto transport = reach(server);
   if (!transport) {
     error = fmt::format("{}: {}", server, transport.error().cause);
     return transport.error().result;
   }
-  return ConnectedSession::start(std::move(*transport), std::string(server), notices, session, error);
+  return ConnectedSession::start(std::move(*transport), std::string(server), notices, session, error, kind);
 }
 
 CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                                 std::unique_ptr<Session>& session, std::string& error) {
+                                 std::unique_ptr<Session>& session, std::string& error, SessionKind kind) {
   auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
   connected->address_ = address;
   if (!connected->outgoing_.valid()) {
     error = fmt::format("{}: out of memory", address);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  auto facts = shake_hands(*connected->transport_, connected->receiver_);
+  auto facts = shake_hands(*connected->transport_, connected->receiver_, kind);
   if (!facts) {
     error = fmt::format("{}: {}", address, facts.error().cause);
     // Nothing was begun, so there is nothing to take leave from.

@@ -20,7 +20,7 @@ class ConnectedSession final : public Session {
  public:
   // Shakes hands over `transport`. As Session::connect(); `address` is what error lines name.
   static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                        std::unique_ptr<Session>& session, std::string& error);
+                        std::unique_ptr<Session>& session, std::string& error, SessionKind kind = SessionKind::program);
 
   ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices);
   // Waits for the session thread. Never in a child after fork(): leave the object alone there.

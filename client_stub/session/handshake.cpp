@@ -138,8 +138,10 @@ tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(std
   return std::move(*connected);
 }
 
-tl::expected<ServerFacts, SessionStartError> shake_hands(transport::Transport& transport, transport::FrameReceiver& receiver) {
-  auto preface = wire::encode(wire::own_preface());
+tl::expected<ServerFacts, SessionStartError> shake_hands(transport::Transport& transport, transport::FrameReceiver& receiver, SessionKind kind) {
+  wire::Preface own = wire::own_preface();
+  if (kind == SessionKind::management) own.flags |= wire::kPrefaceManagement;
+  auto preface = wire::encode(own);
   iovec piece{preface.data(), preface.size()};
   auto sent = send_all(transport, {&piece, 1}, kAnswerTimeout);
   // A server that refuses may have closed already; what it said is more telling than the failed send.

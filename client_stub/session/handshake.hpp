@@ -22,6 +22,7 @@ tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(std
 // Shakes hands over a fresh connection; waits at most kHandshakeTimeoutMs for the server's preface, and 30 s for a worker to begin the
 // session. `receiver` is positioned behind the welcome.
 // Errors: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, else CUDA_ERROR_SYSTEM_NOT_READY, or what the server asks for.
-tl::expected<ServerFacts, SessionStartError> shake_hands(transport::Transport& transport, transport::FrameReceiver& receiver);
+tl::expected<ServerFacts, SessionStartError> shake_hands(transport::Transport& transport, transport::FrameReceiver& receiver,
+                                                          SessionKind kind = SessionKind::program);
 
 }  // namespace gpuwire::client

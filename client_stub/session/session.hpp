@@ -98,6 +98,9 @@ struct ThreadTraffic {
 };
 extern thread_local constinit ThreadTraffic t_traffic __attribute__((tls_model("initial-exec")));
 
+// What a session is for: a program's CUDA calls, or management queries, which need no context on a device.
+enum class SessionKind : uint8_t { program, management };
+
 class Session {
  public:
   virtual ~Session() = default;
@@ -106,7 +109,8 @@ class Session {
   // On failure `error` gets one line that names host and cause ("HOST:PORT: connection refused..."), and the result is the CUDA error to
   // give the program: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, else CUDA_ERROR_SYSTEM_NOT_READY or what the server
   // asks for. Nothing is printed: that is the caller's. A session that ends later prints its one line on stderr itself, before ended().
-  static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error);
+  static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
+                          SessionKind kind = SessionKind::program);
 
   // While one exists on a thread, what the thread posts may use room in the send window that is kept for answers to the server: it may take
   // nothing over before it has got them.

@@ -154,6 +154,19 @@ struct ManagedWrite {           # the bulk: the bytes from the first to the last
 }
 struct ManagedRead { address @0 :UInt64; bytes @1 :UInt64; }  # within one allocation; at most kManagedReadBytesMax
 
+# --- management: what NVML asks (protocol/nvml), in a session whose preface asked for it ---------------------------------------------------
+
+struct ManagementQuery {
+  function @0 :UInt32;          # the ordinal of the description
+  arguments @1 :Data;           # what goes in, in the order of the parameters: numbers little-endian, devices by index, structures as they are
+}
+struct ManagementReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  status @2 :Int32;             # nvmlReturn_t
+  values @3 :Data;              # what comes out, after success: a count first, then in the order of the parameters
+}
+
 # --- notices -------------------------------------------------------------------------------------------------------------------------------------
 
 struct Completion {

@@ -32,6 +32,11 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
+// What a client's preface asks for. Unknown flags are ignored: the welcome tells what the server can do.
+enum PrefaceFlag : uint32_t {
+  kPrefaceManagement = 1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
+};
+
 // Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is wrong. It is the
 // only thing from a client that the broker parses.
 struct Preface {

@@ -31,6 +31,12 @@ inline constexpr size_t kRegionPieceBytes = 256u << 10;        // changed bytes 
 // Managed memory: what one managed_read asks for.
 inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
 
+// Management queries: bytes of the arguments, of a text, and items of an array.
+inline constexpr size_t kManagementArgumentBytesMax = 64u << 10;
+inline constexpr size_t kManagementValueBytesMax = 256u << 10;
+inline constexpr uint32_t kManagementTextBytesMax = 4096;
+inline constexpr uint32_t kManagementItemsMax = 4096;
+
 // What each side keeps until the other has acknowledged it.
 inline constexpr size_t kSendWindowBytes = 16u << 20;
 // Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory, and the call waits.

@@ -40,6 +40,7 @@ enum class SessionOrdinal : uint32_t {
   region_write = 52,     // posted: RegionChange + bulk (what the client's threads wrote)
   managed_write = 53,    // posted: ManagedWrite + bulk (what the client's threads wrote to managed memory)
   managed_read = 54,     // called: ManagedRead -> the reply's bulk; waits for no work of the device
+  management_query = 90, // called: ManagementQuery -> ManagementReply; the only one of these, beside ping, in a management session
 };
 
 // FrameKind::notice; structures in schema/session.capnp.

@@ -26,6 +26,12 @@ std::string text_of(const tcp::endpoint& endpoint) {
   return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port()) : fmt::format("{}:{}", address, endpoint.port());
 }
 
+// The same program, told to serve management queries; one is ready as long as any spares are kept.
+WorkerCommand for_management(WorkerCommand command) {
+  command.arguments.push_back("--management");
+  return command;
+}
+
 std::array<uint8_t, 16> new_session_id() {
   std::array<uint8_t, 16> id{};
   [[maybe_unused]] ssize_t got = ::getrandom(id.data(), id.size(), 0);  // never short for so few bytes
@@ -104,7 +110,7 @@ class Broker::Visitor : public std::enable_shared_from_this<Visitor> {
     wire::Preface preface = wire::decode(bytes_);
     if (std::any_of(std::begin(preface.session_id), std::end(preface.session_id), [](uint8_t byte) { return byte != 0; }))
       return refuse(wire::RefusalCode::internal, "this server keeps no sessions that could be resumed");
-    broker_.admit(*this);
+    broker_.admit(*this, preface.flags);
   }
 
   void linger() {
@@ -139,7 +145,12 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
                    shut_down();
                  },
              .refused = [this](Handoff client, wire::RefusalCode code, const std::string& reason) { turn_away(std::move(client), code, reason); },
-             .session_over = [this] { end_if_idle(); }}) {}
+             .session_over = [this] { end_if_idle(); }}),
+      management_pool_(io, for_management(options_.worker), std::min(options_.spare_workers, 1u),
+                       {.ready = [](const std::string&) {},
+                        .hopeless = [](const std::string&) {},
+                        .refused = [this](Handoff client, wire::RefusalCode code, const std::string& reason) { turn_away(std::move(client), code, reason); },
+                        .session_over = [this] { end_if_idle(); }}) {}
 
 Broker::~Broker() = default;
 
@@ -156,7 +167,7 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
     return tl::unexpected(fmt::format("cannot listen on {}: {}", text_of(options_.listen), error.code().message()));
   }
   await_signals();
-  pool_.start();
+  pool_.start(true);
   return {};
 }
 
@@ -204,8 +215,14 @@ void Broker::visit(tcp::socket socket) {
   visitor->read_preface();
 }
 
-void Broker::admit(Visitor& visitor) {
-  if (pool_.sessions() >= options_.sessions_max) {
+WorkerPool& Broker::management_pool() {
+  if (!std::exchange(management_started_, true)) management_pool_.start(false);
+  return management_pool_;
+}
+
+void Broker::admit(Visitor& visitor, uint32_t preface_flags) {
+  WorkerPool& pool = preface_flags & wire::kPrefaceManagement ? management_pool() : pool_;
+  if (pool.sessions() >= options_.sessions_max) {
     visitor.refuse(wire::RefusalCode::busy, fmt::format("all {} sessions of the server are in use", options_.sessions_max));
     return;
   }
@@ -215,7 +232,7 @@ void Broker::admit(Visitor& visitor) {
   client.text = visitor.peer();
   client.socket.reset(visitor.release_socket());
   leave(visitor);
-  pool_.take(std::move(client));
+  pool.take(std::move(client));
 }
 
 void Broker::turn_away(Handoff client, wire::RefusalCode code, const std::string& reason) {
@@ -252,7 +269,8 @@ void Broker::shut_down() {
     error_code ignored;
     acceptor_.close(ignored);
     pool_.close("the server is shutting down");
-    if (size_t running = pool_.sessions()) {
+    management_pool_.close("the server is shutting down");
+    if (size_t running = sessions()) {
       spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
       drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));
       drain_timer_.async_wait([this](error_code error) {
@@ -261,14 +279,15 @@ void Broker::shut_down() {
     }
   } else if (!stopping_) {
     stopping_ = true;
-    spdlog::info("ending {} sessions", pool_.sessions());
+    spdlog::info("ending {} sessions", sessions());
     pool_.stop_sessions("the server is shutting down");
+    management_pool_.stop_sessions("the server is shutting down");
   }
   end_if_idle();
 }
 
 void Broker::end_if_idle() {
-  if (!draining_ || pool_.sessions() != 0 || (!visitors_.empty() && !stopping_)) return;
+  if (!draining_ || sessions() != 0 || (!visitors_.empty() && !stopping_)) return;
   drain_timer_.cancel();
   signals_.cancel();
   io_.stop();

@@ -48,7 +48,9 @@ class Broker {
   void accept();
   void make_room();
   void visit(boost::asio::ip::tcp::socket socket);
-  void admit(Visitor& visitor);
+  void admit(Visitor& visitor, uint32_t preface_flags);
+  size_t sessions() const { return pool_.sessions() + management_pool_.sessions(); }
+  WorkerPool& management_pool();
   void turn_away(Handoff client, wire::RefusalCode code, const std::string& reason);
   void leave(Visitor& visitor);
   void await_signals();
@@ -62,6 +64,8 @@ class Broker {
   boost::asio::steady_timer accept_timer_;
   boost::asio::steady_timer drain_timer_;
   WorkerPool pool_;
+  WorkerPool management_pool_;    // for sessions of management queries; starts with the first of them
+  bool management_started_ = false;
   Listening listening_;
   std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first, at most kHalfOpenMax
   std::string failure_;

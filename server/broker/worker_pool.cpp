@@ -28,9 +28,9 @@ WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsig
       retry_timer_(io),
       late_timer_(io) {}
 
-void WorkerPool::start() {
+void WorkerPool::start(bool first) {
   await_children();
-  start_one();  // even with no spares: its message says what device there is
+  if (first) start_one();
   fill();
 }
 

@@ -32,7 +32,8 @@ class WorkerPool {
 
   WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, Events events);
 
-  void start();
+  // `first`: starts one worker even when no spare is wanted, because its ready message says what device there is.
+  void start(bool first);
   // Takes over a client (HandoffKind::session). Every one ends in a worker or in Events::refused.
   void take(Handoff client);
   // Clients in workers and those waiting for one.

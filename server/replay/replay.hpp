@@ -20,6 +20,7 @@
 namespace gpuwire::server {
 
 struct DriverTable;       // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
+class Management;         // server/management/management.hpp
 class CompletionWatcher;  // completion.hpp
 class SessionState;       // session_state.hpp
 
@@ -135,6 +136,9 @@ class Replay {
   // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts fast). True once, for
   // that device: the reference is the caller's from now on, in place of a cuDevicePrimaryCtxRetain of its own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
+
+  // Of a management session; null in one that runs a program.
+  virtual Management* management() { return nullptr; }
 };
 
 // A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this reason.

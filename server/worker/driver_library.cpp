@@ -45,7 +45,7 @@ std::string describe_result(const DriverTable& driver, CUresult result) {
   return fmt::format("CUDA error {}", int(result));
 }
 
-tl::expected<DriverLibrary, std::string> DriverLibrary::open_one(const std::string& library, bool software) {
+tl::expected<DriverLibrary, std::string> DriverLibrary::open_one(const std::string& library, bool software, bool contexts) {
   DriverLibrary driver;
   driver.software_ = software;
   driver.handle_ = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -64,17 +64,17 @@ tl::expected<DriverLibrary, std::string> DriverLibrary::open_one(const std::stri
   if (CUresult result = table.cuDriverGetVersion(&driver.version_)) return failed("cuDriverGetVersion", result);
   if (CUresult result = table.cuDeviceGetCount(&driver.device_count_)) return failed("cuDeviceGetCount", result);
   if (driver.device_count_ < 1) return failed("cuDeviceGetCount", CUDA_ERROR_NO_DEVICE);
-  if (CUresult result = table.cuDevicePrimaryCtxRetain(&driver.primary_, 0)) return failed("cuDevicePrimaryCtxRetain of device 0", result);
+  if (CUresult result = contexts ? table.cuDevicePrimaryCtxRetain(&driver.primary_, 0) : CUDA_SUCCESS) return failed("cuDevicePrimaryCtxRetain of device 0", result);
   driver.name_ = software ? "software device" : nvidia_name(driver.version_);
   return driver;
 }
 
 tl::expected<DriverLibrary, std::string> DriverLibrary::open(const DriverOptions& options) {
   ::setenv(kSoftwareDevicesVariable, std::to_string(options.software_devices).c_str(), 1);
-  if (options.device == DeviceChoice::software) return open_one(options.software_library, true);
-  auto driver = open_one(kNvidiaLibrary, false);
+  if (options.device == DeviceChoice::software) return open_one(options.software_library, true, options.contexts);
+  auto driver = open_one(kNvidiaLibrary, false, options.contexts);
   if (driver || options.device == DeviceChoice::cuda) return driver;
-  auto software = open_one(options.software_library, true);
+  auto software = open_one(options.software_library, true, options.contexts);
   if (!software) return tl::unexpected(fmt::format("{}; {}", driver.error(), software.error()));
   return software;
 }

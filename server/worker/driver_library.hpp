@@ -18,9 +18,11 @@ struct DriverOptions {
   DeviceChoice device = DeviceChoice::automatic;
   std::string software_library;  // path of the software device's library
   unsigned software_devices = 1;
+  bool contexts = true;          // false: no memory of a device is taken, and nothing but facts can be asked
 };
 
-// An opened, initialised driver with at least one device, and the primary context of device 0 retained, so that a session finds it warm.
+// An opened, initialised driver with at least one device, and the primary context of device 0 retained (unless DriverOptions says not to), so that a
+// session finds it warm.
 // Lives as long as the process: a driver library is never closed.
 class DriverLibrary {
  public:
@@ -42,7 +44,7 @@ class DriverLibrary {
 
  private:
   DriverLibrary();
-  static tl::expected<DriverLibrary, std::string> open_one(const std::string& library, bool software);
+  static tl::expected<DriverLibrary, std::string> open_one(const std::string& library, bool software, bool contexts);
 
   void* handle_ = nullptr;
   std::unique_ptr<DriverTable> table_;

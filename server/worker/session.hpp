@@ -50,6 +50,7 @@ struct SessionParts {
   bool primary_warm = false;  // see Replay::take_prewarmed_primary
   unsigned cores = 1;         // how many the process may run on
   SessionSettings settings;
+  Management* management = nullptr;  // of a management session
 };
 
 // Who the client says it is; for logs only.
@@ -89,6 +90,7 @@ class Session final : public Replay {
   bool take_prewarmed_primary(CUdevice device) override;
   void expect_answers() override { stand_in_.start(); }
   void answer_awaited() override { stand_in_.awake(); }
+  Management* management() override { return parts_.management; }
 
  private:
   // Each returns the end when there is one.

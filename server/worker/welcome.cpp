@@ -86,6 +86,7 @@ ContextFacts ask_context(const DriverTable& cuda, CUcontext context) {
 
 ContextFacts context_facts(const DriverLibrary& driver, CUdevice device) {
   const DriverTable& cuda = driver.table();
+  if (!driver.primary()) return {std::vector<uint64_t>(CU_LIMIT_MAX, kNoLimit)};
   if (device == 0) return ask_context(cuda, driver.primary());
   CUcontext context = nullptr;
   if (cuda.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return {std::vector<uint64_t>(CU_LIMIT_MAX, kNoLimit)};

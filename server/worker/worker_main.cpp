@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "server/broker/handoff.hpp"
+#include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/limits.hpp"
@@ -30,6 +31,7 @@ namespace {
 
 struct WorkerOptions {
   DriverOptions driver;
+  bool management = false;   // serve a session of management queries
   std::string module_cache;  // a folder; kNoModuleCache; empty: the default one
   uint64_t module_cache_bytes = ModuleCacheSettings{}.bytes_max;
 };
@@ -107,6 +109,7 @@ struct Prepared {
   const CallTable& calls;
   capnp::MallocMessageBuilder& welcome;
   ModuleCache* module_cache;
+  Management* management;  // null: the session runs a program
 };
 
 [[noreturn]] void serve(Handoff handoff, const Prepared& prepared) {
@@ -118,9 +121,10 @@ struct Prepared {
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
                    .id = handoff.id,
-                   .primary_warm = true,
+                   .primary_warm = !prepared.management,
                    .cores = usable_cores(),
-                   .settings = {.module_cache = prepared.module_cache}});
+                   .settings = {.module_cache = prepared.module_cache},
+                   .management = prepared.management});
   Warden warden(kHandoffDescriptor, socket, [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); });
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
@@ -134,21 +138,34 @@ struct Prepared {
   std::exit(0);  // without unwinding: the warden watches over the driver's own clean-up too
 }
 
-int run(const WorkerOptions& options) {
+// Null unless the worker is for management sessions. A library that cannot be had costs figures, not the session.
+std::unique_ptr<Management> open_management(const WorkerOptions& options, const DriverLibrary& driver) {
+  if (!options.management) return nullptr;
+  auto management = std::make_unique<Management>(ManagementLibrary::open(driver));
+  if (!management->library().note().empty()) tell_broker(HandoffKind::note, 0, "no management library: " + management->library().note());
+  return management;
+}
+
+int run(WorkerOptions options) {
   confine();
+  if (options.management) {
+    options.driver.contexts = false;
+    options.module_cache = kNoModuleCache;
+  }
   auto driver = DriverLibrary::open(options.driver);
   if (!driver) {
     tell_broker(HandoffKind::failed, 0, driver.error());
     return 1;
   }
-  CallTable calls = make_call_table(session_replay_table(), generated_replay_table());
+  std::unique_ptr<Management> management = open_management(options, *driver);
+  CallTable calls = management ? make_call_table(management_replay_table(), {}) : make_call_table(session_replay_table(), generated_replay_table());
   auto welcome = build_welcome(*driver, calls);
   std::unique_ptr<ModuleCache> cache = open_module_cache(options);
   tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), device_summary(*driver));
   Handoff handoff;
   for (;;) {
     if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
-    if (handoff.kind == HandoffKind::session && handoff.socket) serve(std::move(handoff), {*driver, calls, *welcome, cache.get()});
+    if (handoff.kind == HandoffKind::session && handoff.socket) serve(std::move(handoff), {*driver, calls, *welcome, cache.get(), management.get()});
   }
 }
 
@@ -170,8 +187,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
   app.add_option("--software-devices", options.driver.software_devices);
   app.add_option("--software-library", options.driver.software_library);
+  app.add_flag("--management", options.management);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);
   CLI11_PARSE(app, argc, argv);
-  return run(options);
+  return run(std::move(options));
 }

@@ -1,0 +1,166 @@
+#include "client_stub/nvml/connection.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "client_stub/driver/say.hpp"
+#include "client_stub/session/call.hpp"
+#include "protocol/wire/limits.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::nvml {
+namespace {
+
+constexpr size_t kKeptMax = 4096;
+
+constinit DeviceObject g_devices[kDevicesMax];
+
+// A management session gets no notices.
+class NoNotices final : public client::NoticeHandler {
+ public:
+  void notice(wire::NoticeOrdinal, capnp::MessageReader&) override {}
+  client::BulkSink bulk_for(wire::NoticeOrdinal, capnp::MessageReader&, size_t) override { return {}; }
+  void bulk_stored(wire::NoticeOrdinal, capnp::MessageReader&, std::span<const std::byte>) override {}
+  void ended(CUresult, std::string_view) override {}
+};
+
+struct State {
+  std::mutex mutex;
+  unsigned initialisations = 0;
+  std::shared_ptr<Connection> connection;  // null in a child after fork(), until it is used there
+  bool said = false;                       // why there is no server
+};
+
+// Never destroyed: programs ask from their last exit handlers.
+State& state() {
+  static State* const object = new State;
+  return *object;
+}
+
+// The parent's connection is not the child's: the session has closed its descriptor there, and the object is left alone (a lock in it may be
+// held by a thread that the child does not have). Handles and the count of initialisations stay good.
+void in_child() {
+  State& own = state();
+  new (&own.mutex) std::mutex;
+  if (own.connection) new (&own.connection) std::shared_ptr<Connection>;
+}
+
+// Under the lock.
+int connect(State& own) {
+  const char* server = std::getenv("GPUWIRE_SERVER");
+  std::string error = "no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'";
+  std::unique_ptr<client::Session> session;
+  static auto* const notices = new NoNotices;
+  bool connected = server && *server && client::Session::connect(server, *notices, session, error, client::SessionKind::management) == CUDA_SUCCESS;
+  if (connected && !session->facts().knows(uint32_t(wire::SessionOrdinal::management_query))) {
+    error = std::string(server) + ": the server is too old to answer NVML";
+    connected = false;
+  }
+  if (!connected) {
+    if (!own.said) client::say(error);
+    own.said = true;
+    return kDriverNotLoaded;
+  }
+  own.connection = std::make_shared<Connection>(std::move(session));
+  return kSuccess;
+}
+
+template <class Body>
+int guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return kMemory;
+  }
+}
+
+}  // namespace
+
+nvmlDevice device_handle(uint32_t index) {
+  return reinterpret_cast<nvmlDevice>(&g_devices[index]);
+}
+
+bool device_index(nvmlDevice device, uint32_t& index) {
+  auto address = reinterpret_cast<uintptr_t>(device), first = reinterpret_cast<uintptr_t>(&g_devices[0]);
+  if (address < first || address >= first + sizeof g_devices || (address - first) % sizeof(DeviceObject)) return false;
+  index = uint32_t((address - first) / sizeof(DeviceObject));
+  return true;
+}
+
+Connection::Connection(std::unique_ptr<client::Session> session) : session_(std::move(session)), process_(getpid()) {}
+
+Connection::~Connection() {
+  if (process_ != getpid()) session_.release();
+}
+
+int Connection::ask(uint32_t function, const std::string& arguments, std::string& values) {
+  int status = kUnknown;
+  CUresult result = client::call<schema::ManagementQuery, schema::ManagementReply>(
+      *session_, uint32_t(wire::SessionOrdinal::management_query), 0, client::message_words<schema::ManagementQuery>(arguments.size(), 1),
+      [&](schema::ManagementQuery::Builder query) {
+        query.setFunction(function);
+        query.setArguments(kj::arrayPtr(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
+      },
+      [&](schema::ManagementReply::Reader reply) {
+        auto bytes = reply.getValues();
+        values.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+        status = reply.getStatus();
+      });
+  return result ? kGpuIsLost : status;
+}
+
+int Connection::ask_once(uint32_t function, const std::string& arguments, std::string& values) {
+  std::string key(reinterpret_cast<const char*>(&function), sizeof function);
+  key += arguments;
+  {
+    std::lock_guard lock(kept_mutex_);
+    if (auto found = kept_.find(key); found != kept_.end()) {
+      values = found->second;
+      return kSuccess;
+    }
+  }
+  int status = ask(function, arguments, values);
+  if (status != kSuccess) return status;
+  std::lock_guard lock(kept_mutex_);
+  if (kept_.size() < kKeptMax) kept_.emplace(std::move(key), values);
+  return status;
+}
+
+int initialise() {
+  static const int registered = pthread_atfork(nullptr, nullptr, in_child);
+  (void)registered;
+  return guarded([] {
+    State& own = state();
+    std::lock_guard lock(own.mutex);
+    // A session that was lost is made anew: the server may be back.
+    if (own.connection && own.connection->lost()) own.connection.reset();
+    if (!own.connection) {
+      if (int error = connect(own)) return error;
+    }
+    ++own.initialisations;
+    return int(kSuccess);
+  });
+}
+
+int shut_down() {
+  State& own = state();
+  std::shared_ptr<Connection> last;  // goes after the lock
+  std::lock_guard lock(own.mutex);
+  if (own.initialisations == 0) return kUninitialized;
+  if (--own.initialisations == 0) last = std::move(own.connection);
+  return kSuccess;
+}
+
+std::shared_ptr<Connection> connection(int& status) {
+  State& own = state();
+  std::lock_guard lock(own.mutex);
+  status = own.initialisations == 0 ? kUninitialized : kSuccess;
+  if (status == kSuccess && !own.connection) status = guarded([&] { return connect(own); });
+  return own.connection;
+}
+
+}  // namespace gpuwire::nvml

@@ -1,0 +1,88 @@
+// The library itself: initialising, errors, and what concerns the client's own machine.
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "client_stub/nvml/connection.hpp"
+#include "client_stub/nvml/local.hpp"
+#include "nvml/hand.hpp"
+
+namespace gpuwire::nvml {
+
+namespace {
+
+// NVML API: nvmlInitWithFlags; both are about a machine without devices or with broken ones.
+constexpr unsigned kInitFlags = 0x1 | 0x2;
+
+struct Text {
+  int status;
+  const char* text;
+};
+
+constexpr Text kTexts[] = {
+    {kSuccess, "Success"},
+    {kUninitialized, "Uninitialized"},
+    {kInvalidArgument, "Invalid Argument"},
+    {kNotSupported, "Not Supported"},
+    {kNoPermission, "Insufficient Permissions"},
+    {kAlreadyInitialized, "Already Initialized"},
+    {kNotFound, "Not Found"},
+    {kInsufficientSize, "Insufficient Size"},
+    {kInsufficientPower, "Insufficient External Power"},
+    {kDriverNotLoaded, "Driver Not Loaded"},
+    {kTimeout, "Timeout"},
+    {kIrqIssue, "Interrupt Request Issue"},
+    {kLibraryNotFound, "NVML Shared Library Not Found"},
+    {kFunctionNotFound, "Function Not Found"},
+    {kCorruptedInforom, "Corrupted infoROM"},
+    {kGpuIsLost, "GPU is lost"},
+    {kResetRequired, "GPU requires reset"},
+    {kOperatingSystem, "GPU access blocked by the operating system"},
+    {kLibraryVersionMismatch, "Driver/library version mismatch"},
+    {kInUse, "In use by another client"},
+    {kMemory, "Insufficient Memory"},
+    {kNoData, "No data"},
+    {kVgpuEccNotSupported, "vGPU operation not supported with ECC enabled"},
+    {kInsufficientResources, "Insufficient resources"},
+    {kFrequencyNotSupported, "Requested frequency is not supported"},
+    {kArgumentVersionMismatch, "Argument version mismatch"},
+    {kDeprecated, "Requested functionality has been deprecated"},
+    {kNotReady, "System is not in ready state"},
+    {kGpuNotFound, "No GPUs were found"},
+    {kInvalidState, "Resource is not in the right state"},
+    {kResetTypeNotSupported, "Reset type not supported"},
+};
+
+}  // namespace
+
+int hand::nvmlInit_v2() { return initialise(); }
+int hand::nvmlInitWithFlags(unsigned int flags) { return flags & ~kInitFlags ? int(kInvalidArgument) : initialise(); }
+int hand::nvmlShutdown() { return shut_down(); }
+
+const char* hand::nvmlErrorString(unsigned int result) {
+  for (const Text& entry : kTexts)
+    if (entry.status == int(result)) return entry.text;
+  return "Unknown Error";
+}
+
+int hand::nvmlGetExcludedDeviceCount(unsigned int* count) { return put(0u, count); }
+int hand::nvmlUnitGetCount(unsigned int* count) { return put(0u, count); }
+
+// The process identifiers that a program can mean are those of its own machine.
+int hand::nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int length) {
+  if (int status = initialised()) return status;
+  if (!name || length == 0) return kInvalidArgument;
+  char path[32];
+  std::snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+  std::FILE* file = std::fopen(path, "re");
+  if (!file) return kNotFound;
+  char text[1024];
+  size_t got = std::fread(text, 1, sizeof text - 1, file);
+  std::fclose(file);
+  if (got == 0) return kNotFound;
+  text[got] = 0;  // the arguments are separated by zeros: what is left is the program
+  std::snprintf(name, length, "%s", text);
+  return std::strlen(text) < length ? kSuccess : kInsufficientSize;
+}
+
+}  // namespace gpuwire::nvml

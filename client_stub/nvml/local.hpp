@@ -1,0 +1,41 @@
+// What hand-written functions share.
+#pragma once
+
+#include "client_stub/nvml/connection.hpp"
+
+namespace gpuwire::nvml {
+
+// kSuccess or kUninitialized, or why there is no server.
+inline int initialised() {
+  int status = kSuccess;
+  connection(status);
+  return status;
+}
+
+// The session, and the device's number; null: `status` says why.
+inline std::shared_ptr<Connection> find(nvmlDevice device, uint32_t& index, int& status) {
+  auto session = connection(status);
+  if (status) return nullptr;
+  if (device_index(device, index) && index < session->facts().devices.size()) return session;
+  status = kInvalidArgument;
+  return nullptr;
+}
+
+template <class Value>
+int put(Value value, Value* out) {
+  if (int status = initialised()) return status;
+  if (!out) return kInvalidArgument;
+  *out = value;
+  return kSuccess;
+}
+
+// Of a device.
+template <class Value>
+int put_for(nvmlDevice device, Value value, Value* out) {
+  uint32_t index = 0;
+  int status = kSuccess;
+  if (!find(device, index, status)) return status;
+  return put(value, out);
+}
+
+}  // namespace gpuwire::nvml

@@ -1,0 +1,35 @@
+// The management library that a server asks, and its devices.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "nvml/table.hpp"
+
+namespace gpuwire::server {
+
+class DriverLibrary;
+
+// NVIDIA's library beside NVIDIA's driver; without it, or with the software device, what the driver itself tells (software_library.hpp).
+// Lives as long as the process.
+class ManagementLibrary {
+ public:
+  static ManagementLibrary open(const DriverLibrary& driver);
+
+  const nvml::Table& table() const { return table_; }
+  // By the driver's ordinals, which are the session's.
+  std::span<const nvmlDevice> devices() const { return devices_; }
+  // Not empty: why it is not NVIDIA's library although it is NVIDIA's driver.
+  const std::string& note() const { return note_; }
+
+ private:
+  tl::expected<void, std::string> open_nvidia(const DriverLibrary& driver);
+  nvml::Table table_;
+  std::vector<nvmlDevice> devices_;
+  std::string note_;
+};
+
+}  // namespace gpuwire::server

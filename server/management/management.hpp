@@ -1,0 +1,29 @@
+// Management sessions: what a worker does that serves queries of NVML and no CUDA calls.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "server/management/library.hpp"
+#include "server/replay/replay.hpp"
+
+namespace gpuwire::server {
+
+// Executor thread only.
+class Management {
+ public:
+  explicit Management(ManagementLibrary library) : library_(std::move(library)) {}
+  const ManagementLibrary& library() const { return library_; }
+
+  // Executes one query: the library's status, and what it gave in `values`. Throws ProtocolFault at arguments that cannot be.
+  int ask(uint32_t function, std::string_view arguments, std::string& values) const;
+
+ private:
+  ManagementLibrary library_;
+};
+
+// The calls of a management session, by ordinal of wire/ordinals.hpp; they need Replay::management().
+std::span<const ReplayEntry> management_replay_table();
+
+}  // namespace gpuwire::server
