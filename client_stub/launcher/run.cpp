@@ -22,10 +22,14 @@ int fail(int code, const char* format, Arguments... arguments) {
   return code;
 }
 
-void prepend_to_library_path(const std::string& folder) {
-  const char* before = std::getenv("LD_LIBRARY_PATH");
+// Where programs are looked for when PATH is not set: putting something into it must not hide them.
+constexpr const char* kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
+
+void prepend(const char* variable, const std::string& folder, const char* when_unset) {
+  const char* before = std::getenv(variable);
+  if (!before) before = when_unset;
   // An empty entry would mean the current folder, so there is no colon without something behind it.
-  setenv("LD_LIBRARY_PATH", (before && *before ? folder + ":" + before : folder).c_str(), 1);
+  setenv(variable, (*before ? folder + ":" + before : folder).c_str(), 1);
 }
 
 // What JAX looks for before it loads a CUDA library (jax/_src/hardware_utils.py); without them it leaves CUDA out.
@@ -48,7 +52,9 @@ int run(const RunOptions& options) {
   std::string library = stubs + "/libcuda.so.1";
   if (access(library.c_str(), R_OK) != 0) return fail(kRunCannotExecute, "%s is missing; gpuwire is not installed completely", library.c_str());
 
-  prepend_to_library_path(stubs);
+  prepend("LD_LIBRARY_PATH", stubs, "");
+  // NVIDIA's own nvidia-smi runs only over NVIDIA's library, so ours comes before one that is installed here.
+  prepend("PATH", stubs + "/bin", kDefaultPath);
   std::string python = stubs + "/python";
   if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
   setenv("GPUWIRE_SERVER", server.c_str(), 1);

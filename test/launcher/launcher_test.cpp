@@ -111,6 +111,14 @@ TEST_CASE("the program finds the stub folder first and the options in its enviro
   CHECK(here.start({"run", "--server=opt:2", print, "-h"}, {{"GPUWIRE_SERVER", "env:1"}}).out == stubs + "|opt:2|||-h\n");
 }
 
+TEST_CASE("the program finds gpuwire's nvidia-smi first, and everything else where it was") {
+  Installation here;
+  std::string tools = fs::canonical(here.root / "lib/gpuwire").string() + "/bin";
+  auto print = here.script("#!/bin/sh\necho \"$PATH\"\n");
+  CHECK(here.start({"run", "-s", "x:1", "--", print}, {{"PATH", "/opt/bin:/bin"}}).out == tools + ":/opt/bin:/bin\n");
+  CHECK(here.start({"run", "-s", "x:1", "--", print}, {{"PATH", ""}}).out == tools + "\n");
+}
+
 TEST_CASE("a relative trace file is meant from where gpuwire was started") {
   Installation here;
   auto print = here.script("#!/bin/sh\necho \"$GPUWIRE_TRACE\"\n");

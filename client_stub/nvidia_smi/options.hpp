@@ -1,0 +1,32 @@
+// The command line of this nvidia-smi: the part of NVIDIA's that asks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client_stub/nvidia_smi/query.hpp"
+
+namespace gpuwire::nvidia_smi {
+
+enum class Task { summary, list, report, query_gpu, query_apps, help, help_properties, version, change, nothing_excluded };
+
+struct Options {
+  Task task = Task::summary;
+  std::string ids;                   // -i; empty: all
+  std::string file;                  // -f; empty: standard output
+  bool xml = false;                  // -x
+  std::vector<std::string> displays; // -d
+  std::string properties;            // of --query-gpu or --query-compute-apps
+  std::optional<std::string> format; // --format
+  std::string change;                // the option that would change the card
+  long interval_ms = 0;              // -l, -lms; 0: once
+};
+
+// Not empty: what is wrong, for standard output.
+std::string parse(int argc, char** argv, Options& options);
+// False: not csv, or a word that does not exist.
+bool parse_format(const std::string& text, Format& format);
+extern const char* const kHelp;
+
+}  // namespace gpuwire::nvidia_smi

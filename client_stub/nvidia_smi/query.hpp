@@ -1,0 +1,32 @@
+// `nvidia-smi --query-gpu=...`: chosen properties as comma-separated values.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client_stub/nvidia_smi/value.hpp"
+
+namespace gpuwire::nvidia_smi {
+
+struct Property {
+  const char* name;
+  const char* other_name;  // null: it has one only
+  const char* unit;        // in the header; null: none
+  Getter get;
+};
+
+struct Format {
+  bool header = true, units = true;
+};
+
+// Null: there is no such property.
+const Property* find_property(const std::string& name);
+// The names in `list`, separated by commas. An empty result: `unknown` is the first that does not exist.
+std::vector<const Property*> find_properties(const std::string& list, std::string& unknown);
+
+std::string csv_header(const std::vector<const Property*>& properties, const Format& format);
+std::string csv_line(const Card& card, const std::vector<const Property*>& properties, const Format& format);
+// For --help-query-gpu.
+std::string property_list();
+
+}  // namespace gpuwire::nvidia_smi
