@@ -24,7 +24,9 @@ Value named(const Card& card, int status, unsigned value, const char* const (&na
 
 Value yes_no(const Card& card, int status, unsigned long long value) { return status ? unknown(card, status) : Value{value ? "Yes" : "No"}; }
 
-std::string mebibytes(unsigned long long bytes, bool up) { return std::to_string((bytes + (up ? (1 << 20) - 1 : 0)) >> 20); }
+unsigned long long mebibytes(unsigned long long bytes) { return bytes >> 20; }
+// NVIDIA's tool rounds the parts of the memory up.
+std::string mebibytes_up(unsigned long long bytes) { return std::to_string(mebibytes(bytes + (1 << 20) - 1)); }
 
 // nvmlEccSramErrorStatus_v1_t
 struct SramErrors {
@@ -266,26 +268,29 @@ Value memory(const Card& card, Part part) {
   int status = card.call("nvmlDeviceGetMemoryInfo_v2", &info);
   if (status) return unknown(card, status);
   switch (part) {
-    case Part::total: return {mebibytes(info.total, false), "MiB"};
-    case Part::reserved: return {mebibytes(info.reserved, true), "MiB"};
-    case Part::used: return {mebibytes(info.used, false), "MiB"};
+    case Part::total: return {mebibytes_up(info.total), "MiB"};
+    case Part::reserved: return {mebibytes_up(info.reserved), "MiB"};
+    case Part::used: return {mebibytes_up(info.used), "MiB"};
     case Part::free: break;
   }
-  return {mebibytes(info.free, true), "MiB"};
+  return {mebibytes_up(info.free), "MiB"};
 }
 
 namespace {
-Value three(const Card& card, const char* function, Part part, bool free_second) {
-  unsigned long long values[3] = {};  // total, then free and used
-  int status = card.call(function, &values[0]);
+// The free part is what the other two, rounded down, leave.
+Value three(const Card& card, const char* function, Part part) {
+  struct {
+    unsigned long long total, free, used;
+  } bytes{};
+  int status = card.call(function, &bytes.total);
   if (status) return unknown(card, status);
-  unsigned which = part == Part::total ? 0 : (part == Part::free) == free_second ? 1 : 2;
-  return {mebibytes(values[which], false), "MiB"};
+  unsigned long long total = mebibytes(bytes.total), used = mebibytes(bytes.used);
+  return {std::to_string(part == Part::total ? total : part == Part::used ? used : total - used), "MiB"};
 }
 }  // namespace
 
-Value bar1(const Card& card, Part part) { return three(card, "nvmlDeviceGetBAR1MemoryInfo", part, true); }
-Value protected_memory(const Card& card, Part part) { return three(card, "nvmlDeviceGetConfComputeProtectedMemoryUsage", part, true); }
+Value bar1(const Card& card, Part part) { return three(card, "nvmlDeviceGetBAR1MemoryInfo", part); }
+Value protected_memory(const Card& card, Part part) { return three(card, "nvmlDeviceGetConfComputeProtectedMemoryUsage", part); }
 
 // --- use -------------------------------------------------------------------------------------------------------------------------------------
 

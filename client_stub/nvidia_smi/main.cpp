@@ -127,7 +127,7 @@ int run(int argc, char** argv) {
   Options options;
   if (std::string wrong = parse(argc, argv, options); !wrong.empty()) return fail(kWrongUse, wrong);
   Format format;
-  if (options.format && !parse_format(*options.format, format)) return fail(kWrongUse, "Invalid format: \"" + *options.format + "\". It must contain csv.\n");
+  if (options.format && !parse_format(*options.format, format)) return fail(kWrongUse, "Format modifier is not recognized.\n");
   std::string unknown;
   if (options.task == Task::query_gpu) find_properties(options.properties, unknown);
   if (options.task == Task::query_apps) app_csv(options, format, unknown);

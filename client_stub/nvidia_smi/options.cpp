@@ -26,7 +26,7 @@ const char* const kHelp =
     "\n"
     "          --query-gpu=          Chosen properties; --help-query-gpu lists them.\n"
     "          --query-compute-apps= Processes: pid, process_name, used_gpu_memory, gpu_name, gpu_uuid, gpu_bus_id, gpu_serial, timestamp.\n"
-    "          --format=             Required with either: csv, and with commas noheader, nounits.\n"
+    "          --format=             With either: csv, and with commas noheader, nounits.\n"
     "\n"
     "    -i,   --id=                 Only these GPUs: index, UUID, PCI address or serial number; several with commas.\n"
     "    -f,   --filename=           Write to a file.\n"
@@ -141,7 +141,7 @@ std::string parse(int argc, char** argv, Options& options) {
     const auto& known = all_options();
     auto option = std::find_if(known.begin(), known.end(), [&](const Option& one) { return (one.short_name && name == one.short_name) || name == one.long_name; });
     if (option == known.end()) {
-      if (word.starts_with("-")) return "Invalid argument: " + word + "\n" + kWrong;
+      if (word.starts_with("-")) return "ERROR: Option " + name + " is not recognized. Please run 'nvidia-smi -h'.\n\n";
       return "gpuwire's nvidia-smi does not offer \"" + word + "\"; 'nvidia-smi -h' lists what it does.\n";
     }
     if (option->argument == Option::none && has_value) return kWrong;
@@ -150,8 +150,8 @@ std::string parse(int argc, char** argv, Options& options) {
     if (option->argument == Option::needed && !has_value) return kWrong;
     if (!option->take(options, value)) return "Invalid argument: " + word + " " + value + "\n" + kWrong;
   }
-  bool csv = options.task == Task::query_gpu || options.task == Task::query_apps;
-  if (csv && !options.format) return "\"--format=\" switch is missing.\nPlease run 'nvidia-smi -h' for help.\n";
+  if (options.xml && options.task != Task::report)
+    return "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  Please run 'nvidia-smi -h' for help.\n\n";
   if ((options.xml || !options.displays.empty()) && options.task != Task::report) return kWrong;
   if (options.xml && !options.displays.empty()) return kWrong;
   return {};

@@ -11,9 +11,6 @@ namespace gpuwire::nvml {
 
 namespace {
 
-// NVML API: nvmlInitWithFlags; both are about a machine without devices or with broken ones.
-constexpr unsigned kInitFlags = 0x1 | 0x2;
-
 struct Text {
   int status;
   const char* text;
@@ -42,21 +39,22 @@ constexpr Text kTexts[] = {
     {kInUse, "In use by another client"},
     {kMemory, "Insufficient Memory"},
     {kNoData, "No data"},
-    {kVgpuEccNotSupported, "vGPU operation not supported with ECC enabled"},
-    {kInsufficientResources, "Insufficient resources"},
-    {kFrequencyNotSupported, "Requested frequency is not supported"},
+    {kVgpuEccNotSupported, "vGPU ECC not supported"},
+    {kInsufficientResources, "Insufficient Resources"},
+    {kFrequencyNotSupported, "Invalid Frequency"},
     {kArgumentVersionMismatch, "Argument version mismatch"},
     {kDeprecated, "Requested functionality has been deprecated"},
     {kNotReady, "System is not in ready state"},
-    {kGpuNotFound, "No GPUs were found"},
-    {kInvalidState, "Resource is not in the right state"},
-    {kResetTypeNotSupported, "Reset type not supported"},
+    {kGpuNotFound, "No supported GPUs were found"},
+    {kInvalidState, "Resource not in correct state to perform requested operation"},
+    {kResetTypeNotSupported, "Reset type is not supported for given device"},
 };
 
 }  // namespace
 
 int hand::nvmlInit_v2() { return initialise(); }
-int hand::nvmlInitWithFlags(unsigned int flags) { return flags & ~kInitFlags ? int(kInvalidArgument) : initialise(); }
+// The flags are about machines without devices or with broken ones; NVIDIA's library takes any.
+int hand::nvmlInitWithFlags(unsigned int) { return initialise(); }
 int hand::nvmlShutdown() { return shut_down(); }
 
 const char* hand::nvmlErrorString(unsigned int result) {

@@ -33,7 +33,8 @@ void Query::device(nvmlDevice device) noexcept {
 }
 
 void Query::text_room(const char* out, uint32_t room) noexcept {
-  if (!out || room == 0) fail(kInvalidArgument);
+  if (!out) return fail(kInvalidArgument);
+  if (room == 0) fail(kInsufficientSize);
 }
 
 void Query::text(const char* text) noexcept {

@@ -109,7 +109,7 @@ class NvidiaSmi(ServerCase):
             self.assertEqual((ran.returncode, ran.stdout), (WRONG_USE, 'Field "nonsense" is not a valid field to query.\n\n'))
 
     def test_wrong_use_is_told(self):
-        for arguments in (["--query-gpu=name"], ["--query-gpu=name", "--format=xml"], ["-x"], ["--frobnicate"], ["dmon"], ["-i"], ["-l", "-3"], ["-q", "-d", "X"]):
+        for arguments in (["--query-gpu=name", "--format=xml"], ["-x"], ["--frobnicate"], ["dmon"], ["-i"], ["-l", "-3"], ["-q", "-d", "X"]):
             ran = self.smi(*arguments)
             self.assertEqual(ran.returncode, WRONG_USE, arguments)
             self.assertNotEqual(ran.stdout, "")
