@@ -9,6 +9,7 @@ import json
 import re
 
 NOT_INSTALLED = 77
+FAILURE_CHARACTERS = 100
 
 
 def checksums(out):
@@ -36,6 +37,12 @@ def curve_difference(native, remote):
     if not native or not remote or len(native) != len(remote):
         return None
     return max(abs(a - b) for a, b in zip(native, remote)) / abs(native[0])
+
+
+def failure(result):
+    """The exit code of a wrong run and the last thing the program said about it, without folders."""
+    said = [line for line in (result["out"] + result["err"]).splitlines() if line and not line.startswith("gpuwire: ")]
+    return f"exit code {result['code']}" + (": " + re.sub(r"\S*/", "", said[-1])[:FAILURE_CHARACTERS] if said else "")
 
 
 def not_installed(result):

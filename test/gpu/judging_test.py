@@ -59,6 +59,10 @@ class Judging(unittest.TestCase):
         self.assertEqual(judging.not_installed(ran("NOT INSTALLED: a module\n", code=77)), "a module")
         self.assertEqual(judging.not_installed(ran("PASSED\n")), "")
 
+    def test_a_failure_says_what_the_program_said_last(self):
+        self.assertEqual(judging.failure(ran("a\n", code=1, err="/a/b/c.cu:5: no\ngpuwire: waits: 3\n")), "exit code 1: c.cu:5: no")
+        self.assertEqual(judging.failure(ran("", code="timeout")), "exit code timeout")
+
     def test_the_same_output_is_the_same_to_the_letter(self):
         self.assertTrue(matrix.same_output(ran("a\n"), ran("a\n")))
         self.assertFalse(matrix.same_output(ran("a \n"), ran("a\n")))
