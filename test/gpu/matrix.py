@@ -169,6 +169,7 @@ def rows(build: str) -> List[Row]:
         program("training_loop", "item", "{steps}", waits=1),
         program("training_loop", "graph", "{steps}", waits=0),
         program("launch_blocking", environment={"CUDA_LAUNCH_BLOCKING": "1"}),
+        python("nvml_values", group="programs", right=same_output),
         program("device_output", right=same_output),
         program("device_output", "assert", right=same_output_and_assert),
         program("device_output", "trap", right=same_output),
