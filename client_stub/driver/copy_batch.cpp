@@ -5,6 +5,7 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/host_regions.hpp"
 
 namespace gpuwire::client {
@@ -34,9 +35,10 @@ CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* fi
   return CUDA_SUCCESS;
 }
 
-// The program may change the source when the call returns. What the server copies by address out of a host region is read later.
+// The program may change the source when the call returns. What the server copies by address out of a host region or managed memory is read
+// later.
 CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
-  if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || !host_regions().holds(source, bytes)) return CUDA_SUCCESS;
+  if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || !(host_regions().holds(source, bytes) || is_managed_memory(source, bytes))) return CUDA_SUCCESS;
   return hand::cuStreamSynchronize(stream, per_thread);
 }
 

@@ -23,6 +23,8 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kAddressRetriesMax = 16;
+// By how much the driver's mapping that holds a managed variable may be larger than the variable.
+constexpr uint64_t kMappingSlackMax = 1u << 30;
 
 // What one context has of the server's managed memory.
 struct ManagedOf {
@@ -136,7 +138,9 @@ void forget_managed_of(const ContextState& context) noexcept {
 CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes) {
   range.kind = RangeKind::managed_variable;
   range.context = 0;
-  if (range.base < base || range.base - base > bytes || range.bytes > bytes - (range.base - base)) return CUDA_ERROR_UNKNOWN;
+  bool inside = range.base >= base && range.base - base <= bytes && range.bytes <= bytes - (range.base - base);
+  // A driver's mapping is somewhat larger than what lies in it; the server's word alone is not enough to fill this address space.
+  if (!inside || bytes - range.bytes > kMappingSlackMax) return CUDA_ERROR_UNKNOWN;
   if (managed_memory().map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
   say("a managed variable cannot be used: its addresses are taken in this process");
   return CUDA_ERROR_OUT_OF_MEMORY;
@@ -169,6 +173,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, C
   // Where read-mostly copies are does not matter.
   bool placed = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY;
   if (!known || !managed_range(devPtr, count) || (placed && !known_device(location))) return CUDA_ERROR_INVALID_VALUE;
+  if (!placed) location = {.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};  // whatever it names
   return leave(caller, forward::cuMemAdvise_v2(caller, devPtr, count, advice, location));
 }
 

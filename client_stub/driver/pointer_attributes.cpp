@@ -32,7 +32,7 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
       // Ordinary host memory is its own host pointer (measured on driver 580).
       return store<uint64_t>(data, !known || host || managed ? pointer : 0, host || managed);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return store<uint32_t>(data, known && range->sync_memops, known && !host);
+      return store<uint32_t>(data, managed || (known && range->sync_memops), known && !host);  // of managed memory always (driver 580)
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return store<uint64_t>(data, known ? range->buffer_id : 0, known);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
