@@ -152,7 +152,7 @@ struct ReplayEntry {
   ReplayFunction function = nullptr;
   const char* name = nullptr;
   bool posted = false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
-  bool out_of_turn = false;  // posted ones only: any thread may execute it, before frames sent earlier (Replay::expect_answers)
+  bool out_of_turn = false;  // any thread may execute it, before frames sent earlier (Replay::expect_answers)
 };
 
 // Generated (driver functions, ordinals >= kFirstDriverOrdinal); index: ordinal - kFirstDriverOrdinal.

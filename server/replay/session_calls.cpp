@@ -68,6 +68,7 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::managed_write, "managed_write", &server::managed_write, true);
   table[unsigned(wire::SessionOrdinal::managed_write)].out_of_turn = true;
   set(wire::SessionOrdinal::managed_read, "managed_read", &server::managed_read, false);
+  table[unsigned(wire::SessionOrdinal::managed_read)].out_of_turn = true;
   return table;
 }();
 

@@ -70,12 +70,21 @@ void Session::enter_thread() noexcept {
   parts_.driver->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
+namespace {
+
+bool runs_ahead(const ReplayEntry& entry, const wire::FrameHeader& header) {
+  auto kind = wire::FrameKind(header.kind);
+  return entry.out_of_turn && (kind == wire::FrameKind::called || (kind == wire::FrameKind::posted && entry.posted));
+}
+
+}  // namespace
+
 StandIn::Parts Session::stand_in_parts() {
   return {.source = source_,
           .awaited = [this] { return state_->callbacks().awaiting(); },
           .out_of_turn = [this](const wire::FrameHeader& header) -> const ReplayEntry* {
-            const ReplayEntry* entry = wire::FrameKind(header.kind) == wire::FrameKind::posted ? find_entry(header.ordinal) : nullptr;
-            return entry && entry->out_of_turn ? entry : nullptr;
+            const ReplayEntry* entry = find_entry(header.ordinal);
+            return entry && runs_ahead(*entry, header) ? entry : nullptr;
           },
           .execute = [this](const ReplayEntry& entry, Call& call) {
             try {
@@ -188,7 +197,7 @@ std::optional<SessionEnd> Session::execute_call() {
     return fault(fmt::format("{} may not be posted (frame {})", entry->name, header.sequence));
 
   std::string wrong;
-  bool executed_already = source_.seen_ahead() && entry->out_of_turn && wire::FrameKind(header.kind) == wire::FrameKind::posted;
+  bool executed_already = source_.seen_ahead() && runs_ahead(*entry, header);
   if (!executed_already) try {
     wire::SegmentReader message(source_.message());
     Call call{header, message, source_};

@@ -359,6 +359,34 @@ void host_functions() {
   CHECK(cudaFree(values));
 }
 
+// A host function gets its memory although the program's other thread is in a call that waits for it.
+void host_function_beside_a_call() {
+  int* values = zeroed<int>(100000);
+  int* pinned = nullptr;
+  CHECK(cudaHostAlloc(&pinned, 4096, cudaHostAllocMapped));
+  add<<<blocks(100000), kThreads>>>(values, 100000, 3);
+  struct Beside {
+    int* values;
+    std::atomic<bool> called{false};
+    int seen = 0;
+  } beside{values};
+  CHECK(cudaLaunchHostFunc(nullptr,
+                           [](void* user) {
+                             auto* beside = static_cast<Beside*>(user);
+                             while (!beside->called) {
+                             }
+                             beside->seen = beside->values[99999];
+                             beside->values[0] = 50;
+                           },
+                           &beside));
+  add<<<blocks(100000), kThreads>>>(values, 100000, 3);
+  beside.called = true;
+  CHECK(cudaFreeHost(pinned));
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(beside.seen == 3 && values[0] == 53 && values[99999] == 6);
+  CHECK(cudaFree(values));
+}
+
 template <class T>
 struct Allocator {
   using value_type = T;
@@ -517,6 +545,7 @@ int main(int argc, char** argv) {
       {"streams", two_streams},
       {"graphs", graphs},
       {"host_functions", host_functions},
+      {"host_function_beside", host_function_beside_a_call},
       {"vectors", vectors},
       {"threads", threads_at_once},
       {"without_a_call", without_a_call},
