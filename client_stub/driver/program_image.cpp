@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/fatbin/image_size.hpp"
+#include "protocol/fatbin/linked_image.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -84,33 +84,49 @@ tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> con
 
 tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::select(const void* image, const ImageTarget& target, bool keep) {
   if (!looks_like_image(image)) return fail(CUDA_ERROR_INVALID_IMAGE, "not a program image");
-  auto out = std::make_shared<ProgramImage>();
   const auto* bytes = static_cast<const uint8_t*>(image);
-  size_t readable = strnlen(static_cast<const char*>(image), 8);
-  auto kind = fatbin::image_kind({bytes, readable});
-  std::vector<const void*> containers{image};
+  auto kind = fatbin::image_kind({bytes, strnlen(static_cast<const char*>(image), 8)});
+  fatbin::WrappedContainers wrapped;
   if (kind == fatbin::ImageKind::wrapper) {
-    auto wrapped = fatbin::wrapped_containers(image);
-    if (!wrapped) return fail(CUDA_ERROR_INVALID_IMAGE, wrapped.error().message);
-    containers = {wrapped->container};
-    // Relocatable code of one translation unit stands for the program when the linked image has nothing for the device.
-    if (wrapped->linked_from.size() == 1) containers.push_back(wrapped->linked_from.front());
+    auto found = fatbin::wrapped_containers(image);
+    if (!found) return fail(CUDA_ERROR_INVALID_IMAGE, found.error().message);
+    wrapped = *std::move(found);
+    image = wrapped.container;
     kind = fatbin::ImageKind::container;
   }
-  ImageError error;
-  for (const void* candidate : containers) {
-    auto span = fatbin::span_of_trusted_image(candidate);
-    if (!span) return fail(CUDA_ERROR_INVALID_IMAGE, span.error().message);
-    if (kind != fatbin::ImageKind::container) {
-      bool text = kind == fatbin::ImageKind::text;
-      out->finish({span->data(), span->size() + (text ? 1 : 0)}, keep);
-      return out;
-    }
-    auto chosen = out->choose(*span, target, keep);
-    if (chosen) return out;
-    if (error.message.empty()) error = chosen.error();
+  auto span = fatbin::span_of_trusted_image(image);
+  if (!span) return fail(CUDA_ERROR_INVALID_IMAGE, span.error().message);
+  auto out = std::make_shared<ProgramImage>();
+  if (kind != fatbin::ImageKind::container) {
+    bool text = kind == fatbin::ImageKind::text;
+    out->finish({span->data(), span->size() + (text ? 1 : 0)}, keep);
+    return out;
   }
-  return tl::unexpected(error);
+  auto chosen = out->choose(*span, target, keep);
+  if (chosen) return out;
+  if (wrapped.linked_from.empty()) return tl::unexpected(chosen.error());
+  return linked(wrapped, chosen.error());
+}
+
+// What the program was linked for is not what the server has: its driver links again, from the same containers. Whether they hold something
+// for the device is for it to say. `without`: the error if they cannot travel.
+tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::linked(const fatbin::WrappedContainers& wrapped, ImageError without) {
+  std::vector<std::span<const uint8_t>> containers;
+  auto add = [&](const void* container) {
+    auto span = fatbin::span_of_trusted_image(container);
+    if (span) containers.push_back(*span);
+    return span.has_value();
+  };
+  if (!add(wrapped.container)) return tl::unexpected(without);
+  for (const void* container : wrapped.linked_from) {
+    if (!add(container)) return tl::unexpected(without);
+  }
+  auto bytes = fatbin::write_linked_image(containers);
+  if (!bytes) return tl::unexpected(without);
+  auto out = std::make_shared<ProgramImage>();
+  out->owned_ = *std::move(bytes);
+  out->finish(out->owned_, false);
+  return out;
 }
 
 tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::select_from_file(std::vector<uint8_t> contents,

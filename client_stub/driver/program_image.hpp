@@ -14,6 +14,7 @@
 #include <tl/expected.hpp>
 
 #include "protocol/fatbin/fatbin.hpp"
+#include "protocol/fatbin/image_size.hpp"
 
 namespace gpuwire::client {
 
@@ -45,6 +46,7 @@ class ProgramImage {
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select_from_file(std::vector<uint8_t> contents, const ImageTarget& target);
 
  private:
+  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> linked(const fatbin::WrappedContainers& wrapped, ImageError without);
   void finish(std::span<const uint8_t> body, bool keep);
   tl::expected<void, ImageError> choose(std::span<const uint8_t> container, const ImageTarget& target, bool keep);
 

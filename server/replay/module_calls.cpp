@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "protocol/fatbin/image_size.hpp"
+#include "protocol/fatbin/linked_image.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/contexts.hpp"
@@ -25,9 +26,13 @@ Digest read_digest(capnp::Data::Reader data) {
   return digest;
 }
 
+std::span<const uint8_t> unsigned_bytes(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+}
+
 // The driver is given no length, so what the image says of its own must lie within what came. The wrapper holds pointers and never travels.
 bool well_formed(std::span<const std::byte> bytes) {
-  std::span<const uint8_t> image(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  std::span<const uint8_t> image = unsigned_bytes(bytes);
   tl::expected<uint64_t, fatbin::Error> size = 0;
   switch (fatbin::image_kind(image)) {
     case fatbin::ImageKind::wrapper: return false;
@@ -113,9 +118,18 @@ class JitOptions {
   size_t wall_time_ = 0;
 };
 
-CUresult load(Replay& replay, uint64_t handle, const ModuleImage& image, JitOptions& options, void*& native) {
+// What the driver is given for an image: its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed.
+const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper) {
+  std::span<const uint8_t> bytes = unsigned_bytes(image.bytes());
+  if (!fatbin::is_linked_image(bytes)) return well_formed(image.bytes()) ? bytes.data() : nullptr;
+  auto containers = fatbin::read_linked_image(bytes);
+  if (!containers) return nullptr;
+  wrapper = std::make_shared<fatbin::LinkedWrapper>(*containers);
+  return wrapper->image();
+}
+
+CUresult load(Replay& replay, uint64_t handle, const void* bytes, JitOptions& options, void*& native) {
   const DriverTable& driver = replay.driver();
-  const void* bytes = image.bytes().data();
   if (wire::handle_kind(handle) == wire::HandleKind::module) {
     CUmodule module = nullptr;
     CUresult result = drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
@@ -172,17 +186,19 @@ void module_load(Replay& replay, Call& call) {
   auto image = modules.find(read_digest(params.getDigest()));
   bool missing = result == CUDA_SUCCESS && !image;
   if (missing) result = CUDA_ERROR_NOT_FOUND;
-  if (result == CUDA_SUCCESS && !well_formed(image->bytes())) result = CUDA_ERROR_INVALID_IMAGE;
+  std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
+  const void* bytes = image ? driver_image(*image, wrapper) : nullptr;
+  if (result == CUDA_SUCCESS && !bytes) result = CUDA_ERROR_INVALID_IMAGE;
   if (result == CUDA_SUCCESS) {
     void* native = nullptr;
-    result = load(replay, handle, *image, options, native);
+    result = load(replay, handle, bytes, options, native);
     if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native)) {
       unload(replay, handle, native);
       result = CUDA_ERROR_INVALID_HANDLE;
     }
     if (result == CUDA_SUCCESS) {
       bool preserved = wire::handle_kind(handle) == wire::HandleKind::library;
-      modules.add(handle, preserved ? image : nullptr);
+      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, {}} : ModuleStore::Loaded{});
     }
   }
   capnp::MallocMessageBuilder message;

@@ -65,9 +65,7 @@ ModuleStore::Loaded* ModuleStore::loaded(uint64_t handle) {
   return found == loaded_.end() ? nullptr : &found->second;
 }
 
-ModuleStore::Loaded& ModuleStore::add(uint64_t handle, std::shared_ptr<const ModuleImage> image) {
-  return loaded_[handle] = {std::move(image), {}};
-}
+ModuleStore::Loaded& ModuleStore::add(uint64_t handle, Loaded loaded) { return loaded_[handle] = std::move(loaded); }
 
 void ModuleStore::clear() {
   loaded_.clear();

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "protocol/fatbin/linked_image.hpp"
 #include "server/module_cache/digest.hpp"
 #include "server/module_cache/module_image.hpp"
 
@@ -30,6 +31,7 @@ class ModuleStore {
   // What is loaded under one handle, and what the driver and the handle table hold because of it.
   struct Loaded {
     std::shared_ptr<const ModuleImage> image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
+    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and what was put around them
     std::vector<uint64_t> functions;           // handles of its functions or kernels
   };
 
@@ -43,7 +45,7 @@ class ModuleStore {
   std::shared_ptr<const ModuleImage> find(const Digest& digest);
 
   Loaded* loaded(uint64_t handle);
-  Loaded& add(uint64_t handle, std::shared_ptr<const ModuleImage> image);
+  Loaded& add(uint64_t handle, Loaded loaded);
   void remove(uint64_t handle) { loaded_.erase(handle); }
   void clear();
 

@@ -1,4 +1,5 @@
 #include "client_stub/driver/program_image.hpp"
+#include "protocol/fatbin/linked_image.hpp"
 
 #include <doctest/doctest.h>
 #include <elf.h>
@@ -85,20 +86,29 @@ TEST_CASE("For devices that differ the whole fat binary is sent") {
   CHECK(sent(**image) == container);
 }
 
-TEST_CASE("Relocatable code of one translation unit stands in when the linked image has nothing for the device") {
+TEST_CASE("A program that was linked for other devices is sent with the units that it was linked from") {
   Bytes linked = build_container({{.kind = fatbin::test::kElf, .sm = 90, .contents = "linked cubin"}});
   Bytes unit = build_container({{.kind = fatbin::test::kPtx, .sm = 75, .contents = kPtxText}});
-  const void* list[] = {unit.data(), nullptr};
+  const void* list[] = {unit.data(), linked.data(), nullptr};
   Wrapper wrapper{.version = 2, .container = linked.data(), .linked_from = list};
   auto image = ProgramImage::select(&wrapper, software(), false);
   REQUIRE(image);
   Bytes bytes = sent(**image);
-  CHECK(fatbin::read_container(bytes)->front().kind == fatbin::Kind::ptx);
-  const void* two[] = {unit.data(), unit.data(), nullptr};
-  wrapper.linked_from = two;
-  auto several = ProgramImage::select(&wrapper, software(), false);
-  REQUIRE_FALSE(several);
-  CHECK(several.error().result == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  auto containers = fatbin::read_linked_image(bytes);
+  REQUIRE(containers);
+  REQUIRE(containers->size() == 3);
+  CHECK(Bytes((*containers)[0].begin(), (*containers)[0].end()) == linked);
+  CHECK(Bytes((*containers)[1].begin(), (*containers)[1].end()) == unit);
+  CHECK(Bytes((*containers)[2].begin(), (*containers)[2].end()) == linked);
+
+  auto for_the_device = ProgramImage::select(&wrapper, gpu(9, 0), false);
+  REQUIRE(for_the_device);
+  CHECK(fatbin::read_container(sent(**for_the_device)).has_value());
+
+  wrapper.linked_from = nullptr;
+  auto alone = ProgramImage::select(&wrapper, software(), false);
+  REQUIRE_FALSE(alone);
+  CHECK(alone.error().result == CUDA_ERROR_NO_BINARY_FOR_GPU);
 }
 
 TEST_CASE("PTX text is sent with its terminating zero") {

@@ -73,6 +73,9 @@ class Programs(ServerCase):
     def test_kernels_take_large_parameters(self):
         self.assert_passed(run(self.server.address, "large_parameters"))
 
+    def test_device_code_of_several_units_is_linked_at_the_server(self):
+        self.assert_passed(run(self.server.address, "separate_units"))
+
     def test_constants_and_symbols_are_copied(self):
         self.assert_passed(run(self.server.address, "symbols"))
 

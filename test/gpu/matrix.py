@@ -165,6 +165,7 @@ def rows(build: str) -> List[Row]:
         program("stream_properties"),
         program("large_parameters"),
         program("symbols"),
+        program("separate_units"),
         program("training_loop", "step", "{steps}", waits=0),
         program("training_loop", "item", "{steps}", waits=1),
         program("training_loop", "graph", "{steps}", waits=0),

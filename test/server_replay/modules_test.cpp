@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "protocol/fatbin/image_size.hpp"
+#include "protocol/fatbin/linked_image.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/module_cache/digest.hpp"
 #include "server/module_cache/module_cache.hpp"
@@ -170,6 +172,41 @@ TEST_CASE_FIXTURE(Fixture, "an image that says it is longer than it is does not 
     send(image, 0, image, true);
     CHECK(session.result(load(image, module)) == CUDA_ERROR_INVALID_IMAGE);
   }
+  CHECK(driver.log.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a program to be linked reaches the driver in a wrapper, and a damaged one does not") {
+  auto container = [](const std::string& payload) {
+    std::vector<uint8_t> out(16 + payload.size());
+    const uint32_t magic = fatbin::kContainerMagic;
+    const uint16_t version = 1, header = 16;
+    const uint64_t size = payload.size();
+    std::memcpy(out.data(), &magic, 4);
+    std::memcpy(out.data() + 4, &version, 2);
+    std::memcpy(out.data() + 6, &header, 2);
+    std::memcpy(out.data() + 8, &size, 8);
+    std::memcpy(out.data() + 16, payload.data(), payload.size());
+    return out;
+  };
+  std::vector<std::vector<uint8_t>> containers{container("linked"), container("first unit"), container("second")};
+  std::vector<std::span<const uint8_t>> spans(containers.begin(), containers.end());
+  std::vector<uint8_t> written = fatbin::write_linked_image(spans).value();
+  std::string image(written.begin(), written.end());
+  bring(image, library);
+  auto* loaded = session.state().modules().loaded(library);
+  REQUIRE(loaded);
+  REQUIRE(loaded->wrapper);
+  auto wrapped = fatbin::wrapped_containers(loaded->wrapper->image());
+  REQUIRE(wrapped);
+  REQUIRE(wrapped->linked_from.size() == 2);
+  CHECK(std::memcmp(wrapped->container, containers[0].data(), containers[0].size()) == 0);
+  CHECK(std::memcmp(wrapped->linked_from[1], containers[2].data(), containers[2].size()) == 0);
+
+  driver.log.clear();
+  image.resize(image.size() - 16);
+  offer(image);
+  send(image, 0, image, true);
+  CHECK(session.result(load(image, wire::make_handle(HandleKind::library, 2, 1))) == CUDA_ERROR_INVALID_IMAGE);
   CHECK(driver.log.empty());
 }
 
