@@ -78,6 +78,30 @@ CUresult check_function(const Caller& caller, FunctionState& function, const Lau
   return CUDA_SUCCESS;
 }
 
+ClusterShape cluster_of(std::span<const CUlaunchAttribute> attributes) {
+  for (const CUlaunchAttribute& attribute : attributes) {
+    const auto& dim = attribute.value.clusterDim;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return {{dim.x, dim.y, dim.z}};
+  }
+  return {};
+}
+
+// What is not known of the function bounds nothing, as above.
+CUresult check_clusters(const Caller& caller, FunctionState& function, const Launch& launch) {
+  int device = caller.state->device;
+  auto known = [&](CUfunction_attribute attribute) {
+    int value = 0;
+    return function_attribute(caller, function, attribute, device, value) == CUDA_SUCCESS && value > 0 ? uint32_t(value) : 0;
+  };
+  ClusterShape compiled{{known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), 0, 0}}, launched = cluster_of(launch.attributes);
+  if (compiled.size[0]) {
+    compiled.size[1] = known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT);
+    compiled.size[2] = known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH);
+  }
+  if (!launched.any() && !compiled.any()) return CUDA_SUCCESS;
+  return check_cluster(launch.shape, launched, compiled, known(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0);
+}
+
 // All blocks of a cooperative launch must be on the device at once.
 CUresult check_cooperative(const Caller& caller, FunctionState& function, const LaunchShape& shape, std::span<const int32_t> attributes) {
   if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) return CUDA_SUCCESS;
@@ -140,6 +164,7 @@ CUresult launch_kernel(const Launch& launch) {
   std::span<const int32_t> attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
   if (CUresult error = check_shape(launch.shape, attributes)) return error;
   if (CUresult error = check_function(caller, *function, launch.shape)) return error;
+  if (CUresult error = check_clusters(caller, *function, launch)) return error;
   if (CUresult error = check_attributes(launch.attributes)) return error;
   if (launch.cooperative || asks_cooperative(launch.attributes)) {
     if (CUresult error = check_cooperative(caller, *function, launch.shape, attributes)) return error;
@@ -156,7 +181,7 @@ CUresult launch_kernel(const Launch& launch) {
   if (managed_memory().any()) [[unlikely]] {
     packed.resize(function->parameter_bytes);
     if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
-    parameters = {.packed = packed.data()};
+    parameters = {.packed = packed.data(), .packed_bytes = packed.size()};
   }
   CUresult error = CUDA_SUCCESS;
   uint64_t stream = stream_handle(caller, launch.stream, launch.per_thread, error);

@@ -1,5 +1,6 @@
 #include "client_stub/driver/launch_shape.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace gpuwire::client {
@@ -20,6 +21,20 @@ CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_a
   return CUDA_SUCCESS;
 }
 
+CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled, bool non_portable) noexcept {
+  constexpr uint64_t kPortableBlocksMax = 8, kBlocksMax = 16;  // CUDA C++ Programming Guide, "Thread Block Clusters"
+  if (!launched.any() && !compiled.any()) return CUDA_SUCCESS;
+  const ClusterShape& cluster = launched.any() ? launched : compiled;
+  uint64_t blocks = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (cluster.size[i] == 0 || shape.grid[i] % cluster.size[i] != 0) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (compiled.any() && cluster.size[i] != compiled.size[i]) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    if (cluster.size[i] > kBlocksMax) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+    blocks *= cluster.size[i];
+  }
+  return blocks > (non_portable ? kBlocksMax : kPortableBlocksMax) ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
+}
+
 CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_bytes, LaunchParameters& out) noexcept {
   out = {};
   if (kernel_params && extra) return CUDA_ERROR_INVALID_VALUE;
@@ -27,18 +42,17 @@ CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_
     out.each = kernel_params;
     return CUDA_SUCCESS;
   }
-  size_t packed_bytes = 0;
   // The list ends at CU_LAUNCH_PARAM_END; cuda.h has two other entries, each with a value.
   for (void** entry = extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
     if (*entry == CU_LAUNCH_PARAM_BUFFER_POINTER) {
       out.packed = static_cast<const std::byte*>(entry[1]);
     } else if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE && entry[1]) {
-      packed_bytes = *static_cast<const size_t*>(entry[1]);
+      out.packed_bytes = *static_cast<const size_t*>(entry[1]);
     } else {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  if (parameter_bytes > 0 && (!out.packed || packed_bytes < parameter_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (parameter_bytes > 0 && !out.packed) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;
 }
 
@@ -46,7 +60,7 @@ CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uin
                          std::span<std::byte> out) noexcept {
   if (out.empty()) return CUDA_SUCCESS;
   if (parameters.packed) {
-    std::memcpy(out.data(), parameters.packed, out.size());
+    std::memcpy(out.data(), parameters.packed, std::min(out.size(), parameters.packed_bytes));
     return CUDA_SUCCESS;
   }
   for (size_t i = 0; i < offsets.size(); ++i) {

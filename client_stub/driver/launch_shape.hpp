@@ -26,9 +26,22 @@ CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_a
 struct LaunchParameters {
   void** each = nullptr;
   const std::byte* packed = nullptr;
+  size_t packed_bytes = 0;
 };
 
-// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or the packed buffer is too small.
+// Blocks of a grid that run together. A dimension of 0 in all three: none.
+struct ClusterShape {
+  uint32_t size[3] = {};
+
+  bool any() const noexcept { return size[0] || size[1] || size[2]; }
+};
+
+// CUDA_ERROR_INVALID_CLUSTER_SIZE, as driver 580 answers on an H200: the grid is no multiple of the cluster, the launch's cluster is not the
+// one that the kernel was compiled for, or it is larger than portable ones may be (8 blocks; 16 where the kernel allows it).
+CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled, bool non_portable) noexcept;
+
+// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or parameters are wanted and no buffer is. A buffer may be shorter than the
+// parameters (NCCL's are): the rest is zero, as natively it is what nobody reads.
 CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_bytes, LaunchParameters& out) noexcept;
 
 // Fills `out`, which is zeroed and has parameter_bytes bytes. CUDA_ERROR_INVALID_VALUE: a parameter's address is NULL.

@@ -79,19 +79,55 @@ TEST_CASE("Parameters are packed at their offsets, and the bytes between them ar
   }
 }
 
-TEST_CASE("Missing, doubled and short parameters are invalid values") {
+TEST_CASE("A packed buffer that is shorter than the parameters is followed by zeros") {
+  const uint32_t offsets[] = {0, 8}, sizes[] = {4, 8};
+  std::vector<std::byte> given(6, std::byte{0x5a}), out(16);
+  size_t bytes = given.size();
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, given.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  LaunchParameters parameters;
+  REQUIRE(find_parameters(nullptr, extra, 16, parameters) == CUDA_SUCCESS);
+  REQUIRE(pack_parameters(parameters, offsets, sizes, out) == CUDA_SUCCESS);
+  std::vector<std::byte> expected = given;
+  expected.resize(16);
+  CHECK(out == expected);
+}
+
+TEST_CASE("A cluster must divide the grid, be what the kernel was compiled for, and be no larger than clusters may be") {
+  auto check = [](uint32_t grid_x, uint32_t grid_y, ClusterShape launched, ClusterShape compiled = {}, bool non_portable = false) {
+    return check_cluster({{grid_x, grid_y, 1}, {32, 1, 1}, 0}, launched, compiled, non_portable);
+  };
+  constexpr CUresult kRefused = CUDA_ERROR_INVALID_CLUSTER_SIZE;
+  const ClusterShape none, two{{2, 1, 1}};
+  CHECK(check(7, 1, none) == CUDA_SUCCESS);
+  CHECK(check(8, 1, none, two) == CUDA_SUCCESS);
+  CHECK(check(7, 1, none, two) == kRefused);
+  CHECK(check(8, 1, two, two) == CUDA_SUCCESS);
+  CHECK(check(8, 1, {{4, 1, 1}}, two) == kRefused);
+  CHECK(check(9, 1, {{3, 1, 1}}) == CUDA_SUCCESS);
+  CHECK(check(7, 1, two) == kRefused);
+  CHECK(check(8, 2, {{2, 2, 1}}) == CUDA_SUCCESS);
+  CHECK(check(8, 3, {{2, 2, 1}}) == kRefused);
+  CHECK(check(8, 1, {{2, 0, 1}}) == kRefused);
+  CHECK(check(8, 1, {{1, 1, 2}}) == kRefused);
+  CHECK(check(9, 1, {{9, 1, 1}}) == kRefused);
+  CHECK(check(16, 1, {{16, 1, 1}}) == kRefused);
+  CHECK(check(16, 1, {{16, 1, 1}}, none, true) == CUDA_SUCCESS);
+  CHECK(check(32, 1, {{32, 1, 1}}, none, true) == kRefused);
+}
+
+TEST_CASE("Missing, doubled and unknown parameters are invalid values") {
   int value = 1;
   void* each[] = {&value};
-  size_t bytes = 3;
+  size_t bytes = 4;
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &value, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   void* unknown[] = {reinterpret_cast<void*>(uintptr_t(9)), nullptr, CU_LAUNCH_PARAM_END};
   LaunchParameters parameters;
   CHECK(find_parameters(nullptr, nullptr, 4, parameters) == CUDA_ERROR_INVALID_VALUE);
   CHECK(find_parameters(nullptr, nullptr, 0, parameters) == CUDA_SUCCESS);
   CHECK(find_parameters(each, extra, 4, parameters) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(find_parameters(nullptr, extra, 4, parameters) == CUDA_ERROR_INVALID_VALUE);
+  void* only_a_size[] = {CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  CHECK(find_parameters(nullptr, only_a_size, 4, parameters) == CUDA_ERROR_INVALID_VALUE);
   CHECK(find_parameters(nullptr, unknown, 4, parameters) == CUDA_ERROR_INVALID_VALUE);
-  bytes = 4;
   CHECK(find_parameters(nullptr, extra, 4, parameters) == CUDA_SUCCESS);
 }
 
