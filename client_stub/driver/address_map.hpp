@@ -21,6 +21,7 @@ enum class RangeKind : uint8_t {
   variable,         // a module's or library's global; `owner`: its handle
   managed_variable, // a __managed__ one
   imported,         // opened from another process
+  graph,            // allocated by graphs, at the same address in each launch
   host_allocated,   // cuMemHostAlloc, cuMemAllocHost
   host_registered,  // cuMemHostRegister: the program's own memory
 };

@@ -1,6 +1,7 @@
 #include "client_stub/driver/caller.hpp"
 
 #include "client/forward.hpp"
+#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
@@ -132,10 +133,17 @@ uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, C
   managed_memory().hand_over(*caller.session);
   auto handle = reinterpret_cast<uint64_t>(stream);
   if (handle > uint64_t(2)) [[likely]] {
-    if (!handles().known(wire::HandleKind::stream, handle)) error = CUDA_ERROR_INVALID_HANDLE;
+    if (!handles().known(wire::HandleKind::stream, handle)) {
+      error = CUDA_ERROR_INVALID_HANDLE;
+    } else if (caller.state && caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+      error = permit_work(*caller.state, handle);
+    }
     return handle;
   }
   if (stream == CU_STREAM_PER_THREAD || (stream == nullptr && per_thread)) return own_stream(caller, error);
+  if (caller.state && caller.state->blocking_captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    error = permit_work(*caller.state, handle);
+  }
   return handle;
 }
 

@@ -2,6 +2,7 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
@@ -280,8 +281,9 @@ template <class Forward>
 CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
   ContextState& context = *caller.state;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (CUresult error = permit_synchronisation(context)) return leave(caller, error);
   // Nothing was sent since the last time all was known to be done.
-  if (context.captures.load(std::memory_order_relaxed) == 0 && context_idle(context)) return leave(caller, CUDA_SUCCESS);
+  if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
   uint64_t up_to = context.work.load(std::memory_order_relaxed);
   // A kernel may be waiting for what the program has written.
   if (host_regions().any()) host_regions().push(caller);

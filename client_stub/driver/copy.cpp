@@ -7,6 +7,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/copy_rules.hpp"
+#include "client_stub/driver/graph_copies.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/transfer.hpp"
 
@@ -65,6 +66,9 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
     return leave(begun.caller, finish_copy(begun, stream, per_thread, form, result));
   }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
+    return leave(begun.caller, capture_linear(begun.caller, capture, destination, false, reinterpret_cast<uint64_t>(source), true, bytes, begun.stream));
+  }
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
   Source after = form == Form::blocking ? Source::arrived : is_pinned(source, bytes) ? Source::stays : Source::free;
   CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, after);
@@ -89,6 +93,9 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
     return leave(begun.caller, finish_copy(begun, stream, per_thread, form, result));
   }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
+    return leave(begun.caller, capture_linear(begun.caller, capture, reinterpret_cast<uint64_t>(destination), true, source, false, bytes, begun.stream));
+  }
   if (form == Form::ordered && !unknown && is_pinned(destination, bytes)) {
     return leave(begun.caller, fetch_later(begun.caller, destination, source, bytes, begun.stream));
   }
@@ -102,6 +109,10 @@ CUresult host_to_host(void* destination, const void* source, size_t bytes, CUstr
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (!destination || !source) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, false)) return error;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
+    return leave(begun.caller, capture_linear(begun.caller, capture, reinterpret_cast<uint64_t>(destination), true, reinterpret_cast<uint64_t>(source),
+                                              true, bytes, begun.stream));
+  }
   if (CUresult error = forward::cuStreamSynchronize(begun.caller, stream, per_thread)) return leave(begun.caller, error);
   std::memmove(destination, source, bytes);
   return leave(begun.caller, CUDA_SUCCESS);
@@ -161,6 +172,18 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (in_managed(host, bytes)) return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
+    CUDA_MEMCPY3D copy{};
+    (to_array ? copy.dstMemoryType : copy.srcMemoryType) = CU_MEMORYTYPE_ARRAY;
+    (to_array ? copy.srcMemoryType : copy.dstMemoryType) = CU_MEMORYTYPE_HOST;
+    (to_array ? copy.dstArray : copy.srcArray) = array;
+    (to_array ? copy.dstXInBytes : copy.srcXInBytes) = offset;
+    copy.srcHost = to_array ? host : nullptr;
+    copy.dstHost = to_array ? nullptr : host;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return leave(begun.caller, capture_box(begun.caller, capture, copy, begun.stream));
+  }
   DeviceBox device{.array = handle, .x_bytes = offset};
   HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
   BoxSize size{.width_bytes = bytes};

@@ -3,7 +3,9 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
+#include "client_stub/driver/graph_copies.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client {
@@ -166,13 +168,55 @@ CUresult perform(const Caller& caller, const BoxCopy& copy, CUstream stream, boo
   return send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking);
 }
 
+CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D& copy) { return copy; }
+// Addresses say where they are (unified addressing), so the contexts may be left out.
+CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D_PEER& from) {
+  CUDA_MEMCPY3D out{};
+  out.srcXInBytes = from.srcXInBytes;
+  out.srcY = from.srcY;
+  out.srcZ = from.srcZ;
+  out.srcLOD = from.srcLOD;
+  out.srcMemoryType = from.srcMemoryType;
+  out.srcHost = from.srcHost;
+  out.srcDevice = from.srcDevice;
+  out.srcArray = from.srcArray;
+  out.srcPitch = from.srcPitch;
+  out.srcHeight = from.srcHeight;
+  out.dstXInBytes = from.dstXInBytes;
+  out.dstY = from.dstY;
+  out.dstZ = from.dstZ;
+  out.dstLOD = from.dstLOD;
+  out.dstMemoryType = from.dstMemoryType;
+  out.dstHost = from.dstHost;
+  out.dstDevice = from.dstDevice;
+  out.dstArray = from.dstArray;
+  out.dstPitch = from.dstPitch;
+  out.dstHeight = from.dstHeight;
+  out.WidthInBytes = from.WidthInBytes;
+  out.Height = from.Height;
+  out.Depth = from.Depth;
+  return out;
+}
+
+// A node of the graph that the stream is captured into. True: `result` is the call's.
+template <class Copy3D>
+bool captured(const Caller& caller, const Copy3D& request, CUstream stream, bool per_thread, bool blocking, CUresult& result) {
+  if (blocking || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return false;
+  uint64_t wire_stream = stream_handle(caller, stream, per_thread, result);
+  if (result) return true;
+  uint64_t capture = capture_of(caller, wire_stream);
+  if (capture) result = capture_box(caller, capture, as_plain(request), wire_stream);
+  return capture != 0;
+}
+
 template <class Copy3D>
 CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool blocking) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
-  CUresult result = perform(caller, copy, stream, per_thread, blocking);
+  CUresult result = CUDA_SUCCESS;
+  if (!captured(caller, request, stream, per_thread, blocking, result)) result = perform(caller, copy, stream, per_thread, blocking);
   // The program may change or read managed memory as soon as a blocking copy has returned.
   if (!result && blocking && copy.managed) result = forward::cuStreamSynchronize(caller, stream, per_thread);
   if (!result && copy.unknown) result = await_verdict(caller);

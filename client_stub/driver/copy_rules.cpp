@@ -5,6 +5,7 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/graph_memory.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/managed_memory.hpp"
@@ -56,6 +57,9 @@ CUresult settle_source(const Caller& caller, const void* source, size_t bytes, u
   if (host_regions().any() && host_regions().holds(reinterpret_cast<uint64_t>(source), 1) && !in_host_callback()) {
     return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
   }
+  if (graph_memory().being_written(reinterpret_cast<uint64_t>(source), bytes) && !in_host_callback()) {
+    return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
+  }
   if (!host_callbacks().any_to_come() || in_host_callback() || !is_pinned(source, bytes)) return CUDA_SUCCESS;
   return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
 }
@@ -64,8 +68,7 @@ CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking)
   if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
   StreamState* state = find_stream(caller.state, stream);
   if (blocking) return permit_unsafe_call();
-  if (state && capture_status(*state) != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_ERROR_NOT_SUPPORTED;
-  return CUDA_SUCCESS;
+  return state && capture_status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
 }  // namespace gpuwire::client

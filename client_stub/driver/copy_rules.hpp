@@ -27,8 +27,8 @@ CUresult await_verdict(const Caller& caller);
 // being written to: by an earlier asynchronous copy, or by a function of the program that the stream is to call. Waits for those.
 CUresult settle_source(const Caller& caller, const void* source, size_t bytes, uint64_t stream);
 
-// A copy between host and device inside a stream capture would have to read or write the program's memory at each launch of the graph,
-// which is not forwarded: CUDA_ERROR_NOT_SUPPORTED. `blocking` forms are never allowed: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+// `blocking` forms are not allowed where a capture may notice them: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. The others go into the graph, unless
+// the capture is invalid.
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking);
 
 }  // namespace gpuwire::client

@@ -162,7 +162,10 @@ CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
 CUresult hand::cuEventQuery(CUevent event) {
   EventCall on(event);
   if (on.error) return on.error;
-  if (on.state->capture.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
+    invalidate_capture(capture);
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
   if (event_done(*on.state)) return finished(on);
   uint64_t now = progress();
   uint64_t record = on.state->record.load(std::memory_order_acquire);
@@ -181,7 +184,10 @@ CUresult hand::cuEventSynchronize(CUevent event) {
   EventCall on(event);
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
-  if (on.state->capture.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_CAPTURED_EVENT;
+  if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
+    invalidate_capture(capture);
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
   if (event_done(*on.state)) return finished(on);
   uint64_t record = on.state->record.load(std::memory_order_acquire);
   if (host_regions().any()) host_regions().push(on.caller);  // a kernel may be waiting for what the program has written

@@ -71,6 +71,11 @@ class Candidates {
 
   const uint64_t* handles() const noexcept { return handles_.data(); }
 
+  // The only one, if the server has used it.
+  void take_if(uint64_t given) noexcept {
+    if (!handles_.empty() && handles_[0] == given) handles_[0] = 0;
+  }
+
   template <class Handle>
   void take(capnp::List<uint64_t>::Reader given, Handle* out) {
     KJ_REQUIRE(given.size() <= handles_.size(), "a reply's list is longer than the room for it");

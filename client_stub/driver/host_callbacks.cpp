@@ -7,6 +7,8 @@
 
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/capture.hpp"
+#include "client_stub/driver/graph_memory.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
@@ -110,6 +112,7 @@ void HostCallbacks::run() noexcept {
       // The work behind the function in its stream finds what it has written.
       if (host_regions().any()) host_regions().push({.session = owner->session.get()});
       managed_memory().hand_over(*owner->session);
+      if (graph_memory().any()) graph_memory().push_launched({.session = owner->session.get()});
       post<schema::HostFunctionDone>(*owner->session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
                                      message_words<schema::HostFunctionDone>(),
                                      [&](schema::HostFunctionDone::Builder done) { done.setCallback(due.number); });
@@ -130,6 +133,11 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
   if (error) return error;
   const StreamState* state = find_stream(caller.state, wire_stream);
   callback.repeats = state && state->capture.load(std::memory_order_relaxed) != 0;
+  // Graphs have host functions, but no stream callbacks.
+  if (callback.repeats && callback.stream_callback) {
+    invalidate_capture(*state);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   uint64_t number = host_callbacks().add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t sequence = 0;

@@ -9,6 +9,8 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/graph_copies.hpp"
+#include "client_stub/driver/graph_records.hpp"
 #include "client_stub/driver/managed.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
@@ -72,6 +74,20 @@ CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) 
   // First given back here, then at the server: the other way round another thread could be given the same address before.
   release_range(*range);
   return free();
+}
+
+// In a stream that is captured an allocation becomes the graph's.
+void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address) {
+  if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return;
+  CUresult error = CUDA_SUCCESS;
+  uint64_t capture = capture_of(caller, stream_handle(caller, stream, per_thread, error));
+  if (!error && capture) graph_records().note_allocation(capture, address);
+}
+RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
+  if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return RangeKind::pool;
+  CUresult error = CUDA_SUCCESS;
+  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
+  return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
 }
 
 bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool; }
@@ -145,12 +161,13 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
   if (caller.error) return caller.error;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = allocate(
-      caller, {.kind = RangeKind::pool}, dptr,
+      caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
         bytes = bytesize;
         return forward::cuMemAllocAsync(caller, &address, bytesize, hStream, per_thread);
       },
       [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
+  if (result == CUDA_SUCCESS) note_captured(caller, hStream, per_thread, *dptr);
   return leave(caller, result);
 }
 
@@ -159,12 +176,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
   if (caller.error) return caller.error;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = allocate(
-      caller, {.kind = RangeKind::pool, .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
+      caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
         bytes = bytesize;
         return forward::cuMemAllocFromPoolAsync(caller, &address, bytesize, pool, hStream, per_thread);
       },
       [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
+  if (result == CUDA_SUCCESS) note_captured(caller, hStream, per_thread, *dptr);
   return leave(caller, result);
 }
 
@@ -173,9 +191,13 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
   CUresult error = CUDA_SUCCESS;
-  stream_handle(caller, hStream, per_thread, error);
+  uint64_t wire_stream = stream_handle(caller, hStream, per_thread, error);
   if (error) return error;
-  if (auto range = address_map().find(dptr); range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  // What a graph allocated it will allocate again, there.
+  auto range = address_map().find(dptr);
+  if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  if (uint64_t capture = capture_of(caller, wire_stream)) graph_records().note_free(capture, dptr);
+  if (range && range->kind == RangeKind::graph) return leave(caller, forward::cuMemFreeAsync(caller, dptr, hStream, per_thread));
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
 }
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <unistd.h>
 
+#include "client_stub/driver/graph_memory.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/pending_copies.hpp"
@@ -90,7 +91,8 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     }
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
     case wire::NoticeOrdinal::output:
-    case wire::NoticeOrdinal::region_data: return;
+    case wire::NoticeOrdinal::region_data:
+    case wire::NoticeOrdinal::graph_memory_data: return;
     case wire::NoticeOrdinal::ending: return;     // the session itself ends, and calls ended()
   }
 }
@@ -101,6 +103,7 @@ BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& me
     return pending_copies().sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
   }
   if (ordinal == wire::NoticeOrdinal::region_data) return host_regions().sink(bulk_bytes);
+  if (ordinal == wire::NoticeOrdinal::graph_memory_data) return graph_memory().sink(bulk_bytes);
   if (ordinal == wire::NoticeOrdinal::output && bulk_bytes <= kOutputBytesMax) {
     text_.resize(bulk_bytes);
     BulkSink sink;
@@ -120,6 +123,10 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
     auto change = message.getRoot<schema::RegionChange>();
     auto mask = change.getChanged();
     host_regions().stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
+  } else if (ordinal == wire::NoticeOrdinal::graph_memory_data) {
+    auto change = message.getRoot<schema::RegionChange>();
+    auto mask = change.getChanged();
+    graph_memory().stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
   } else if (ordinal == wire::NoticeOrdinal::output) {
     int descriptor = message.getRoot<schema::Output>().getDescriptor() == 2 ? STDERR_FILENO : STDOUT_FILENO;
     write_all(descriptor, text.empty() ? std::span<const std::byte>(text_) : text);

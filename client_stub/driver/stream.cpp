@@ -76,7 +76,8 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
   if (on.error) return on.error;
   if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     if (capture_status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
-      return leave(on.caller, forward::cuStreamQuery(on.caller, on.stream()));
+      invalidate_capture(*on.state);
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   }
   if (stream_idle(*on.state)) return finished(on);
@@ -96,7 +97,14 @@ CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
-  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0 && stream_idle(*on.state)) return finished(on);
+  if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    if (capture_status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
+      invalidate_capture(*on.state);
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  } else if (stream_idle(*on.state)) {
+    return finished(on);
+  }
   uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
   CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
   if (result == CUDA_SUCCESS) note_stream_done(*on.state, up_to);
@@ -113,6 +121,10 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
   bool capturing = capture != 0 || on.state->capture.load(std::memory_order_relaxed) != 0;
   // Waiting for what is over changes nothing.
   if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
+  if (capturing && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
+    bool recorded = state->record.load(std::memory_order_acquire) != 0;
+    if (CUresult error = permit_wait(*on.state, capture, recorded)) return error;
+  }
   CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
   if (result == CUDA_SUCCESS) join_capture(*on.state, capture);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);

@@ -137,7 +137,7 @@ void ConnectedSession::take_notice() {
   if (header.sequence != ++notices_received_) return fault(fmt::format("notice {} where {} was due", header.sequence, notices_received_));
   auto ordinal = wire::NoticeOrdinal(header.ordinal);
   bool with_bulk = ordinal == wire::NoticeOrdinal::copy_data || ordinal == wire::NoticeOrdinal::output ||
-                   ordinal == wire::NoticeOrdinal::region_data;
+                   ordinal == wire::NoticeOrdinal::region_data || ordinal == wire::NoticeOrdinal::graph_memory_data;
   if (!with_bulk && header.bulk_bytes) return fault("a notice with bulk that has no use for it");
   wire::SegmentReader message(receiver_.message());
   std::string last_words;

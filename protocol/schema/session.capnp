@@ -167,6 +167,76 @@ struct ManagementReply {
   values @3 :Data;              # what comes out, after success: a count first, then in the order of the parameters
 }
 
+# --- graph memory: blocks of the server that stand for memory of the client in the copies of graphs. RegionCreate, RegionDestroy and
+# --- RegionChange are about them too; `address` is then the number that the client has given the block
+
+struct GraphMemoryCreateReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  place @2 :UInt64;             # the server's address, for the nodes' parameters
+}
+struct GraphLaunch {
+  exec @0 :UInt64;
+  stream @1 :UInt64;
+  blocks @2 :List(UInt64);      # all that the graph copies from or to
+}
+
+# --- graphs ---------------------------------------------------------------------------------------------------------------------------------------
+
+struct GraphNode {
+  operation @0 :UInt8;          # 0: add to `graph`, 1: change, 2: change in `exec`, 3: tell the parameters
+  kind @1 :Int32;               # a CUgraphNodeType: kernel, host function or conditional
+  graph @2 :UInt64;
+  exec @3 :UInt64;
+  node @4 :UInt64;              # to add: chosen by the client
+  dependencies @5 :List(UInt64);
+  edges @6 :Data;               # a CUgraphEdgeData for each of them; empty: plain edges
+  function @7 :UInt64;          # kernel: a function or a kernel handle
+  context @8 :UInt64;           # kernel, conditional: 0 for the current one
+  gridX @9 :UInt32; gridY @10 :UInt32; gridZ @11 :UInt32;
+  blockX @12 :UInt32; blockY @13 :UInt32; blockZ @14 :UInt32;
+  sharedBytes @15 :UInt32;
+  parameters @16 :Data;         # packed as in Launch
+  callback @17 :UInt64;         # host function: a number the client chose
+  condition @18 :UInt64;        # conditional: its handle
+  conditionType @19 :Int32;
+  bodies @20 :List(UInt64);     # handles chosen for its graphs
+}
+struct GraphNodeReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  function @2 :UInt64;          # all below: told
+  gridX @3 :UInt32; gridY @4 :UInt32; gridZ @5 :UInt32;
+  blockX @6 :UInt32; blockY @7 :UInt32; blockZ @8 :UInt32;
+  sharedBytes @9 :UInt32;
+  parameters @10 :Data;
+  callback @11 :UInt64;
+}
+struct GraphForget {            # the graph that these were in is gone
+  nodes @0 :List(UInt64);
+  graphs @1 :List(UInt64);      # inside it
+}
+struct GraphText { graph @0 :UInt64; flags @1 :UInt32; offset @2 :UInt64; }
+struct GraphTextReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  bytes @2 :UInt64;             # of the whole text
+  text @3 :Data;                # the part from `offset` on
+}
+struct CaptureInfo {
+  stream @0 :UInt64;
+  graph @1 :UInt64;             # offered handles
+  nodes @2 :List(UInt64);
+}
+struct CaptureInfoReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  graph @2 :UInt64;
+  count @3 :UInt64;             # of dependencies; the lists are empty when it is more than was offered
+  nodes @4 :List(UInt64);
+  edges @5 :Data;               # a CUgraphEdgeData for each; empty: plain edges
+}
+
 # --- notices -------------------------------------------------------------------------------------------------------------------------------------
 
 struct Completion {

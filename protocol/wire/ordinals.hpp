@@ -40,6 +40,14 @@ enum class SessionOrdinal : uint32_t {
   region_write = 52,     // posted: RegionChange + bulk (what the client's threads wrote)
   managed_write = 53,    // posted: ManagedWrite + bulk (what the client's threads wrote to managed memory)
   managed_read = 54,     // called: ManagedRead -> the reply's bulk; waits for no work of the device
+  graph_memory_create = 60,   // called: RegionCreate -> GraphMemoryCreateReply
+  graph_memory_destroy = 61,  // posted: RegionDestroy
+  graph_memory_write = 62,    // posted: RegionChange + bulk
+  graph_launch = 63,          // posted: GraphLaunch, for a graph that copies from or to the client's memory
+  graph_node = 64,            // called: GraphNode -> GraphNodeReply, for kernel, host and conditional nodes
+  graph_forget = 65,          // posted: GraphForget
+  graph_text = 66,            // called: GraphText -> GraphTextReply
+  capture_info = 67,          // called: CaptureInfo -> CaptureInfoReply
   management_query = 90, // called: ManagementQuery -> ManagementReply; the only one of these, beside ping, in a management session
 };
 
@@ -52,6 +60,7 @@ enum class NoticeOrdinal : uint32_t {
   output = 5,      // + bulk: text of device printf or assert
   ending = 6,      // the server ends the session; says why
   region_data = 7, // RegionChange + bulk: what the device wrote to a region
+  graph_memory_data = 20,  // RegionChange + bulk: what a graph wrote to a block of graph memory
 };
 
 }  // namespace gpuwire::wire

@@ -162,7 +162,7 @@ class Incoming {
     if (kind == wire::HandleKind::stream && native <= wire::kStreamLegacy) return native;
     if (!native) return found;
     replay_.handles().for_each(kind, [&](uint64_t handle, void* candidate) {
-      if (word(candidate) == native) found = handle;
+      if (!found && word(candidate) == native) found = handle;
     });
     return found;
   }

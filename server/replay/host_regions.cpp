@@ -7,6 +7,7 @@
 #include "protocol/wire/byte_changes.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/callbacks.hpp"
+#include "server/replay/graph_memory.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
 #include "server/replay/session_state.hpp"
@@ -44,8 +45,9 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
   Region region;
   region.begin = address & ~(kPageBytes - 1);
   region.end = (address + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-  std::lock_guard lock(mutex_);
   uint64_t mapped = region.end - region.begin;
+  // Only the executor changes the table, and it holds no lock while it calls the driver: a callback in a graph may wait for that lock, and the
+  // driver for the callback.
   if (regions_.size() >= wire::kRegionsMax || mapped > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
   if (regions_.contains(address) || !map_pages(region.begin, region.end)) return CUDA_ERROR_NOT_SUPPORTED;
   const DriverTable& driver = replay_.driver();
@@ -62,6 +64,7 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
     return result;
   }
   region.shadow.resize(bytes);
+  std::lock_guard lock(mutex_);
   regions_.emplace(address, std::move(region));
   mapped_bytes_ += mapped;
   count_.store(regions_.size(), std::memory_order_release);
@@ -92,6 +95,7 @@ bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::
 }
 
 void HostRegions::deliver() {
+  replay_.state().graph_memory().deliver();
   if (!any()) return;
   std::lock_guard lock(mutex_);
   for (auto& [address, region] : regions_) {

@@ -30,7 +30,7 @@ class HostRegions {
   CUresult destroy(uint64_t address);
   // False: no such region, or it does not fit.
   bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
-  // Sends what the device has written since the last time as region_data notices.
+  // Sends what the device has written since the last time, here and to graph memory, as notices.
   void deliver();
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
   // At the end of the session, when the contexts are gone: unmaps all.

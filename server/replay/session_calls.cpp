@@ -34,7 +34,7 @@ void source(Replay& replay, Call& call) {
 }
 
 constexpr auto kTable = [] {
-  std::array<ReplayEntry, 55> table{};
+  std::array<ReplayEntry, 68> table{};
   auto set = [&](wire::SessionOrdinal ordinal, const char* name, ReplayFunction function, bool posted) {
     table[unsigned(ordinal)] = {function, name, posted};
   };
@@ -69,6 +69,15 @@ constexpr auto kTable = [] {
   table[unsigned(wire::SessionOrdinal::managed_write)].out_of_turn = true;
   set(wire::SessionOrdinal::managed_read, "managed_read", &server::managed_read, false);
   table[unsigned(wire::SessionOrdinal::managed_read)].out_of_turn = true;
+  set(wire::SessionOrdinal::graph_memory_create, "graph_memory_create", &server::graph_memory_create, false);
+  set(wire::SessionOrdinal::graph_memory_destroy, "graph_memory_destroy", &server::graph_memory_destroy, true);
+  set(wire::SessionOrdinal::graph_memory_write, "graph_memory_write", &server::graph_memory_write, true);
+  table[unsigned(wire::SessionOrdinal::graph_memory_write)].out_of_turn = true;
+  set(wire::SessionOrdinal::graph_launch, "graph_launch", &server::graph_launch, true);
+  set(wire::SessionOrdinal::graph_node, "graph_node", &server::graph_node, false);
+  set(wire::SessionOrdinal::graph_forget, "graph_forget", &server::graph_forget, true);
+  set(wire::SessionOrdinal::graph_text, "graph_text", &server::graph_text, false);
+  set(wire::SessionOrdinal::capture_info, "capture_info", &server::capture_info, false);
   return table;
 }();
 

@@ -39,5 +39,16 @@ void region_write(Replay& replay, Call& call);
 // managed_memory.cpp
 void managed_write(Replay& replay, Call& call);
 void managed_read(Replay& replay, Call& call);
+// graph_memory.cpp
+void graph_memory_create(Replay& replay, Call& call);
+void graph_memory_destroy(Replay& replay, Call& call);
+void graph_memory_write(Replay& replay, Call& call);
+void graph_launch(Replay& replay, Call& call);
+// graph_nodes.cpp
+void graph_node(Replay& replay, Call& call);
+// graphs.cpp
+void graph_forget(Replay& replay, Call& call);
+void graph_text(Replay& replay, Call& call);
+void capture_info(Replay& replay, Call& call);
 
 }  // namespace gpuwire::server

@@ -8,6 +8,7 @@
 #include "server/driver_table.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/graph_memory.hpp"
 #include "server/replay/host_regions.hpp"
 #include "server/replay/copy_back.hpp"
 #include "server/replay/module_store.hpp"
@@ -28,6 +29,7 @@ SessionState::SessionState(Replay& replay, SessionSettings settings)
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant))),
       copy_back_(std::make_unique<CopyBack>(replay)),
       callbacks_(std::make_unique<HostCallbacks>(replay)),
+      graph_memory_(std::make_unique<GraphMemory>(replay)),
       host_regions_(std::make_unique<HostRegions>(replay)),
       watched_events_(std::make_unique<WatchedEvents>(replay.driver())) {}
 
@@ -81,6 +83,7 @@ bool SessionState::end() {
   release_handles();
   contexts_->end();
   host_regions_->clear();
+  graph_memory_->clear();
   ended_ = true;
   return true;
 }
@@ -97,6 +100,7 @@ void SessionState::release_handles() {
     });
   };
   release(HandleKind::graph_exec, [&](void* native) { drive(driver.cuGraphExecDestroy, static_cast<CUgraphExec>(native)); });
+  for (uint64_t inner : inner_graphs_) handles.erase(HandleKind::graph, inner);
   release(HandleKind::graph, [&](void* native) { drive(driver.cuGraphDestroy, static_cast<CUgraph>(native)); });
   release(HandleKind::library, [&](void* native) { drive(driver.cuLibraryUnload, static_cast<CUlibrary>(native)); });
   release(HandleKind::memory_pool, [&](void* native) { drive(driver.cuMemPoolDestroy, static_cast<CUmemoryPool>(native)); });

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "protocol/wire/frame.hpp"
 #include "server/replay/memory.hpp"
@@ -14,6 +15,7 @@ namespace gpuwire::server {
 
 class ContextTable;
 class CopyBack;
+class GraphMemory;
 class HostCallbacks;
 class HostRegions;
 class ModuleCache;
@@ -26,7 +28,7 @@ struct SessionSettings {
   std::string tenant;                   // whose images the session finds in the cache
 };
 
-// Executor thread only, except copy_back(), callbacks(), host_regions() and watched_events(), which lock for themselves.
+// Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions() and watched_events(), which lock for themselves.
 class SessionState {
  public:
   SessionState(Replay& replay, SessionSettings settings);
@@ -47,7 +49,10 @@ class SessionState {
   ModuleStore& modules() { return *modules_; }
   CopyBack& copy_back() { return *copy_back_; }
   HostCallbacks& callbacks() { return *callbacks_; }
+  GraphMemory& graph_memory() { return *graph_memory_; }
   HostRegions& host_regions() { return *host_regions_; }
+  // Handles of graphs inside other graphs or of captures under way: not the program's to destroy.
+  std::unordered_set<uint64_t>& inner_graphs() { return inner_graphs_; }
   WatchedEvents& watched_events() { return *watched_events_; }
   std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
 
@@ -60,9 +65,11 @@ class SessionState {
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;
+  std::unique_ptr<GraphMemory> graph_memory_;
   std::unique_ptr<HostRegions> host_regions_;
   std::unique_ptr<WatchedEvents> watched_events_;
   std::deque<PostponedFree> postponed_frees_;
+  std::unordered_set<uint64_t> inner_graphs_;
   bool ended_ = false;
 };
 

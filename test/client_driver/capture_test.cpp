@@ -3,12 +3,15 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/capture.hpp"
+#include "schema/api_capture.capnp.h"
 #include "test/client_driver/fixture.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::client;
 
 namespace {
+
+constexpr uint32_t kEndCapture = 2602;  // protocol/api/capture.toml
 
 struct Capturing : test::FakeProcess {
   Capturing() {
@@ -18,6 +21,11 @@ struct Capturing : test::FakeProcess {
     REQUIRE(hand::cuStreamCreate(&origin, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     REQUIRE(hand::cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     REQUIRE(hand::cuEventCreate(&event, 0) == CUDA_SUCCESS);
+    // The server takes the handle that it is offered.
+    session->serve(kEndCapture, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+      frame.read<schema::CuStreamEndCaptureParams>(
+          [&](auto params) { reply.initRoot<schema::CuStreamEndCaptureResults>().setPhGraph(params.getPhGraph()); });
+    });
   }
   // A failed check must not leave a capture for the next test.
   ~Capturing() {
@@ -70,7 +78,6 @@ TEST_CASE("a stream that waits for an event of a capture joins it, until the cap
   Capturing process;
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
   REQUIRE(hand::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
   REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   cuuint64_t origin_id = 0, other_id = 0;
@@ -79,7 +86,6 @@ TEST_CASE("a stream that waits for an event of a capture joins it, until the cap
   CHECK(hand::cuStreamGetCaptureInfo(process.other, &status, &other_id, false) == CUDA_SUCCESS);
   CHECK(origin_id == other_id);
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   REQUIRE(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
   // The event stays what it was, and draws nobody into a capture that is over.
@@ -90,7 +96,51 @@ TEST_CASE("a stream that waits for an event of a capture joins it, until the cap
   CHECK(hand::cuEventQuery(process.event) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a capture bound to its thread is ended by that thread only") {
+TEST_CASE("what a capture cannot take makes it invalid") {
+  Capturing process;
+  CUgraph graph = nullptr;
+  CUevent unrelated = nullptr;
+  REQUIRE(hand::cuEventCreate(&unrelated, 0) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(unrelated, process.other, false) == CUDA_SUCCESS);
+  auto begin = [&] {
+    REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+    REQUIRE(hand::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
+  };
+  auto invalid = [&] {
+    CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    size_t sent = process.session->total();
+    CHECK(hand::cuMemsetD8Async(1, 0, 1, process.origin, false) != CUDA_SUCCESS);
+    CHECK(process.session->total() == sent);
+    CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
+  };
+  begin();
+  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
+  invalid();
+  begin();
+  CHECK(hand::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  invalid();
+  begin();
+  CHECK(hand::cuStreamQuery(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  invalid();
+  begin();
+  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  invalid();
+  begin();
+  CHECK(hand::cuStreamWaitEvent(process.origin, unrelated, 0, false) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  invalid();
+  begin();
+  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  invalid();
+  begin();
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  invalid();
+}
+
+TEST_CASE("a capture bound to its thread ends in an error in another one") {
   Capturing process;
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
   std::thread([&] {
@@ -98,7 +148,7 @@ TEST_CASE("a capture bound to its thread is ended by that thread only") {
     CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   }).join();
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
 }
 
 TEST_CASE("an unsafe call invalidates a global capture, unless the thread is relaxed") {

@@ -82,6 +82,38 @@ class Programs(ServerCase):
     def test_managed_memory_is_read_and_written_by_both_sides(self):
         self.assert_passed(run(self.server.address, "managed_memory"))
 
+    def test_graphs_copy_from_and_to_memory_of_the_program_when_they_run(self):
+        self.assert_passed(run(self.server.address, "graph_copies"))
+
+    def test_kernel_nodes_are_made_asked_and_changed(self):
+        self.assert_passed(run(self.server.address, "graph_kernel_nodes"))
+
+    def test_host_functions_of_graphs_see_what_was_copied_and_are_seen(self):
+        self.assert_passed(run(self.server.address, "graph_host_nodes"))
+
+    def test_captures_across_streams_and_threads_and_their_mistakes(self):
+        ran = run(self.server.address, "graph_capture")
+        self.assert_passed(ran)
+        # As a native run prints them.
+        for line in ("the end of a thread-local capture in another thread: cudaErrorStreamCaptureWrongThread",
+                     "the end with a stream not joined: cudaErrorStreamCaptureUnjoined",
+                     "a launch into an invalid capture: cudaErrorStreamCaptureInvalidated",
+                     "an allocation in a global capture: cudaErrorStreamCaptureUnsupported",
+                     "a launch into the legacy stream: cudaErrorStreamCaptureImplicit",
+                     "a wait that merges two captures: cudaErrorStreamCaptureMerge",
+                     "a wait for work outside the capture: cudaErrorStreamCaptureIsolation",
+                     "the end in a stream that only joined: cudaErrorStreamCaptureUnmatched"):
+            self.assertIn(line + "\n", ran.stdout)
+
+    def test_graphs_allocate_and_free_memory(self):
+        self.assert_passed(run(self.server.address, "graph_memory_nodes"))
+
+    def test_conditional_nodes_decide_as_kernels_say(self):
+        self.assert_passed(run(self.server.address, "graph_conditional"))
+
+    def test_graphs_are_nested_cloned_updated_and_told_as_text(self):
+        self.assert_passed(run(self.server.address, "graph_updates"))
+
     def test_bad_modules_are_refused_with_a_log(self):
         self.assert_passed(run(self.server.address, "bad_modules"))
 

@@ -1,5 +1,6 @@
 // Graphs: their nodes and edges.
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #include "server/software_device/driver/graph_lookup.hpp"
@@ -123,8 +124,41 @@ CUresult cuGraphClone(CUgraph* out, CUgraph handle) {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (cannot_be_copied(graph)) {
+      return CUDA_ERROR_NOT_SUPPORTED;
+    }
     *out = clone_graph(graph)->handle;
     return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph handle) {
+  return with_graph(handle, [&](Graph& graph) -> CUresult {
+    const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) { return node->original == original; });
+    if (out == nullptr || original == nullptr || found == graph.nodes.end()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = (*found)->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+// The graph in the language of the graphviz tools, without the details that NVIDIA's driver adds.
+CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
+  return with_graph(handle, [&](Graph& graph) -> CUresult {
+    std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "we");
+    if (file == nullptr) {
+      return path == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    std::fprintf(file, "digraph graph_%p {\n", static_cast<void*>(graph.handle));
+    for (const auto& node : graph.nodes) {
+      std::fprintf(file, "\"%p\" [label=\"type %d\"];\n", static_cast<void*>(node->handle), static_cast<int>(type_of(node->payload)));
+      for (const CUgraphNode each : node->dependencies) {
+        std::fprintf(file, "\"%p\" -> \"%p\";\n", static_cast<void*>(each), static_cast<void*>(node->handle));
+      }
+    }
+    std::fputs("}\n", file);
+    return std::fclose(file) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
   });
 }
 

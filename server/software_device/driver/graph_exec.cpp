@@ -28,6 +28,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
     exec->handle = driver().graph_execs.reserve();
     exec->flags = flags;
     exec->steps = *std::move(steps);
+    exec->conditions = graph.conditions;
     driver().graph_execs.insert(exec->handle, exec);
     *out = exec->handle;
     return CUDA_SUCCESS;
@@ -193,6 +194,32 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
 }
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS_v1* parameters) {
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
+}
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node, CUgraph child) {
+  return with_exec(handle, [&](GraphExec& exec) -> CUresult {
+    const auto graph = driver().graphs.find(child);
+    auto steps = graph == nullptr ? tl::unexpected(CUDA_ERROR_INVALID_VALUE) : flatten(*graph);
+    if (!steps) {
+      return steps.error();
+    }
+    std::vector<GraphExec::Step*> own;
+    for (GraphExec::Step& step : exec.steps) {
+      if (node != nullptr && step.child == node) {
+        own.push_back(&step);
+      }
+    }
+    const bool same = own.size() == steps->size() && std::equal(own.begin(), own.end(), steps->begin(), [](const GraphExec::Step* before, const GraphExec::Step& after) {
+      return before->payload.index() == after.payload.index();
+    });
+    if (own.empty() || !same) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = 0; i < own.size(); ++i) {
+      own[i]->payload = std::move((*steps)[i].payload);
+      own[i]->context = std::move((*steps)[i].context);
+    }
+    return CUDA_SUCCESS;
+  });
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* parameters) {
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });

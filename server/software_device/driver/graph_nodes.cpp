@@ -130,8 +130,29 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraph
   });
 }
 
-CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
+CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
+  return add(out, graph, dependencies, count, [&](Context&) { return free_payload(address); });
+}
+
+CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
+  if (parameters == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+  if (result != CUDA_SUCCESS || parameters->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    return result;
+  }
+  return with_node(*out, [&](GraphNode& node) {
+    for (const auto& body : std::get<ConditionalGraphs>(node.payload).bodies) {
+      node.body_handles.push_back(body->handle);
+    }
+    parameters->conditional.phGraph_out = node.body_handles.data();
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* parameters) {
@@ -150,6 +171,8 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) { return get(node, out); }
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v1* out) { return get(node, out); }
 CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS_v1* out) { return get(node, out); }
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS* out) { return get(node, out); }
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr* out) { return get(node, out); }
 CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent* out) { return get_event<RecordEvent>(node, out); }
 CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent* out) { return get_event<WaitForEvent>(node, out); }
 
@@ -187,4 +210,58 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+}
+
+// --- attributes of kernels
+
+namespace {
+
+template <typename Body>
+CUresult with_kernel_node(CUgraphNode handle, Body&& body) {
+  return with_node(handle, [&](GraphNode& node) -> CUresult {
+    auto* const work = std::get_if<KernelWork>(&node.payload);
+    return work == nullptr ? CUDA_ERROR_INVALID_VALUE : body(node, *work);
+  });
+}
+
+}  // namespace
+
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute, const CUkernelNodeAttrValue* value) {
+  return with_kernel_node(handle, [&](GraphNode& node, KernelWork& work) -> CUresult {
+    if (value == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+      work.cooperative = value->cooperative != 0;
+    }
+    node.attributes[attribute] = *value;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute, CUkernelNodeAttrValue* value) {
+  return with_kernel_node(handle, [&](GraphNode& node, KernelWork& work) -> CUresult {
+    if (value == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto found = node.attributes.find(attribute);
+    *value = found == node.attributes.end() ? CUkernelNodeAttrValue{} : found->second;
+    if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+      value->cooperative = work.cooperative ? 1 : 0;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode target, CUgraphNode source) {
+  return with_kernel_node(source, [&](GraphNode& from, KernelWork& from_work) -> CUresult {
+    const auto to = driver().graph_nodes.find(target);
+    auto* const work = to == nullptr ? nullptr : std::get_if<KernelWork>(&to->payload);
+    if (work == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    to->attributes = from.attributes;
+    work->cooperative = from_work.cooperative;
+    return CUDA_SUCCESS;
+  });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <type_traits>
 
 #include "server/software_device/driver/driver_state.hpp"
 
@@ -10,24 +11,35 @@ namespace {
 
 constexpr int kChildDepthMax = 64;
 
-tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, bool top, int depth, std::vector<GraphExec::Step>& steps,
+tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, CUgraphNode child, int depth, std::vector<GraphExec::Step>& steps,
                                           std::vector<size_t>& leaves);
 
+tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional, int depth);
+
 // What the steps of a node end in: itself, or the leaves of its child graph.
-tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies, bool top, int depth,
+tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies, CUgraphNode child, int depth,
                                                         std::vector<GraphExec::Step>& steps) {
-  if (const auto* const child = std::get_if<ChildGraph>(&node.payload)) {
+  if (const auto* const inner = std::get_if<ChildGraph>(&node.payload)) {
     std::vector<size_t> leaves;
-    if (auto result = append_steps(*child->graph, dependencies, false, depth + 1, steps, leaves); !result) {
+    if (auto result = append_steps(*inner->graph, dependencies, child != nullptr ? child : node.handle, depth + 1, steps, leaves); !result) {
       return tl::unexpected(result.error());
     }
     return leaves.empty() ? dependencies : leaves;
   }
-  steps.push_back({.node = top ? node.handle : nullptr, .payload = node.payload, .context = node.context, .dependencies = std::move(dependencies)});
+  if (const auto* const conditional = std::get_if<ConditionalGraphs>(&node.payload)) {
+    auto bodies = work_of_bodies(*conditional, depth);
+    if (!bodies) {
+      return tl::unexpected(bodies.error());
+    }
+    steps.push_back({.node = child == nullptr ? node.handle : nullptr, .child = child, .context = node.context, .dependencies = std::move(dependencies)});
+    steps.back().payload = ConditionalWork{conditional->condition, conditional->type, *std::move(bodies)};
+    return std::vector<size_t>{steps.size() - 1};
+  }
+  steps.push_back({.node = child == nullptr ? node.handle : nullptr, .child = child, .payload = node.payload, .context = node.context, .dependencies = std::move(dependencies)});
   return std::vector<size_t>{steps.size() - 1};
 }
 
-tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, bool top, int depth, std::vector<GraphExec::Step>& steps,
+tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, CUgraphNode child, int depth, std::vector<GraphExec::Step>& steps,
                                           std::vector<size_t>& leaves) {
   if (depth > kChildDepthMax) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
@@ -50,7 +62,7 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
           unused.erase(used);
         }
       }
-      auto end = append_node(*node, std::move(dependencies), top, depth, steps);
+      auto end = append_node(*node, std::move(dependencies), child, depth, steps);
       if (!end) {
         return tl::unexpected(end.error());
       }
@@ -68,26 +80,40 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
 
 bool is_work(const NodePayload& payload) {
   return std::holds_alternative<CopyWork>(payload) || std::holds_alternative<FillWork>(payload) || std::holds_alternative<KernelWork>(payload) ||
-         std::holds_alternative<HostWork>(payload) || std::holds_alternative<MemoryOperationsWork>(payload);
+         std::holds_alternative<HostWork>(payload) || std::holds_alternative<MemoryOperationsWork>(payload) ||
+         std::holds_alternative<ConditionalWork>(payload);
 }
 
 Work work_of(const NodePayload& payload) {
-  if (const auto* const copy = std::get_if<CopyWork>(&payload)) {
-    return *copy;
+  return std::visit(
+      [](const auto& each) -> Work {
+        if constexpr (std::is_constructible_v<Work, decltype(each)>) {
+          return each;
+        } else {
+          return EmptyWork{};
+        }
+      },
+      payload);
+}
+
+// Bodies hold no events and allocate nothing (CUDA driver API, CUDA_CONDITIONAL_NODE_PARAMS), so they are lists of plain work.
+tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional, int depth) {
+  auto out = std::make_shared<ConditionalBodies>();
+  for (const auto& body : conditional.bodies) {
+    std::vector<GraphExec::Step> steps;
+    std::vector<size_t> leaves;
+    if (const auto result = append_steps(*body, {}, nullptr, depth + 1, steps, leaves); !result) {
+      return tl::unexpected(result.error());
+    }
+    std::vector<Work>& work = out->work.emplace_back();
+    for (const GraphExec::Step& step : steps) {
+      if (!is_work(step.payload) && !std::holds_alternative<EmptyWork>(step.payload)) {
+        return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+      }
+      work.push_back(work_of(step.payload));
+    }
   }
-  if (const auto* const fill = std::get_if<FillWork>(&payload)) {
-    return *fill;
-  }
-  if (const auto* const kernel = std::get_if<KernelWork>(&payload)) {
-    return *kernel;
-  }
-  if (const auto* const host = std::get_if<HostWork>(&payload)) {
-    return *host;
-  }
-  if (const auto* const operations = std::get_if<MemoryOperationsWork>(&payload)) {
-    return *operations;
-  }
-  return EmptyWork{};
+  return out;
 }
 
 OperationPtr submit_step(Context& context, const GraphExec::Step& step, std::vector<OperationPtr> dependencies) {
@@ -147,6 +173,11 @@ void forget_graph(Graph& graph) {
     if (const auto* const child = std::get_if<ChildGraph>(&node->payload)) {
       forget_graph(*child->graph);
     }
+    if (const auto* const conditional = std::get_if<ConditionalGraphs>(&node->payload)) {
+      for (const auto& body : conditional->bodies) {
+        forget_graph(*body);
+      }
+    }
   }
 }
 
@@ -159,7 +190,10 @@ std::shared_ptr<Graph> clone_graph(const Graph& graph) {
       child->graph = clone_graph(*child->graph);
       child->graph->child = true;
     }
-    handles[node->handle] = (*add_node(*clone, std::move(payload), node->context, {}))->handle;
+    const auto made = *add_node(*clone, std::move(payload), node->context, {});
+    made->original = node->handle;
+    made->attributes = node->attributes;
+    handles[node->handle] = made->handle;
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (const CUgraphNode each : graph.nodes[i]->dependencies) {
@@ -172,14 +206,58 @@ std::shared_ptr<Graph> clone_graph(const Graph& graph) {
 tl::expected<std::vector<GraphExec::Step>, CUresult> flatten(const Graph& graph) {
   std::vector<GraphExec::Step> steps;
   std::vector<size_t> leaves;
-  if (const auto result = append_steps(graph, {}, true, 0, steps, leaves); !result) {
+  if (const auto result = append_steps(graph, {}, nullptr, 0, steps, leaves); !result) {
     return tl::unexpected(result.error());
   }
   return steps;
 }
 
+namespace {
+
+// What the launch allocates and leaves, and what it frees, in the order of the calls.
+CUresult note_memory(const GraphExec& exec) {
+  std::set<uint64_t> freed;
+  for (const GraphExec::Step& step : exec.steps) {
+    if (const auto* const work = std::get_if<FreeMemory>(&step.payload)) {
+      freed.insert(work->address);
+    }
+  }
+  const bool frees_first = (exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
+  for (const GraphExec::Step& step : exec.steps) {
+    const auto* const work = std::get_if<AllocateMemory>(&step.payload);
+    if (work != nullptr && work->allocation->allocated.load(std::memory_order_relaxed) && !frees_first) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  for (const GraphExec::Step& step : exec.steps) {
+    if (const auto* const work = std::get_if<AllocateMemory>(&step.payload)) {
+      work->allocation->allocated.store(freed.erase(work->allocation->address) == 0, std::memory_order_relaxed);
+    }
+  }
+  for (const uint64_t address : freed) {
+    if (const auto other = find_graph_allocation(address)) {
+      other->allocated.store(false, std::memory_order_relaxed);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
-  const OperationPtr entry = context.submit(stream, nullptr, {&exec.last_launch, 1});
+  if (const CUresult result = note_memory(exec); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const auto assign_conditions = [conditions = exec.conditions] {
+    for (const auto& condition : conditions) {
+      if (condition->assign_initial) {
+        condition->value.store(condition->initial, std::memory_order_relaxed);
+      }
+    }
+    return CUDA_SUCCESS;
+  };
+  const OperationPtr entry = exec.conditions.empty() ? context.submit(stream, nullptr, {&exec.last_launch, 1})
+                                                     : context.submit(stream, assign_conditions, {&exec.last_launch, 1});
   std::vector<OperationPtr> operations;
   for (const GraphExec::Step& step : exec.steps) {
     std::vector<OperationPtr> dependencies{entry};

@@ -1,5 +1,7 @@
 #include "server/software_device/driver/graph_payload.hpp"
 
+#include <algorithm>
+
 #include "server/software_device/driver/copy_request.hpp"
 #include "server/software_device/driver/driver_state.hpp"
 #include "server/software_device/driver/launch_request.hpp"
@@ -67,10 +69,42 @@ PayloadOrError payload_of(CUhostFn function, void* user) {
   return NodePayload(HostWork{function, user});
 }
 
+PayloadOrError payload_of(Context& context, CUDA_MEM_ALLOC_NODE_PARAMS& p) {
+  Device* const device = driver().device(p.poolProps.location.id);
+  if (device == nullptr || p.bytesize == 0 || p.poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE || p.poolProps.handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  auto allocation = allocate_for_graph(*device, context.handle(), p.bytesize);
+  if (!allocation) {
+    return tl::unexpected(allocation.error());
+  }
+  p.dptr = (*allocation)->address;
+  return NodePayload(AllocateMemory{*std::move(allocation)});
+}
+
+PayloadOrError free_payload(CUdeviceptr address) {
+  if (find_graph_allocation(address) == nullptr) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  return NodePayload(FreeMemory{address});
+}
+
+bool cannot_be_copied(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+    const auto* const child = std::get_if<ChildGraph>(&node->payload);
+    return std::holds_alternative<ConditionalGraphs>(node->payload) || std::holds_alternative<AllocateMemory>(node->payload) || std::holds_alternative<FreeMemory>(node->payload) ||
+           (child != nullptr && cannot_be_copied(*child->graph));
+  });
+}
+
 PayloadOrError child_payload(CUgraph handle) {
   const auto graph = driver().graphs.find(handle);
   if (graph == nullptr) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  if (cannot_be_copied(*graph)) {
+    return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
   }
   auto clone = clone_graph(*graph);
   clone->child = true;
@@ -81,7 +115,21 @@ PayloadOrError memory_operations_payload(const CUstreamBatchMemOpParams* operati
   return check_memory_operations(operations, count, flags).map([](MemoryOperationsWork work) { return NodePayload(std::move(work)); });
 }
 
-PayloadOrError payload_of(Context& context, const CUgraphNodeParams& p) {
+PayloadOrError conditional_payload(const CUDA_CONDITIONAL_NODE_PARAMS& p) {
+  const auto condition = find_condition(p.handle);
+  const bool possible = p.type == CU_GRAPH_COND_TYPE_WHILE ? p.size == 1 : p.type == CU_GRAPH_COND_TYPE_IF ? p.size == 1 || p.size == 2 : p.size > 0;
+  if (condition == nullptr || !possible || p.type > CU_GRAPH_COND_TYPE_SWITCH) {
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
+  }
+  ConditionalGraphs out{condition, p.type, {}};
+  for (unsigned i = 0; i < p.size; ++i) {
+    out.bodies.push_back(make_graph());
+    out.bodies.back()->child = true;
+  }
+  return NodePayload(std::move(out));
+}
+
+PayloadOrError payload_of(Context& context, CUgraphNodeParams& p) {
   switch (p.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       const auto& kernel = p.kernel;
@@ -98,8 +146,37 @@ PayloadOrError payload_of(Context& context, const CUgraphNodeParams& p) {
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return memory_operations_payload(p.memOp.paramArray, p.memOp.count, p.memOp.flags);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return event_payload<WaitForEvent>(p.eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return event_payload<RecordEvent>(p.eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      CUDA_MEM_ALLOC_NODE_PARAMS_v1 plain{p.alloc.poolProps, p.alloc.accessDescs, p.alloc.accessDescCount, p.alloc.bytesize, 0};
+      PayloadOrError payload = payload_of(context, plain);
+      p.alloc.dptr = plain.dptr;
+      return payload;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return free_payload(p.free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return conditional_payload(p.conditional);
     default: return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
   }
+}
+
+bool describe(const GraphNode& node, CUDA_MEM_ALLOC_NODE_PARAMS& out) {
+  const auto* const work = std::get_if<AllocateMemory>(&node.payload);
+  if (work == nullptr) {
+    return false;
+  }
+  out = {};
+  out.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  out.poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = work->allocation->device};
+  out.bytesize = work->allocation->bytes;
+  out.dptr = work->allocation->address;
+  return true;
+}
+
+bool describe(const GraphNode& node, CUdeviceptr& out) {
+  const auto* const work = std::get_if<FreeMemory>(&node.payload);
+  if (work != nullptr) {
+    out = work->address;
+  }
+  return work != nullptr;
 }
 
 bool describe(GraphNode& node, CUDA_KERNEL_NODE_PARAMS_v2& out) {
@@ -112,7 +189,7 @@ bool describe(GraphNode& node, CUDA_KERNEL_NODE_PARAMS_v2& out) {
     node.parameter_pointers.push_back(work->parameters.data() + parameter.offset_bytes);
   }
   out = {.func = work->function->handle, .gridDimX = work->grid.x, .gridDimY = work->grid.y, .gridDimZ = work->grid.z, .blockDimX = work->block.x,
-         .blockDimY = work->block.y, .blockDimZ = work->block.z, .sharedMemBytes = work->dynamic_shared_bytes, .kernelParams = node.parameter_pointers.data()};
+         .blockDimY = work->block.y, .blockDimZ = work->block.z, .sharedMemBytes = work->dynamic_shared_bytes, .kernelParams = node.parameter_pointers.data(), .kern = work->kernel};
   return true;
 }
 
@@ -158,7 +235,8 @@ bool describe(const GraphNode& node, CUDA_HOST_NODE_PARAMS& out) {
 CUgraphNodeType type_of(const NodePayload& payload) {
   constexpr CUgraphNodeType kTypes[] = {CU_GRAPH_NODE_TYPE_EMPTY, CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_KERNEL,
                                         CU_GRAPH_NODE_TYPE_HOST,  CU_GRAPH_NODE_TYPE_GRAPH,  CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-                                        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP};
+                                        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE, CU_GRAPH_NODE_TYPE_CONDITIONAL,
+                                        CU_GRAPH_NODE_TYPE_CONDITIONAL};
   static_assert(std::size(kTypes) == std::variant_size_v<NodePayload>);
   return kTypes[payload.index()];
 }

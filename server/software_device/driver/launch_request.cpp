@@ -115,6 +115,9 @@ tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRe
   }
   KernelWork work{.function = *function, .module = (*function)->module.lock(), .grid = request.grid, .block = request.block,
                   .dynamic_shared_bytes = request.dynamic_shared_bytes, .cooperative = request.cooperative};
+  if (kind_of(request.function) == HandleKind::kernel) {
+    work.kernel = reinterpret_cast<CUkernel>(request.function);
+  }
   if (work.module == nullptr) {
     return tl::unexpected(CUDA_ERROR_INVALID_HANDLE);
   }

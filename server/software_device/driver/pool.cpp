@@ -50,7 +50,12 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& p
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (is_capturing(stream)) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      auto allocation = allocate_for_graph(*driver().device(pool->device), context.handle(), bytes);
+      if (!allocation) {
+        return allocation.error();
+      }
+      *out = (*allocation)->address;
+      return capture_work(context, stream, AllocateMemory{*std::move(allocation)});
     }
     if (pool->bytes_max != 0 && bytes > pool->bytes_max - std::min(pool->bytes_max, pool->used_bytes.load(std::memory_order_relaxed))) {
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -114,7 +119,10 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (is_capturing(stream)) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return capture_work(context, stream, FreeMemory{address});
+    }
+    if (const auto allocation = find_graph_allocation(address)) {
+      return allocation->allocated.exchange(false, std::memory_order_relaxed) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     context.submit_always(stream, [address, buffer_id = range->buffer_id] {
       const auto removed = driver().memory.remove_buffer(address, buffer_id);

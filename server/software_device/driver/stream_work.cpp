@@ -88,6 +88,12 @@ CUresult launch(Context& context, const KernelWork& work) {
               context.output.append(text, limits.printf_fifo_bytes);
             }
           },
+      .set_condition =
+          [](uint64_t handle, uint32_t value) {
+            if (const auto condition = find_condition(handle)) {
+              condition->value.store(value, std::memory_order_relaxed);
+            }
+          },
       .cancelled = [&] { return context.cancelled(); },
       .sm_count = kMultiprocessors,
       .device_sm = kComputeMajor * 10 + kComputeMinor,
@@ -104,6 +110,34 @@ bool would_wait_for_capture(const Context& context, const Stream& stream) {
   return stream.kind == Stream::Kind::legacy && context.captured_blocking_streams.load(std::memory_order_relaxed) > 0;
 }
 
+CUresult carry_out_all(Context& context, const std::vector<Work>& body) {
+  for (const Work& work : body) {
+    if (const CUresult result = carry_out(context, work); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult decide(Context& context, const ConditionalWork& work) {
+  const auto& bodies = work.bodies->work;
+  const auto value = [&] { return work.condition->value.load(std::memory_order_relaxed); };
+  CUresult result = CUDA_SUCCESS;
+  switch (work.type) {
+    case CU_GRAPH_COND_TYPE_IF: {
+      const size_t chosen = value() != 0 ? 0 : 1;
+      return chosen < bodies.size() ? carry_out_all(context, bodies[chosen]) : CUDA_SUCCESS;
+    }
+    case CU_GRAPH_COND_TYPE_WHILE:
+      while (result == CUDA_SUCCESS && value() != 0 && !context.cancelled()) {
+        result = carry_out_all(context, bodies[0]);
+      }
+      return result;
+    case CU_GRAPH_COND_TYPE_SWITCH: return value() < bodies.size() ? carry_out_all(context, bodies[value()]) : CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
 struct Carrier {
   Context& context;
   CUresult operator()(const EmptyWork&) const { return CUDA_SUCCESS; }
@@ -115,6 +149,7 @@ struct Carrier {
     return CUDA_SUCCESS;
   }
   CUresult operator()(const MemoryOperationsWork& work) const { return carry_out_memory_operations(context, work); }
+  CUresult operator()(const ConditionalWork& work) const { return decide(context, work); }
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cuda.h>
 
 #include "server/software_device/driver/image_object.hpp"
+#include "server/software_device/driver/graph_condition.hpp"
 #include "server/software_device/driver/module_object.hpp"
 #include "server/software_device/driver/stream_object.hpp"
 
@@ -45,6 +46,7 @@ struct FillWork {
 
 struct KernelWork {
   std::shared_ptr<Function> function;      // of the context it runs in
+  CUkernel kernel = nullptr;               // when it was launched as one
   std::shared_ptr<ModuleInstance> module;  // keeps variables alive under the launch
   Dim3 grid, block;
   uint32_t dynamic_shared_bytes = 0;
@@ -64,7 +66,19 @@ struct MemoryOperationsWork {
 
 struct EmptyWork {};
 
-using Work = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, MemoryOperationsWork>;
+struct ConditionalBodies;
+// One of several lists of work, or one again and again, as the condition says.
+struct ConditionalWork {
+  std::shared_ptr<Condition> condition;
+  CUgraphConditionalNodeType type = CU_GRAPH_COND_TYPE_IF;
+  std::shared_ptr<const ConditionalBodies> bodies;
+};
+
+using Work = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, MemoryOperationsWork, ConditionalWork>;
+
+struct ConditionalBodies {
+  std::vector<std::vector<Work>> work;  // each in an order that satisfies its graph
+};
 
 // Carries the work out in the calling thread. The error is the context's fault-to-be.
 CUresult carry_out(Context& context, const Work& work);

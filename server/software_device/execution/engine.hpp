@@ -139,6 +139,8 @@ struct Launch {
   uint64_t stack_bytes_per_thread = 0;  // bound of .local memory and calls
   // Output of printf and the text of a failed assert, one whole formatted message a call. Called from executor threads, possibly at once.
   std::function<void(std::string_view)> print;
+  // cudaGraphSetConditional. As print.
+  std::function<void(uint64_t handle, uint32_t value)> set_condition;
   std::function<bool()> cancelled;  // polled now and then
   uint32_t sm_count = 0, device_sm = 75;  // for %nsmid and the like
 };

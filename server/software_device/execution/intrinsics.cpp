@@ -12,6 +12,7 @@ constexpr IntrinsicShape kShapes[] = {
     {0, 5, {8, 8, 4, 8, 8}},
     {8, 1, {8}},
     {0, 1, {8}},
+    {0, 2, {8, 4}},
 };
 
 // refs: d, format, arguments
@@ -70,6 +71,15 @@ void release(Warp& w, const Op& op, uint32_t mask) {
   });
 }
 
+// refs: handle, value
+void set_condition(Warp& w, const Op& op, uint32_t mask) {
+  const uint64_t* handle = w.in<uint64_t>(op.ref[0]);
+  const uint32_t* value = w.in<uint32_t>(op.ref[1]);
+  each_lane(mask, [&](unsigned i) {
+    if (w.launch_->launch().set_condition) w.launch_->launch().set_condition(handle[i], value[i]);
+  });
+}
+
 }  // namespace
 
 const IntrinsicShape& intrinsic_shape(Intrinsic intrinsic) { return kShapes[static_cast<size_t>(intrinsic)]; }
@@ -80,6 +90,7 @@ Handler intrinsic_handler(Intrinsic intrinsic) {
     case Intrinsic::assert_fail: return &assert_failed;
     case Intrinsic::malloc: return &allocate;
     case Intrinsic::free: return &release;
+    case Intrinsic::set_condition: return &set_condition;
     case Intrinsic::none: break;
   }
   return nullptr;

@@ -23,6 +23,7 @@ constexpr IntrinsicRow kIntrinsics[] = {
     {"__assertfail", Intrinsic::assert_fail},
     {"malloc", Intrinsic::malloc},
     {"free", Intrinsic::free},
+    {"cudaGraphSetConditional", Intrinsic::set_condition},
 };
 
 bool visible_everywhere(bool external, bool visible, bool weak) { return external || visible || weak; }

@@ -14,7 +14,7 @@
 namespace gpuwire::software_device {
 
 // Functions that the device provides itself; a call of one becomes an op.
-enum class Intrinsic : uint8_t { none, vprintf, assert_fail, malloc, free };
+enum class Intrinsic : uint8_t { none, vprintf, assert_fail, malloc, free, set_condition };
 Intrinsic intrinsic_named(std::string_view name);
 
 class Linker {

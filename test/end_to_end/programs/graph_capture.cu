@@ -53,8 +53,6 @@ static void across_streams() {
   CHECK_RUNTIME(cudaEventRecord(join_event, b));
   CHECK_RUNTIME(cudaStreamWaitEvent(a, join_event, 0));
   add<<<1, 1, 0, a>>>(device, 5);
-  tell("a query of an event recorded in a capture", cudaEventQuery(join_event));
-  tell("a second capture of the stream", cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
   cudaGraph_t graph;
   CHECK_RUNTIME(cudaStreamEndCapture(a, &graph));
   expect(status_of(a) == cudaStreamCaptureStatusNone && status_of(b) == cudaStreamCaptureStatusNone, "the end frees all streams");
@@ -101,6 +99,20 @@ static void across_threads() {
 
 static void mistakes() {
   cudaGraph_t graph = nullptr;
+  CHECK_RUNTIME(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  CHECK_RUNTIME(cudaEventRecord(fork_event, a));
+  tell("a query of an event recorded in a capture", cudaEventQuery(fork_event));
+  tell("its end", cudaStreamEndCapture(a, &graph));
+  CHECK_RUNTIME(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  tell("a second capture of the stream", cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  tell("its end", cudaStreamEndCapture(a, &graph));
+  CHECK_RUNTIME(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  tell("a query of a capturing stream", cudaStreamQuery(a));
+  tell("its end", cudaStreamEndCapture(a, &graph));
+  CHECK_RUNTIME(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  tell("synchronising the device", cudaDeviceSynchronize());
+  tell("its end", cudaStreamEndCapture(a, &graph));
+
   CHECK_RUNTIME(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
   add<<<1, 1, 0, a>>>(device, 1);
   CHECK_RUNTIME(cudaEventRecord(fork_event, a));

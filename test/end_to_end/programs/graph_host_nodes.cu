@@ -73,8 +73,10 @@ int main() {
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
   CHECK_RUNTIME(cudaGraphDestroy(graph));
 
-  int on_stack[32];
-  Work other{on_stack, 0, 0};
+  int* buffer;
+  constexpr size_t kBytes = 32 * sizeof(int);
+  CHECK_RUNTIME(cudaMallocHost(&buffer, 1 << 20));
+  Work other{buffer, 0, 0};
   CHECK_RUNTIME(cudaGraphCreate(&graph, 0));
   cudaGraphNode_t kernel, down, host, up;
   int one = 1;
@@ -85,17 +87,17 @@ int main() {
   adding.blockDim = 32;
   adding.kernelParams = pointers;
   CHECK_RUNTIME(cudaGraphAddKernelNode(&kernel, graph, nullptr, 0, &adding));
-  CHECK_RUNTIME(cudaGraphAddMemcpyNode1D(&down, graph, &kernel, 1, on_stack, device, sizeof on_stack, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaGraphAddMemcpyNode1D(&down, graph, &kernel, 1, buffer, device, kBytes, cudaMemcpyDeviceToHost));
   cudaHostNodeParams calling{multiply, &other};
   CHECK_RUNTIME(cudaGraphAddHostNode(&host, graph, &down, 1, &calling));
-  CHECK_RUNTIME(cudaGraphAddMemcpyNode1D(&up, graph, &host, 1, device, on_stack, sizeof on_stack, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaGraphAddMemcpyNode1D(&up, graph, &host, 1, device, buffer, kBytes, cudaMemcpyHostToDevice));
   CHECK_RUNTIME(cudaGraphInstantiate(&exec, graph, 0));
   check(exec, device, other, "host nodes");
 
   cudaHostNodeParams asked{};
   CHECK_RUNTIME(cudaGraphHostNodeGetParams(host, &asked));
   expect(asked.fn == multiply && asked.userData == &other, "a host node tells what it calls");
-  Work third{on_stack, 1, 0};
+  Work third{buffer, 1, 0};
   calling = {count, &third};
   CHECK_RUNTIME(cudaGraphExecHostNodeSetParams(exec, host, &calling));
   CHECK_RUNTIME(cudaGraphLaunch(exec, stream));

@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
@@ -185,7 +186,7 @@ static void by_driver() {
     Mixed mixed;
     int index;
   } packed{device, 1, 2, {3, 4}, 5};
-  size_t bytes = sizeof packed;
+  size_t bytes = offsetof(decltype(packed), index) + sizeof(int);
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   CUDA_KERNEL_NODE_PARAMS parameters{};
   parameters.func = reinterpret_cast<CUfunction>(function);
@@ -198,18 +199,20 @@ static void by_driver() {
   CUgraphNode node, other;
   CHECK_DRIVER(cuGraphCreate(&graph, 0));
   CHECK_DRIVER(cuGraphAddKernelNode(&node, graph, nullptr, 0, &parameters));
+  bytes = sizeof packed;
+  std::printf("a packed buffer with more than the parameters: %d\n", int(cuGraphAddKernelNode(&other, graph, nullptr, 0, &parameters)));
+  bytes = offsetof(decltype(packed), index) + sizeof(int);
   CUlaunchAttributeValue value{}, got{};
   value.priority = 0;
   CHECK_DRIVER(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value));
-  value.cooperative = 1;
-  CHECK_DRIVER(cuGraphKernelNodeSetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value));
-  CHECK_DRIVER(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &got));
-  expect(got.cooperative == 1, "an attribute is kept");
+  got.priority = 99;
+  CHECK_DRIVER(cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &got));
+  expect(got.priority == 0, "an attribute is kept");
   CHECK_DRIVER(cuGraphAddKernelNode(&other, graph, &node, 1, &parameters));
   CHECK_DRIVER(cuGraphKernelNodeCopyAttributes(other, node));
-  got = {};
-  CHECK_DRIVER(cuGraphKernelNodeGetAttribute(other, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &got));
-  expect(got.cooperative == 1, "an attribute is copied");
+  got.priority = 99;
+  CHECK_DRIVER(cuGraphKernelNodeGetAttribute(other, CU_LAUNCH_ATTRIBUTE_PRIORITY, &got));
+  expect(got.priority == 0, "an attribute is copied");
   CUDA_KERNEL_NODE_PARAMS asked{};
   CHECK_DRIVER(cuGraphKernelNodeGetParams(node, &asked));
   std::printf("packed parameters are told as %s\n", asked.kernelParams ? "pointers" : asked.extra ? "extra" : "nothing");

@@ -1,0 +1,60 @@
+// Memory of the client that graphs copy from and to: blocks here that stand for it in the nodes.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include <capnp/list.h>
+
+namespace gpuwire::server {
+
+class Replay;
+
+// A block stands for a range of the client's memory; the client numbers them. The client writes what differs before each launch of a
+// graph; what the graph wrote leaves before anything that reports its end. The executor makes, writes and ends blocks; any thread delivers.
+class GraphMemory {
+ public:
+  explicit GraphMemory(Replay& replay) : replay_(replay) {}
+  GraphMemory(const GraphMemory&) = delete;
+  GraphMemory& operator=(const GraphMemory&) = delete;
+
+  // Pinned memory, zero at first, in the current context. CUDA_ERROR_OUT_OF_MEMORY: over a limit.
+  CUresult create(uint64_t number, uint64_t bytes, uint64_t& place);
+  // The client launches no graph with it any more; it goes when the launches that run have ended.
+  CUresult destroy(uint64_t number);
+  // False: no such block, or it does not fit.
+  bool write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
+  // A graph that uses these blocks is about to be launched; false: there is no such block. Each is to be followed by ended(), any thread.
+  bool launched(const std::vector<uint64_t>& numbers);
+  void ended(const std::vector<uint64_t>& numbers);
+  // Sends what running graphs have written since the last time as graph_memory_data notices.
+  void deliver();
+  bool any_running() const { return running_.load(std::memory_order_acquire) != 0; }
+  // At the end of the session, when the contexts are gone.
+  void clear();
+
+ private:
+  struct Block {
+    std::byte* memory = nullptr;
+    uint64_t mapped_bytes = 0;
+    std::vector<std::byte> shadow;  // what the client's memory holds, as far as known here
+    unsigned running = 0;           // launches that use it
+    bool destroyed = false;
+  };
+  void release_destroyed();
+
+  Replay& replay_;
+  std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left; never while the driver is called
+  std::map<uint64_t, Block> blocks_;  // by number
+  uint64_t mapped_bytes_ = 0;
+  // Launches under way, changed under the lock. Acquire/release: a thread that answers for a launch was started after it was counted.
+  std::atomic<size_t> running_{0};
+};
+
+}  // namespace gpuwire::server

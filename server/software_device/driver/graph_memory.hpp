@@ -1,0 +1,42 @@
+// Memory that graphs allocate: at one address for as long as some graph names it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include <cuda.h>
+#include <tl/expected.hpp>
+
+namespace gpuwire::software_device {
+
+struct Device;
+
+// Made with the node that allocates it, shared by everything that was made from that node.
+struct GraphAllocation {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint64_t buffer_id = 0;
+  int device = 0;
+  std::atomic<bool> allocated{false};  // between the launch that allocates and the free that follows it; changed in the order of the calls
+
+  GraphAllocation() = default;
+  GraphAllocation(const GraphAllocation&) = delete;
+  GraphAllocation& operator=(const GraphAllocation&) = delete;
+  ~GraphAllocation();
+};
+
+// Payloads of nodes.
+struct AllocateMemory {
+  std::shared_ptr<GraphAllocation> allocation;
+};
+struct FreeMemory {
+  uint64_t address = 0;
+};
+
+// CUDA_ERROR_OUT_OF_MEMORY.
+tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context, uint64_t bytes);
+// The allocation of a graph that begins there; null: none.
+std::shared_ptr<GraphAllocation> find_graph_allocation(uint64_t address);
+
+}  // namespace gpuwire::software_device
