@@ -127,6 +127,9 @@ class Programs(ServerCase):
     def test_textures_surfaces_and_arrays_are_read_and_written(self):
         self.assert_passed(run(self.server.address, "textures"))
 
+    def test_threads_blocks_and_clusters_work_together(self):
+        self.assert_passed(run(self.server.address, "cooperation"))
+
     def test_device_printf_comes_before_the_synchronize_returns(self):
         ran = run(self.server.address, "device_output")
         self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)

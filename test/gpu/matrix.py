@@ -157,6 +157,7 @@ def rows(build: str) -> List[Row]:
         program("cooperative"),
         Row("programs", "clusters", [os.path.join(build, "gpu_programs", "clusters")]),
         program("textures"),
+        program("cooperation"),
         program("texture_objects"),
         program("limits"),
         program("device_reset"),

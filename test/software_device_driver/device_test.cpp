@@ -47,8 +47,8 @@ TEST_CASE("Every attribute of CUDA 13.0 has a value, and no other") {
   CHECK(attribute(0).first == CUDA_ERROR_INVALID_VALUE);
   CHECK(attribute(148).first == CUDA_ERROR_INVALID_VALUE);
   CHECK(attribute(-1).first == CUDA_ERROR_INVALID_VALUE);
-  CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).second == 7);
-  CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).second == 5);
+  CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR).second == 9);
+  CHECK(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR).second == 0);
   CHECK(attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0).second != attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1).second);
 }
 

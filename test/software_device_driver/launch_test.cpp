@@ -53,7 +53,7 @@ TEST_CASE("Impossible geometry and too much shared memory are invalid values") {
   CHECK(result(1, 1, 1, 1, 48 * 1024 - 1023) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuFuncSetAttribute(shared_sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60000) == CUDA_SUCCESS);
   CHECK(result(1, 1, 1, 1, 60000) == CUDA_SUCCESS);
-  CHECK(cuFuncSetAttribute(shared_sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 64 * 1024) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuFuncSetAttribute(shared_sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
@@ -81,7 +81,10 @@ TEST_CASE("Launch attributes are taken when results do not depend on them, and r
   config.gridDimX = 1;
   attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
   attribute.value.clusterDim = {2, 1, 1};
-  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_VALUE);  // a grid of half a cluster
+  config.gridDimX = 9;
+  attribute.value.clusterDim = {9, 1, 1};
+  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
   CHECK(cuLaunchCooperativeKernel(add_one, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters) == CUDA_SUCCESS);
   CHECK(read(address, 1)[0] == 2);
 }
@@ -91,12 +94,12 @@ TEST_CASE("Occupancy follows threads and shared memory") {
   const CUmodule module = load();
   int blocks = 0, grid = 0, block = 0;
   CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(module, "add_one"), 256, 0) == CUDA_SUCCESS);
-  CHECK(blocks == 4);
+  CHECK(blocks == 8);
   CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(module, "add_one"), 32, 0) == CUDA_SUCCESS);
-  CHECK(blocks == 16);
+  CHECK(blocks == 32);
   CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(module, "shared_sum"), 32, 31 * 1024) == CUDA_SUCCESS);
-  CHECK(blocks == 2);
+  CHECK(blocks == 6);
   CHECK(cuOccupancyMaxPotentialBlockSize(&grid, &block, function(module, "add_one"), nullptr, 0, 0) == CUDA_SUCCESS);
   CHECK(block == 1024);
-  CHECK(grid == 4);
+  CHECK(grid == 8);
 }

@@ -60,16 +60,12 @@ TEST_CASE("what the device has not is refused by name, not computed wrongly") {
       {"wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1},{%r1},{%r2},{%f2};", "'wmma'"},
       {"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4},{%r1,%r2},{%r3},{%f1,%f2,%f3,%f4};", "'mma'"},
       {"ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1},[%r2];", "'ldmatrix'"},
-      {"mbarrier.init.shared.b64 [%r1],5;", "'mbarrier'"},
-      {"cp.async.bulk.commit_group;", "cp.async.bulk"},
-      {"barrier.cluster.arrive;", "'barrier'"},
-      {"mapa.shared::cluster.u32 %r1,%r2,%r3;", "'mapa'"},
-      {"elect.sync %r1|%p1,%r2;", "'elect'"},
+      {"cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1],[%rd1,{%r2}],[%r3];", "'cp'"},
+      {"st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1],%r2,[%r3];", "'st'"},
       {"vadd.s32.s32.s32 %r1,%r2,%r3;", "'vadd'"},
       {"cvt.rn.satfinite.e4m3x2.f32 %rs1,%f1,%f2;", "'cvt'"},
       {"cvt.rna.tf32.f32 %r1,%f1;", "'cvt'"},
       {"add.rn.f16x2.special %r1,%r2,%r3;", "'add'"},
-      {"ld.shared::cluster.u32 %r1,[%r2];", "'ld'"},
       {"atom.global.add.v2.f32 {%f1,%f2},[%rd1],{%f1,%f2};", "'atom'"},
       {"isspacep.const %p1,%rd1;", "isspacep.const"},
       {"mov.b128 %r1,%r2;", "'mov'"},
@@ -87,7 +83,7 @@ TEST_CASE("what the device has not is refused by name, not computed wrongly") {
     CHECK(compiled.error().log.find("ptx:13: error:") == 0);
   }
   CHECK(error_of(module_of(".global .texref t;\n")).kind == CompileError::Kind::unsupported);
-  CHECK(error_of(module_of(".visible .entry k() .reqnctapercluster 2, 1, 1 { ret; }\n")).kind == CompileError::Kind::unsupported);
+  CHECK(error_of(module_of(".visible .entry k() .blocksareclusters { ret; }\n")).kind == CompileError::Kind::unsupported);
 }
 
 TEST_CASE("hostile sizes and nestings are refused quickly") {

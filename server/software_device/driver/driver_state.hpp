@@ -24,17 +24,21 @@
 namespace gpuwire::software_device {
 
 inline constexpr int kDriverVersion = 13000;
-inline constexpr uint32_t kComputeMajor = 7;
-inline constexpr uint32_t kComputeMinor = 5;
+inline constexpr uint32_t kComputeMajor = 9;
+inline constexpr uint32_t kComputeMinor = 0;
 inline constexpr uint32_t kMultiprocessors = 4;
 inline constexpr uint32_t kWarpSize = 32;
 inline constexpr uint32_t kThreadsPerBlockMax = 1024;
-inline constexpr uint32_t kThreadsPerMultiprocessorMax = 1024;
-inline constexpr uint32_t kBlocksPerMultiprocessorMax = 16;
+inline constexpr uint32_t kThreadsPerMultiprocessorMax = 2048;
+inline constexpr uint32_t kBlocksPerMultiprocessorMax = 32;
 inline constexpr uint32_t kRegistersPerMultiprocessor = 65536;
 inline constexpr uint32_t kSharedBytesPerBlock = 48 * 1024;
-inline constexpr uint32_t kSharedBytesPerBlockOptIn = 64 * 1024;
-inline constexpr uint32_t kSharedBytesPerMultiprocessor = 64 * 1024;
+inline constexpr uint32_t kSharedBytesPerBlockOptIn = 227 * 1024;
+inline constexpr uint32_t kSharedBytesPerMultiprocessor = 228 * 1024;
+inline constexpr uint32_t kSharedBytesReservedPerBlock = 1024;
+inline constexpr uint32_t kRegistersPerThreadMax = 255;
+inline constexpr uint32_t kPortableClusterBlocksMax = 8;
+inline constexpr uint32_t kClusterBlocksMax = 16;
 
 // A context's handle and whether there is a context behind it now. Slots stay, so that the handle of a destroyed context is told apart
 // from one that never was; a primary context has one slot for ever.

@@ -23,9 +23,9 @@ CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& requ
       request.cooperative = attribute.value.cooperative != 0;
       return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
-      // A cluster of one block is what every launch has.
       const auto& cluster = attribute.value.clusterDim;
-      return cluster.x <= 1 && cluster.y <= 1 && cluster.z <= 1 ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+      request.cluster = {cluster.x, cluster.y, cluster.z};
+      return cluster.x == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     }
     // Hints of priority, caching and overlap: a launch that ignores them gives the same results.
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
@@ -55,17 +55,26 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, uns
                 stream);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
+tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_config(const CUlaunchConfig* config, CUfunction function) {
   if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   LaunchRequest request{.function = function, .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ}, .dynamic_shared_bytes = config->sharedMemBytes,
-                        .parameters = parameters, .extra = extra};
+                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ}, .dynamic_shared_bytes = config->sharedMemBytes};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     if (const CUresult result = apply_attribute(config->attrs[i], request); result != CUDA_SUCCESS) {
-      return result;
+      return tl::unexpected(result);
     }
   }
-  return launch(request, config->hStream);
+  return request;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
+  auto request = request_of_config(config, function);
+  if (!request) {
+    return request.error();
+  }
+  request->parameters = parameters;
+  request->extra = extra;
+  return launch(*request, config->hStream);
 }

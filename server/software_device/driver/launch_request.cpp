@@ -40,11 +40,8 @@ CUresult read_extra(void** extra, std::vector<uint8_t>& packed) {
   if (buffer == nullptr || bytes == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A buffer that ends in padding may be longer than the last parameter; one that is shorter leaves something out.
-  if (*bytes < packed.size()) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  std::memcpy(packed.data(), buffer, packed.size());
+  // A buffer that ends in padding may be longer than the last parameter; one that is shorter leaves out what the kernel does not read.
+  std::memcpy(packed.data(), buffer, std::min(*bytes, packed.size()));
   return CUDA_SUCCESS;
 }
 
@@ -92,14 +89,46 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
 
 }  // namespace
 
+// As the occupancy calculator of the toolkit counts: warps, registers in units of a warp, shared memory with what the driver keeps.
 uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes) {
+  constexpr uint32_t kRegisterUnit = 256, kSharedUnit = 128;
   if (threads_per_block == 0 || threads_per_block > info.max_threads_per_block) {
     return 0;
   }
-  const uint32_t threads = (threads_per_block + kWarpSize - 1) / kWarpSize * kWarpSize;
-  const uint64_t shared = static_cast<uint64_t>(info.static_shared_bytes) + dynamic_shared_bytes;
-  const uint64_t by_shared = shared == 0 ? kBlocksPerMultiprocessorMax : kSharedBytesPerMultiprocessor / shared;
-  return static_cast<uint32_t>(std::min<uint64_t>({kBlocksPerMultiprocessorMax, kThreadsPerMultiprocessorMax / threads, by_shared}));
+  const uint32_t warps = (threads_per_block + kWarpSize - 1) / kWarpSize;
+  const uint32_t registers_per_warp = (std::min(info.registers_per_thread, kRegistersPerThreadMax) * kWarpSize + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+  const uint64_t asked = static_cast<uint64_t>(info.static_shared_bytes) + dynamic_shared_bytes;
+  if (asked > kSharedBytesPerBlockOptIn) {
+    return 0;
+  }
+  const uint64_t shared = (asked + kSharedBytesReservedPerBlock + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
+  return static_cast<uint32_t>(std::min<uint64_t>({kBlocksPerMultiprocessorMax, kThreadsPerMultiprocessorMax / kWarpSize / warps,
+                                                   kRegistersPerMultiprocessor / (registers_per_warp * warps), kSharedBytesPerMultiprocessor / shared}));
+}
+
+uint32_t clusters_per_device(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes, uint32_t cluster_blocks) {
+  return kMultiprocessors * blocks_per_multiprocessor(info, threads_per_block, dynamic_shared_bytes) / cluster_blocks;
+}
+
+tl::expected<ClusterShape, CUresult> find_cluster(const LaunchRequest& request, const Function& function) {
+  const Dim3& required = function.info().required_cluster;
+  const Dim3& asked = request.cluster;
+  const bool compiled = required.x != 0, given = asked.x != 0;
+  if (given && (asked.y == 0 || asked.z == 0)) {
+    return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  }
+  if (given && compiled && (asked.x != required.x || asked.y != required.y || asked.z != required.z)) {
+    return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  }
+  const ClusterShape shape{given ? asked : compiled ? required : Dim3{}, given || compiled};
+  const uint32_t largest = function.settings->non_portable_cluster.load(std::memory_order_relaxed) ? kClusterBlocksMax : kPortableClusterBlocksMax;
+  if (uint64_t{shape.extent.x} * shape.extent.y * shape.extent.z > largest || shape.extent.x > largest || shape.extent.y > largest || shape.extent.z > largest) {
+    return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  }
+  if (request.grid.x % shape.extent.x != 0 || request.grid.y % shape.extent.y != 0 || request.grid.z % shape.extent.z != 0) {
+    return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+  }
+  return shape;
 }
 
 tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRequest& request) {
@@ -113,7 +142,12 @@ tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRe
   if (const CUresult result = check_resources(request, **function); result != CUDA_SUCCESS) {
     return tl::unexpected(result);
   }
+  const auto cluster = find_cluster(request, **function);
+  if (!cluster) {
+    return tl::unexpected(cluster.error());
+  }
   KernelWork work{.function = *function, .module = (*function)->module.lock(), .grid = request.grid, .block = request.block,
+                  .cluster = cluster->extent, .explicit_cluster = cluster->explicit_one,
                   .dynamic_shared_bytes = request.dynamic_shared_bytes, .cooperative = request.cooperative};
   if (kind_of(request.function) == HandleKind::kernel) {
     work.kernel = reinterpret_cast<CUkernel>(request.function);

@@ -25,6 +25,8 @@ class Library;
 struct FunctionSettings {
   std::atomic<int> dynamic_shared_bytes_max{-1};  // -1: as much as fits in 48 KiB beside the static part
   std::atomic<int> shared_carveout{-1};
+  std::atomic<bool> non_portable_cluster{false};
+  std::atomic<int> cluster_policy{CU_CLUSTER_SCHEDULING_POLICY_DEFAULT};
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
 };
 

@@ -64,12 +64,46 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
   return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_size, block_size, handle, shared_of_block, shared_bytes, limit, CU_OCCUPANCY_DEFAULT);
 }
 
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
+  return with_any_context([&](Context& context) -> CUresult {
+    const auto function = find_function(context, handle);
+    const auto request = request_of_config(config, handle);
+    if (!function || !request || clusters == nullptr) {
+      return !function ? function.error() : !request ? request.error() : CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto cluster = find_cluster(*request, **function);
+    if (!cluster) {
+      return cluster.error();
+    }
+    const uint32_t threads = request->block.x * request->block.y * request->block.z;
+    *clusters = static_cast<int>(clusters_per_device((*function)->info(), threads, request->dynamic_shared_bytes, cluster->blocks()));
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
+  return with_any_context([&](Context& context) -> CUresult {
+    const auto function = find_function(context, handle);
+    const auto request = request_of_config(config, handle);
+    if (!function || !request || size == nullptr) {
+      return !function ? function.error() : !request ? request.error() : CUDA_ERROR_INVALID_VALUE;
+    }
+    const uint32_t threads = request->block.x * request->block.y * request->block.z;
+    uint32_t largest = (*function)->settings->non_portable_cluster.load(std::memory_order_relaxed) ? kClusterBlocksMax : kPortableClusterBlocksMax;
+    while (largest > 1 && clusters_per_device((*function)->info(), threads, request->dynamic_shared_bytes, largest) == 0) {
+      largest /= 2;
+    }
+    *size = static_cast<int>(largest);
+    return CUDA_SUCCESS;
+  });
+}
+
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handle, int blocks, int block_size) {
   return with_function(handle, [&](const KernelInfo& info) -> CUresult {
     if (bytes == nullptr || blocks <= 0 || block_size <= 0 || blocks > static_cast<int>(kBlocksPerMultiprocessorMax)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const uint32_t each = std::min(kSharedBytesPerMultiprocessor / static_cast<uint32_t>(blocks), kSharedBytesPerBlock);
+    const uint32_t each = std::min(kSharedBytesPerMultiprocessor / static_cast<uint32_t>(blocks) - kSharedBytesReservedPerBlock, kSharedBytesPerBlock);
     *bytes = each > info.static_shared_bytes ? each - info.static_shared_bytes : 0;
     return CUDA_SUCCESS;
   });

@@ -72,6 +72,8 @@ CUresult launch(Context& context, const KernelWork& work) {
       .kernel = work.function->index,
       .grid = work.grid,
       .block = work.block,
+      .cluster = work.cluster,
+      .explicit_cluster = work.explicit_cluster,
       .dynamic_shared_bytes = work.dynamic_shared_bytes,
       .cooperative = work.cooperative,
       .parameters = work.parameters,

@@ -49,6 +49,8 @@ struct KernelWork {
   CUkernel kernel = nullptr;               // when it was launched as one
   std::shared_ptr<ModuleInstance> module;  // keeps variables alive under the launch
   Dim3 grid, block;
+  Dim3 cluster;
+  bool explicit_cluster = false;
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
   std::vector<uint8_t> parameters;

@@ -46,10 +46,7 @@ ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned c
       (plane && (pitch % kPitchAlignment != 0 || pitch < width * texel->bytes()))) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
-  const size_t bytes = plane ? pitch * (height - 1) + width * texel->bytes() : row;
-  if (!driver().memory.covers(address, bytes)) {
-    return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
-  }
+  // NVIDIA's driver takes sizes beyond the allocation, too: what a kernel then reads there is a fault.
   Image image{.format = *texel, .dimensions = static_cast<uint8_t>(plane ? 2 : 1)};
   image.levels.push_back({.base = reinterpret_cast<uint8_t*>(address), .width = static_cast<uint32_t>(width),
                           .height = static_cast<uint32_t>(std::max<size_t>(height, 1)), .row_bytes = row, .slice_bytes = row});
@@ -220,7 +217,11 @@ CUresult cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
 }
 
 CUresult cuTexObjectDestroy(CUtexObject handle) {
-  return with_any_context([&](Context&) { return driver().textures.take(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+  // What is no object is destroyed with success, as NVIDIA's driver does.
+  return with_any_context([&](Context&) {
+    driver().textures.take(handle);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUtexObject handle) {
@@ -256,9 +257,6 @@ CUresult cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resourc
     if (array == nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    if ((array->description.Flags & CUDA_ARRAY3D_SURFACE_LDST) == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     auto surface = std::make_shared<Surface>();
     surface->image = image_of(*array);
     auto object = std::make_shared<SurfaceObject>();
@@ -272,7 +270,10 @@ CUresult cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resourc
 }
 
 CUresult cuSurfObjectDestroy(CUsurfObject handle) {
-  return with_any_context([&](Context&) { return driver().surfaces.take(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+  return with_any_context([&](Context&) {
+    driver().surfaces.take(handle);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUsurfObject handle) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "server/software_device/execution/cluster.hpp"
 #include "server/software_device/execution/running_launch.hpp"
 
 namespace gpuwire::software_device {
@@ -25,7 +26,8 @@ void Block::fill_area() {
   set(BlockSpecial::nctaid_z, launch.grid.z);
   uint32_t sms = std::max<uint32_t>(launch.sm_count, 1);
   set(BlockSpecial::nwarpid, 32);
-  set(BlockSpecial::smid, static_cast<uint32_t>(linear_index_ % sms));
+  const uint64_t linear = index_.x + uint64_t{launch.grid.x} * (index_.y + uint64_t{launch.grid.y} * index_.z);
+  set(BlockSpecial::smid, static_cast<uint32_t>(linear % sms));
   set(BlockSpecial::nsmid, sms);
   set(BlockSpecial::dynamic_smem_size, launch.dynamic_shared_bytes);
   set(BlockSpecial::total_smem_size, launch_->shared_bytes());
@@ -37,15 +39,30 @@ void Block::fill_area() {
   set(BlockSpecial::grid_low, static_cast<uint32_t>(launch_->grid_id()));
   set(BlockSpecial::grid_high, static_cast<uint32_t>(launch_->grid_id() >> 32));
   set(BlockSpecial::reserved_smem_offset, 0);
+  const Dim3& cluster = launch.cluster;
+  set(BlockSpecial::cluster_ctaid_x, index_.x % cluster.x);
+  set(BlockSpecial::cluster_ctaid_y, index_.y % cluster.y);
+  set(BlockSpecial::cluster_ctaid_z, index_.z % cluster.z);
+  set(BlockSpecial::cluster_nctaid_x, cluster.x);
+  set(BlockSpecial::cluster_nctaid_y, cluster.y);
+  set(BlockSpecial::cluster_nctaid_z, cluster.z);
+  set(BlockSpecial::clusterid_x, index_.x / cluster.x);
+  set(BlockSpecial::clusterid_y, index_.y / cluster.y);
+  set(BlockSpecial::clusterid_z, index_.z / cluster.z);
+  set(BlockSpecial::nclusterid_x, launch.grid.x / cluster.x);
+  set(BlockSpecial::nclusterid_y, launch.grid.y / cluster.y);
+  set(BlockSpecial::nclusterid_z, launch.grid.z / cluster.z);
+  set(BlockSpecial::cluster_ctarank, rank_);
+  set(BlockSpecial::cluster_nctarank, cluster_->size());
+  set(BlockSpecial::explicit_cluster, launch.explicit_cluster ? kAllLanes : 0);
 }
 
-void Block::start(RunningLaunch& running, Executor& executor, uint64_t linear_index) {
+void Block::start(RunningLaunch& running, Executor& executor, Cluster& cluster, uint32_t rank, Dim3 index) {
   launch_ = &running;
-  linear_index_ = linear_index;
+  cluster_ = &cluster;
+  rank_ = rank;
+  index_ = index;
   const Launch& launch = running.launch();
-  index_ = {static_cast<uint32_t>(linear_index % launch.grid.x),
-            static_cast<uint32_t>(linear_index / launch.grid.x % launch.grid.y),
-            static_cast<uint32_t>(linear_index / launch.grid.x / launch.grid.y)};
   fill_area();
   if (shared_capacity_ < running.shared_bytes()) {
     shared_.reset(static_cast<uint8_t*>(::operator new(running.shared_bytes(), std::align_val_t{64})));
@@ -108,10 +125,8 @@ Block::Outcome Block::run(Executor& executor) {
       }
     }
     if (launch_->stopped()) return Outcome::faulted;
-    if (live_warps_ > 0 && !progress) {
-      fault_deadlock(executor);
-      return Outcome::faulted;
-    }
+    // The cluster knows whether another block can end this.
+    if (live_warps_ > 0 && !progress) return Outcome::waiting;
     if (yielded && !polled) {
       polled = true;
       if (launch_->poll_cancelled()) return Outcome::faulted;
@@ -121,13 +136,25 @@ Block::Outcome Block::run(Executor& executor) {
   return Outcome::finished;
 }
 
+bool Block::can_run() const { return std::find(runnable_.begin(), runnable_.end(), 1) != runnable_.end(); }
+
+void Block::wake_from_cluster_barrier() {
+  for (uint32_t w = 0; w < warp_count_; ++w) {
+    for (Fragment& fragment : warps_[w]->fragments()) {
+      if (fragment.state != Fragment::State::at_cluster) continue;
+      fragment.state = Fragment::State::ready;
+      runnable_[w] = 1;
+    }
+  }
+}
+
 // A real device would hang here until its watchdog or the user ends it.
 void Block::fault_deadlock(Executor&) {
   for (uint32_t w = 0; w < warp_count_; ++w) {
     Warp& warp = *warps_[w];
     for (const Fragment& fragment : warp.fragments()) {
       warp.frame_ = fragment.frame;
-      bool barrier = fragment.state == Fragment::State::at_barrier;
+      bool barrier = fragment.state != Fragment::State::at_exchange;
       const Op& op = barrier ? *fragment.barrier_op : *fragment.pc;
       std::string what = barrier ? "deadlock: threads wait at a barrier that the others never reach"
                                  : "deadlock: lanes wait for lanes of their member mask that never come";
@@ -158,9 +185,10 @@ void Block::complete_barriers() {
   }
 }
 
-void Block::threads_exited(uint32_t count) {
-  live_threads_ -= count;
+void Block::threads_exited(Warp& warp, uint32_t lanes) {
+  live_threads_ -= static_cast<uint32_t>(std::popcount(lanes));
   complete_barriers();
+  cluster_->threads_exited(warp, lanes);
 }
 
 void Block::complete(uint32_t index) {

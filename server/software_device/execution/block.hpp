@@ -10,25 +10,31 @@
 
 namespace gpuwire::software_device {
 
+class Cluster;
+
 inline constexpr uint32_t kBarriers = 16;
 inline constexpr uint32_t kTurnsPerSlice = 16;  // of a block of an ordinary grid, before others get the thread
 
 class Block {
  public:
-  enum class Outcome : uint8_t { finished, suspended, faulted };
+  enum class Outcome : uint8_t { finished, suspended, waiting, faulted };  // waiting: for other blocks of the cluster
 
   Block() = default;
-  void start(RunningLaunch& launch, Executor& executor, uint64_t linear_index);
+  void start(RunningLaunch& launch, Executor& executor, Cluster& cluster, uint32_t rank, Dim3 index);
   Outcome run(Executor& executor);
 
   // A warp's lanes arrive. `expected`: threads that complete the barrier, 0 for all of the block that have not exited.
   // `value` counts the lanes that bring a true predicate.
   void arrive(Warp& warp, uint32_t lanes, uint32_t barrier, uint32_t expected, uint32_t true_lanes);
   void complete_barriers();
-  void threads_exited(uint32_t count);
+  void threads_exited(Warp& warp, uint32_t lanes);
+  void wake_from_cluster_barrier();
+  bool can_run() const;
+  void fault_deadlock(Executor& executor);
 
   Dim3 index() const { return index_; }
-  uint64_t linear_index() const { return linear_index_; }
+  Cluster& cluster() { return *cluster_; }
+  uint32_t rank() const { return rank_; }
   RunningLaunch& launch() { return *launch_; }
   const uint8_t* block_area() const { return reinterpret_cast<const uint8_t*>(area_); }
   uint8_t* shared() { return shared_.get(); }
@@ -43,11 +49,11 @@ class Block {
   };
   void fill_area();
   void complete(uint32_t barrier);
-  void fault_deadlock(Executor& executor);
 
   RunningLaunch* launch_ = nullptr;
   Dim3 index_;
-  uint64_t linear_index_ = 0;
+  Cluster* cluster_ = nullptr;
+  uint32_t rank_ = 0;
   std::vector<std::unique_ptr<Warp>> warps_;
   uint32_t warp_count_ = 0;
   std::vector<uint8_t> runnable_;

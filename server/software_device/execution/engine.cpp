@@ -25,7 +25,7 @@ constexpr uint64_t kCallsWithoutStack = 64;
 }  // namespace
 
 RunningLaunch::RunningLaunch(const Launch& launch)
-    : block_count(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z),
+    : cluster_count(uint64_t{launch.grid.x / launch.cluster.x} * (launch.grid.y / launch.cluster.y) * (launch.grid.z / launch.cluster.z)),
       launch_(launch),
       program_(static_cast<const CompiledProgram&>(*launch.program)),
       kernel_(program_.kernels_[launch.kernel]),
@@ -50,7 +50,8 @@ RunningLaunch::RunningLaunch(const Launch& launch)
   uint64_t depth = kernel_.needs_stack ? kCallsWithoutStack + launch.stack_bytes_per_thread / kStackBytesPerCall : kCallDepthMax;
   call_depth_max_ = static_cast<uint32_t>(std::min<uint64_t>(depth, kCallDepthMax));
   local_bytes_per_thread_ = (local_bytes_per_thread_ + 15) / 16 * 16;
-  resident_blocks_max_ = launch.cooperative ? block_count : kResidentBlocksMax;
+  const uint64_t cluster_blocks = uint64_t{launch.cluster.x} * launch.cluster.y * launch.cluster.z;
+  resident_clusters_max_ = launch.cooperative ? cluster_count : std::max<uint64_t>(kResidentBlocksMax / cluster_blocks, 1);
 }
 
 void RunningLaunch::fault(Fault kind, std::string message) {
@@ -102,8 +103,8 @@ class EngineImplementation final : public Engine {
 
   LaunchResult run(const Launch& launch) override {
     RunningLaunch running(launch);
-    if (running.block_count == 0 || uint64_t{launch.block.x} * launch.block.y * launch.block.z == 0) return {};
-    bool shared = running.block_count > 1 && !workers_.empty();
+    if (running.cluster_count == 0 || uint64_t{launch.block.x} * launch.block.y * launch.block.z == 0) return {};
+    bool shared = running.cluster_count > 1 && !workers_.empty();
     if (shared) {
       {
         std::lock_guard lock(mutex_);
@@ -147,7 +148,7 @@ class EngineImplementation final : public Engine {
     RunningLaunch* best = nullptr;
     for (RunningLaunch* running : launches_) {
       std::lock_guard lock(running->mutex_);
-      bool any = !running->stopped() && (running->next_block_ < running->block_count || !running->suspended_.empty());
+      bool any = !running->stopped() && (running->next_cluster_ < running->cluster_count || !running->suspended_.empty());
       if (any && (best == nullptr || running->executors_inside_ < best->executors_inside_)) best = running;
     }
     return best;
@@ -160,52 +161,52 @@ class EngineImplementation final : public Engine {
     std::fesetenv(FE_DFL_ENV);
     executor.attach(running);
     uint32_t since_poll = 0;
-    while (std::unique_ptr<Block> block = next_block(running, executor)) {
-      Block::Outcome outcome = block->run(executor);
+    while (std::unique_ptr<Cluster> cluster = next_cluster(running, executor)) {
+      Cluster::Outcome outcome = cluster->run(executor);
       if (++since_poll == kBlocksPerPoll) {
         since_poll = 0;
         running.poll_cancelled();
       }
       std::unique_lock lock(running.mutex_);
-      if (outcome == Block::Outcome::suspended) {
-        running.suspended_.push_back(std::move(block));
+      if (outcome == Cluster::Outcome::suspended) {
+        running.suspended_.push_back(std::move(cluster));
         continue;
       }
-      ++running.finished_blocks_;
-      --running.resident_blocks_;
+      ++running.finished_clusters_;
+      --running.resident_clusters_;
       lock.unlock();
-      if (executor.spare_blocks.size() < kResidentBlocksMax) executor.spare_blocks.push_back(std::move(block));
+      if (executor.spare_clusters.size() < kResidentBlocksMax) executor.spare_clusters.push_back(std::move(cluster));
     }
     std::fesetenv(&environment);
   }
 
   // A block never begun as long as there is room, so that blocks which wait for others find them resident; else the one
   // suspended for longest.
-  std::unique_ptr<Block> next_block(RunningLaunch& running, Executor& executor) {
+  std::unique_ptr<Cluster> next_cluster(RunningLaunch& running, Executor& executor) {
     std::unique_lock lock(running.mutex_);
     if (running.stopped()) {
       running.suspended_.clear();
       return nullptr;
     }
-    bool fresh = running.next_block_ < running.block_count && running.resident_blocks_ < running.resident_blocks_max_;
+    bool fresh = running.next_cluster_ < running.cluster_count && running.resident_clusters_ < running.resident_clusters_max_;
     if (!fresh) {
       if (running.suspended_.empty()) return nullptr;
-      std::unique_ptr<Block> block = std::move(running.suspended_.front());
+      std::unique_ptr<Cluster> cluster = std::move(running.suspended_.front());
       running.suspended_.pop_front();
-      return block;
+      return cluster;
     }
-    uint64_t index = running.next_block_++;
-    ++running.resident_blocks_;
+    uint64_t index = running.next_cluster_++;
+    ++running.resident_clusters_;
     lock.unlock();
-    std::unique_ptr<Block> block;
-    if (executor.spare_blocks.empty()) {
-      block = std::make_unique<Block>();
+    std::unique_ptr<Cluster> cluster;
+    if (executor.spare_clusters.empty()) {
+      cluster = std::make_unique<Cluster>();
     } else {
-      block = std::move(executor.spare_blocks.back());
-      executor.spare_blocks.pop_back();
+      cluster = std::move(executor.spare_clusters.back());
+      executor.spare_clusters.pop_back();
     }
-    block->start(running, executor, index);
-    return block;
+    cluster->start(running, executor, index);
+    return cluster;
   }
 
   std::unique_ptr<Executor> take_executor() {
@@ -217,7 +218,7 @@ class EngineImplementation final : public Engine {
   }
 
   void give_executor(std::unique_ptr<Executor> executor) {
-    if (executor->spare_blocks.size() > 4) executor->spare_blocks.resize(4);
+    if (executor->spare_clusters.size() > 4) executor->spare_clusters.resize(4);
     std::lock_guard lock(mutex_);
     if (spare_executors_.size() < kThreadsMax) spare_executors_.push_back(std::move(executor));
   }

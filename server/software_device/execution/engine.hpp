@@ -38,6 +38,7 @@ struct KernelInfo {
   uint32_t local_bytes_per_thread = 0;
   uint32_t registers_per_thread = 0;    // an estimate: the executor has no register file to fill
   uint32_t max_threads_per_block = 1024;  // lowered by .maxntid
+  Dim3 required_cluster{0, 0, 0};         // .reqnctapercluster; zero: any
 };
 
 enum class VariableSpace : uint8_t { global, constant };
@@ -129,6 +130,8 @@ struct Launch {
   const Program* program = nullptr;
   size_t kernel = 0;  // index into program->kernels()
   Dim3 grid, block;
+  Dim3 cluster;  // in blocks; divides the grid
+  bool explicit_cluster = false;  // asked for, by the kernel or by the launch
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;  // all blocks are resident at once, so that they may wait for each other
   std::span<const uint8_t> parameters;  // packed as KernelInfo::parameters says

@@ -321,6 +321,7 @@ void Linker::make_kernel(uint32_t module, const ptx::Function& source, uint32_t 
   info.local_bytes_per_thread = static_cast<uint32_t>(kernel.local_bytes_per_thread);
   info.registers_per_thread = std::clamp<uint32_t>(program_->functions_[function]->frame_bytes / (4 * kLanes), 8, 255);
   info.max_threads_per_block = source.max_threads_per_block;
+  info.required_cluster = {source.cluster[0], source.cluster[1], source.cluster[2]};
   program_->kernels_.push_back(std::move(kernel));
   program_->kernel_infos_.push_back(std::move(info));
 }

@@ -38,6 +38,7 @@ std::span<const OpcodeEntry> atomic_opcodes();
 std::span<const OpcodeEntry> control_opcodes();
 std::span<const OpcodeEntry> warp_opcodes();
 std::span<const OpcodeEntry> texture_opcodes();
+std::span<const OpcodeEntry> mbarrier_opcodes();
 
 // nullptr: no such instruction here. `known_to_ptx` tells a foreign instruction from a spelling mistake.
 const OpcodeEntry* find_opcode(std::string_view name);
@@ -46,6 +47,8 @@ bool known_to_ptx(std::string_view name);
 // Names that two families share: one has the entry and passes on what is the other's.
 bool lower_integer_arithmetic(Lowering& l, const ptx::Instruction& i);  // add, sub, mul, mad, div, min, max, neg, abs
 bool lower_warp_barrier(Lowering& l, const ptx::Instruction& i);        // bar.warp.sync
+bool lower_bulk_copy(Lowering& l, const ptx::Instruction& i);           // cp.async.bulk
+bool lower_arrive_of_copies(Lowering& l, const ptx::Instruction& i);    // cp.async.mbarrier.arrive
 
 inline constexpr uint32_t kPredicateClass = 0;  // size class of a predicate's word
 

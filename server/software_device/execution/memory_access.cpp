@@ -43,7 +43,11 @@ uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, ui
   uint8_t* found = nullptr;
   switch (real) {
     case ptx::Space::shared:
-      if (offset < w.shared_bytes_ && bytes <= w.shared_bytes_ - offset) found = w.shared_ + offset;
+      if (offset < w.shared_bytes_ && bytes <= w.shared_bytes_ - offset) {
+        found = w.shared_ + offset;
+      } else if (const uint64_t number = offset >> kClusterRankShift; number != 0 && number <= w.block_->cluster().size()) {
+        found = w.block_->cluster().shared_at(static_cast<uint32_t>(number - 1), offset & ((uint64_t{1} << kClusterRankShift) - 1), bytes);
+      }
       break;
     case ptx::Space::local:
       if (offset < w.local_bytes_ && bytes <= w.local_bytes_ - offset) found = w.local_memory() + lane * w.local_bytes_ + offset;

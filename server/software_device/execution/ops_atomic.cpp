@@ -187,7 +187,7 @@ bool lower_atomic(Lowering& l, const Instruction& i) {
   return false;
 }
 
-constexpr ModifierSet kModifiers(Modifier::global, Modifier::shared, Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::acq_rel,
+constexpr ModifierSet kModifiers(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::cluster, Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::acq_rel,
                                  Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::exch, Modifier::cas, Modifier::add, Modifier::and_,
                                  Modifier::or_, Modifier::xor_, Modifier::inc, Modifier::dec, Modifier::min, Modifier::max);
 constexpr ModifierSet kHints(Modifier::level1_hint, Modifier::level2_hint);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "server/software_device/execution/block.hpp"
+#include "server/software_device/execution/cluster.hpp"
 #include "server/software_device/execution/handlers.hpp"
 #include "server/software_device/execution/intrinsics.hpp"
 #include "server/software_device/execution/lanes.hpp"
@@ -220,9 +220,22 @@ bool lower_call(Lowering& l, const Instruction& i) {
   return true;
 }
 
+void handle_cluster_arrive(Warp& w, const Op&, uint32_t mask) { w.block_->cluster().arrive(w, mask); }
+
+void handle_cluster_wait(Warp& w, const Op& op, uint32_t mask) {
+  if (uint32_t waiting = w.block_->cluster().must_wait(w, mask); waiting != 0) w.wait_at_cluster_barrier(waiting, op);
+}
+
+bool lower_cluster_barrier(Lowering& l, const Instruction& i) {
+  if (i.has(Modifier::arrive) == i.has(Modifier::wait) || !i.operands.empty()) return false;
+  l.emit(i.has(Modifier::arrive) ? &handle_cluster_arrive : &handle_cluster_wait, {}, {});
+  return true;
+}
+
 // bar.sync a{, b};  bar.arrive a, b;  bar.red.op d, a{, b}, {!}p;  barrier.cta.… the same
 bool lower_barrier(Lowering& l, const Instruction& i) {
-  if (i.has(Modifier::cluster) || i.has(Modifier::warp)) return false;
+  if (i.has(Modifier::cluster)) return lower_cluster_barrier(l, i);
+  if (i.has(Modifier::warp) || i.has(Modifier::wait) || i.has(Modifier::acquire) || i.has(Modifier::release) || i.has(Modifier::relaxed)) return false;
   bool red = i.has(Modifier::red), arrive = i.has(Modifier::arrive);
   if (red + arrive + i.has(Modifier::sync) != 1) return false;
   size_t at = red ? 1 : 0, end = i.operands.size() - (red ? 1 : 0);
@@ -265,11 +278,14 @@ const OpcodeEntry kOpcodes[] = {
     {"trap", ModifierSet(), lower_trap},
     {"brkpt", ModifierSet(), lower_trap},
     {"bar", ModifierSet(Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_, Modifier::or_, Modifier::warp, Modifier::aligned), lower_bar},
-    {"barrier", ModifierSet(Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_, Modifier::or_, Modifier::aligned), lower_barrier},
+    {"barrier", ModifierSet(Modifier::cluster, Modifier::wait, Modifier::acquire, Modifier::release, Modifier::relaxed, Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_, Modifier::or_, Modifier::aligned), lower_barrier},
     {"membar", ModifierSet(Modifier::cta, Modifier::gpu, Modifier::sys), lower_fence},
-    {"fence", ModifierSet(Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::sc, Modifier::acq_rel, Modifier::acquire, Modifier::release), lower_fence},
+    {"fence", ModifierSet(Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::sc, Modifier::acq_rel, Modifier::acquire, Modifier::release, Modifier::cluster,
+                          Modifier::proxy, Modifier::async, Modifier::async_generic, Modifier::alias, Modifier::mbarrier_init), lower_fence},
     {"nanosleep", ModifierSet(), lower_nanosleep},
     {"pmevent", ModifierSet(), lower_nothing},
+    // A kernel begins when all that it depends on has ended, and what depends on it begins when it has ended.
+    {"griddepcontrol", ModifierSet(Modifier::wait, Modifier::launch_dependents), lower_nothing},
 };
 
 bool lower_bar(Lowering& l, const Instruction& i) { return i.has(Modifier::warp) ? lower_warp_barrier(l, i) : lower_barrier(l, i); }

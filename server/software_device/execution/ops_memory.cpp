@@ -358,8 +358,11 @@ void copy_async(Warp& w, const Op& op, uint32_t mask) {
 }
 
 bool lower_cp(Lowering& l, const Instruction& i) {
-  if (!i.has(Modifier::async) || i.has(Modifier::bulk)) return l.unsupported("instruction 'cp.async.bulk' is not supported by the software device");
+  if (!i.has(Modifier::async)) return false;
   if (i.has(Modifier::commit_group) || i.has(Modifier::wait_group) || i.has(Modifier::wait_all)) return true;
+  if (i.has(Modifier::mbarrier)) return lower_arrive_of_copies(l, i);
+  if (i.has(Modifier::bulk)) return lower_bulk_copy(l, i);
+  if (i.has(Modifier::shared_cluster) || i.has(Modifier::mbarrier_bytes) || i.has(Modifier::bulk_group)) return false;
   if (!i.has(Modifier::shared) || !i.has(Modifier::global) || i.operands.size() < 3 || i.operands.size() > 4) return false;
   if (i.operands[2].kind != Operand::Kind::integer) return false;
   uint64_t bytes = i.operands[2].value;
@@ -376,7 +379,7 @@ bool lower_cp(Lowering& l, const Instruction& i) {
   return true;
 }
 
-constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::local, Modifier::const_, Modifier::param);
+constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::local, Modifier::const_, Modifier::param);
 constexpr ModifierSet kOrder(Modifier::weak, Modifier::volatile_, Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::mmio,
                              Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::cluster);
 constexpr ModifierSet kCache(Modifier::ca, Modifier::cg, Modifier::cs, Modifier::lu, Modifier::cv, Modifier::wb, Modifier::wt, Modifier::nc,
@@ -392,7 +395,8 @@ const OpcodeEntry kOpcodes[] = {
     {"applypriority", kSpaces | kCache, lower_nothing},
     {"discard", kSpaces | kCache, lower_nothing},
     {"cp", ModifierSet(Modifier::async, Modifier::shared, Modifier::global, Modifier::ca, Modifier::cg, Modifier::level2_hint,
-                       Modifier::commit_group, Modifier::wait_group, Modifier::wait_all, Modifier::bulk), lower_cp},
+                       Modifier::commit_group, Modifier::wait_group, Modifier::wait_all, Modifier::bulk, Modifier::mbarrier, Modifier::arrive, Modifier::noinc,
+                       Modifier::shared_cluster, Modifier::mbarrier_bytes, Modifier::bulk_group, Modifier::read), lower_cp},
 };
 
 }  // namespace

@@ -187,6 +187,9 @@ void is_space(Warp& w, const Op& op, uint32_t mask) {
     uint64_t window = a[i] & kWindowMask;
     bool in_window = window == kSharedWindow || window == kLocalWindow || window == kParameterWindow;
     bool yes = op.immediate == 0 ? !in_window : window == op.immediate;
+    // .shared alone is the block's own.
+    uint64_t number = (a[i] & kClusterRankMask) >> kClusterRankShift;
+    if (op.detail != 0 && number != 0 && number != w.block_->rank() + 1) yes = false;
     bits |= static_cast<uint32_t>(yes) << i;
   });
   w.set_predicate(op.ref[0], mask, bits);
@@ -198,11 +201,13 @@ bool lower_isspacep(Lowering& l, const Instruction& i) {
   uint64_t window = i.has(Modifier::shared) ? kSharedWindow : i.has(Modifier::local) ? kLocalWindow : i.has(Modifier::param) ? kParameterWindow : 0;
   if (window == 0 && !i.has(Modifier::global)) return false;
   Ref source = l.source(i.operands[1], Type::b64);
-  l.emit(&is_space, {l.predicate_destination(i.operands[0])}, {source}).immediate = window;
+  Op& op = l.emit(&is_space, {l.predicate_destination(i.operands[0])}, {source});
+  op.immediate = window;
+  op.detail = window == kSharedWindow && !i.has(Modifier::shared_cluster);
   return true;
 }
 
-constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::local, Modifier::const_, Modifier::param);
+constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::local, Modifier::const_, Modifier::param);
 
 const OpcodeEntry kOpcodes[] = {
     {"mov", ModifierSet(), lower_mov},

@@ -18,7 +18,7 @@ uint32_t gather_members(Warp& w, const Op& op, uint32_t mask, Ref members) {
   if (!w.fragments().empty()) {
     auto& waiting = w.fragments();
     for (size_t i = 0; i < waiting.size();) {
-      if (waiting[i].pc == &op && waiting[i].frame == w.frame_ && waiting[i].state != Fragment::State::at_barrier) {
+      if (waiting[i].pc == &op && waiting[i].frame == w.frame_ && waiting[i].state != Fragment::State::at_barrier && waiting[i].state != Fragment::State::at_cluster) {
         // A ready fragment that stands here arrives now; its own guard decides which of its lanes take part.
         mask |= waiting[i].state == Fragment::State::at_exchange ? waiting[i].mask : 0;
         if (waiting[i].state == Fragment::State::at_exchange) {
@@ -211,6 +211,25 @@ bool lower_redux(Lowering& l, const Instruction& i) {
   return true;
 }
 
+// refs: d, p, members: one lane of each group, here the first
+void elect(Warp& w, const Op& op, uint32_t mask) {
+  uint32_t lanes = gather_members(w, op, mask, op.ref[2]);
+  uint32_t* d = w.out<uint32_t>(op.ref[0]);
+  each_group(lanes, w.in<uint32_t>(op.ref[2]), [&](uint32_t group, uint32_t) {
+    const auto leader = static_cast<uint32_t>(std::countr_zero(group));
+    each_lane(group, [&](unsigned i) { d[i] = leader; });
+    w.set_predicate(op.ref[1], group, 1u << leader);
+  });
+}
+
+bool lower_elect(Lowering& l, const Instruction& i) {
+  if (!i.has(Modifier::sync) || i.operands.size() != 2 || i.operands[0].kind != Operand::Kind::pair) return false;
+  Ref members = l.source(i.operands[1], Type::b32);
+  l.emit(&elect, {l.destination(i.operands[0].elements[0], Type::b32), l.predicate_destination(i.operands[0].elements[1])}, {members});
+  l.keep_apart();
+  return true;
+}
+
 void active_mask(Warp& w, const Op& op, uint32_t mask) {
   uint32_t* d = w.out<uint32_t>(op.ref[0]);
   each_lane(mask, [&](unsigned i) { d[i] = mask; });
@@ -254,6 +273,7 @@ const OpcodeEntry kOpcodes[] = {
     {"match", kSync | ModifierSet(Modifier::any, Modifier::all), lower_match},
     {"redux", kSync | ModifierSet(Modifier::add, Modifier::min, Modifier::max, Modifier::and_, Modifier::or_, Modifier::xor_), lower_redux},
     {"activemask", ModifierSet(), lower_activemask},
+    {"elect", kSync, lower_elect},
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "server/software_device/execution/block.hpp"
+#include "server/software_device/execution/cluster.hpp"
 #include "server/software_device/execution/engine.hpp"
 #include "server/software_device/execution/program.hpp"
 
@@ -36,7 +36,7 @@ class RunningLaunch {
   void fault(Fault kind, std::string message);  // the first one counts
   bool poll_cancelled();
 
-  uint64_t block_count = 0;
+  uint64_t cluster_count = 0;
 
  private:
   friend class EngineImplementation;
@@ -56,12 +56,12 @@ class RunningLaunch {
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;
   LaunchResult result_;              // under mutex_
-  uint64_t next_block_ = 0;          // under mutex_
-  uint64_t finished_blocks_ = 0;     // under mutex_
-  uint64_t resident_blocks_ = 0;     // under mutex_
-  uint64_t resident_blocks_max_ = 0;
+  uint64_t next_cluster_ = 0;          // under mutex_
+  uint64_t finished_clusters_ = 0;     // under mutex_
+  uint64_t resident_clusters_ = 0;     // under mutex_
+  uint64_t resident_clusters_max_ = 0;
   uint32_t executors_inside_ = 0;    // under mutex_
-  std::deque<std::unique_ptr<Block>> suspended_;  // under mutex_
+  std::deque<std::unique_ptr<Cluster>> suspended_;  // under mutex_
 };
 
 // Of one thread while it executes blocks.
@@ -78,7 +78,7 @@ class Executor {
   CachedRange ranges[kCachedRanges];
 
   void attach(RunningLaunch& launch);
-  std::vector<std::unique_ptr<Block>> spare_blocks;
+  std::vector<std::unique_ptr<Cluster>> spare_clusters;
   RunningLaunch* launch = nullptr;
 
  private:

@@ -114,7 +114,7 @@ bool read_bits(const Texture& texture, const Place& place, int64_t x, int64_t y,
       uint32_t bits = raw_channel(format, texel, c);
       result.channel[c] = texture.integer_results ? as_integer(format, bits) : std::bit_cast<uint32_t>(as_float(texture, bits, c));
     } else {
-      result.channel[c] = c < 3 ? 0 : texture.integer_results ? 1 : std::bit_cast<uint32_t>(1.0f);
+      result.channel[c] = 0;
     }
   }
   return true;

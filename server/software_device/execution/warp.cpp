@@ -31,6 +31,7 @@ void Warp::start(Block& block, Executor& executor, uint32_t lanes, const Compile
   live_ = lanes;
   dont_care_ = ~lanes;
   carry_ = 0;
+  std::fill_n(cluster_phase_, kLanes, kNoPhase);
   active_ = 0;
   shared_ = block.shared();
   shared_bytes_ = launch_->shared_bytes();
@@ -301,12 +302,20 @@ void Warp::exit(uint32_t mask) {
   }
   if (active_ == 0) stop_ = Stop::change_fragment;
   wake_exchange();
-  block_->threads_exited(static_cast<uint32_t>(std::popcount(mask)));
+  block_->threads_exited(*this, mask);
   if (active_ != 0) set_reconverge();
 }
 
 void Warp::wait_at_barrier(uint32_t mask, uint32_t barrier, const Op& op) {
   Fragment waiting{pc_, frame_, mask, Fragment::State::at_barrier, barrier, &op};
+  waiting.ran_at = ++turn_;
+  fragments_.push_back(waiting);
+  active_ &= ~mask;
+  if (active_ == 0) stop_ = Stop::change_fragment;
+}
+
+void Warp::wait_at_cluster_barrier(uint32_t mask, const Op& op) {
+  Fragment waiting{pc_, frame_, mask, Fragment::State::at_cluster, 0, &op};
   waiting.ran_at = ++turn_;
   fragments_.push_back(waiting);
   active_ &= ~mask;

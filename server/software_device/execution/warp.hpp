@@ -43,8 +43,8 @@ struct Frame {
 };
 
 struct Fragment {
-  enum class State : uint8_t { ready, at_barrier, at_exchange };
-  const Op* pc = nullptr;  // at_exchange: the waiting instruction itself; at_barrier: the one after
+  enum class State : uint8_t { ready, at_barrier, at_exchange, at_cluster };
+  const Op* pc = nullptr;  // at_exchange: the waiting instruction itself; at a barrier: the one after
   Frame* frame = nullptr;
   uint32_t mask = 0;
   State state = State::ready;
@@ -91,6 +91,7 @@ class Warp {
   void leave(uint32_t mask);  // ret
   void exit(uint32_t mask);
   void wait_at_barrier(uint32_t mask, uint32_t barrier, const Op& op);
+  void wait_at_cluster_barrier(uint32_t mask, const Op& op);
   // Puts aside the lanes of `mask`, which wait at `op` until the other lanes of their member mask come.
   void wait_for_exchange(uint32_t mask, const Op& op);
   void wake_exchange();
@@ -121,6 +122,8 @@ class Warp {
   Executor* executor_ = nullptr;
   RunningLaunch* launch_ = nullptr;
   uint32_t index_ = 0;              // in its block
+  static constexpr uint32_t kNoPhase = 0xffffffffu;
+  uint32_t cluster_phase_[kLanes];  // of the cluster's barrier, in which the lane last arrived
   alignas(64) uint32_t thread_area_[static_cast<uint32_t>(ThreadSpecial::count_)][kLanes];
 
  private:

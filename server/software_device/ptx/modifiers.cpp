@@ -36,6 +36,11 @@ constexpr auto kModifiers = [] {
       {"ecr", ecr}, {"rc16", rc16}, {"pack", pack}, {"1d", dim_1d}, {"2d", dim_2d}, {"3d", dim_3d},
       {"a1d", dim_a1d}, {"a2d", dim_a2d}, {"cube", cube}, {"acube", acube}, {"level", level}, {"grad", grad}, {"g", g},
       {"b", b}, {"a", a}, {"trap", trap}, {"zero", zero},
+      {"shared::cluster", shared_cluster}, {"init", init}, {"inval", inval}, {"expect_tx", expect_tx}, {"complete_tx", complete_tx},
+      {"arrive_drop", arrive_drop}, {"noComplete", no_complete}, {"test_wait", test_wait}, {"try_wait", try_wait}, {"parity", parity},
+      {"pending_count", pending_count}, {"mbarrier", mbarrier}, {"mbarrier::complete_tx::bytes", mbarrier_bytes},
+      {"mbarrier_init", mbarrier_init}, {"bulk_group", bulk_group}, {"read", read}, {"launch_dependents", launch_dependents},
+      {"async::generic", async_generic}, {"async::shared::cta", async_generic}, {"async::shared::cluster", async_generic}, {"async::global", async_generic},
   });
   std::sort(table.begin(), table.end(), [](const NamedModifier& left, const NamedModifier& right) { return left.word < right.word; });
   return table;

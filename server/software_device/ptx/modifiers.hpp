@@ -35,6 +35,9 @@ enum class Modifier : uint8_t {
   pack,
   // textures and surfaces
   dim_1d, dim_2d, dim_3d, dim_a1d, dim_a2d, cube, acube, level, grad, g, b, a, trap, zero,
+  // clusters and mbarrier
+  shared_cluster, init, inval, expect_tx, complete_tx, arrive_drop, no_complete, test_wait, try_wait, parity, pending_count, mbarrier,
+  mbarrier_bytes, mbarrier_init, bulk_group, read, launch_dependents, async_generic,
   count_
 };
 

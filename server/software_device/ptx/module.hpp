@@ -93,6 +93,7 @@ struct Function {
   uint32_t line = 0;
   bool entry = false, defined = false, external = false, visible = false, weak = false;
   uint32_t max_threads_per_block = 1024;
+  uint32_t cluster[3] = {0, 0, 0};  // .reqnctapercluster; zero: not said
   std::vector<Type> registers;
   std::vector<Variable> variables;
   std::vector<Formal> parameters, results;

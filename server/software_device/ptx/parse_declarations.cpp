@@ -292,27 +292,30 @@ std::vector<Formal> Parser::parse_formals(Function& function) {
 void Parser::parse_performance_directives(Function& function) {
   while (ok() && peek().kind == TokenKind::dot_word) {
     Token word = take();
-    uint64_t product = 1;
-    bool numbered = false;
+    uint64_t product = 1, values[3] = {1, 1, 1};
+    uint32_t count = 0;
     while (ok() && peek().kind == TokenKind::integer) {
-      numbered = true;
       uint64_t value = take().integer_value;
-      if (value > 0xffffffff) return fail("value is too large");
+      if (value > 0xffffffff || count == 3) return fail("value is too large");
+      values[count++] = value;
       product = product * value;
       if (product > 0xffffffff) return fail("value is too large");
       if (!accept(',')) break;
     }
-    if ((word.text == "maxntid" || word.text == "reqntid") && numbered) {
+    if ((word.text == "maxntid" || word.text == "reqntid") && count != 0) {
       if (product == 0) return fail("a block needs a thread");
       function.max_threads_per_block = static_cast<uint32_t>(std::min<uint64_t>(product, 1024));
-    } else if (word.text == "reqnctapercluster" || word.text == "explicitcluster" || word.text == "blocksareclusters") {
-      if (word.text != "reqnctapercluster" || product != 1) return fail_at(word.line, "clusters are not supported", true);
+    } else if (word.text == "reqnctapercluster" && count != 0) {
+      if (product == 0) return fail("a cluster needs a block");
+      for (size_t d = 0; d < 3; ++d) function.cluster[d] = static_cast<uint32_t>(values[d]);
+    } else if (word.text == "blocksareclusters") {
+      return fail_at(word.line, "grids counted in clusters are not supported", true);
     } else if (word.text == "pragma") {
       while (ok() && !accept(';')) {
         if (take().kind == TokenKind::end) return fail("unfinished .pragma");
       }
     } else if (word.text != "minnctapersm" && word.text != "maxnreg" && word.text != "maxnctapersm" &&
-               word.text != "noreturn" && word.text != "maxclusterrank" && word.text != "abi_preserve" &&
+               word.text != "noreturn" && word.text != "maxclusterrank" && word.text != "explicitcluster" && word.text != "abi_preserve" &&
                word.text != "abi_preserve_control" && word.text != "attribute" && word.text != "unique") {
       return fail_at(word.line, "unknown directive '." + std::string(word.text.substr(0, 40)) + "'");
     } else if (word.text == "attribute") {
