@@ -77,8 +77,9 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!out || (flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  // Execution affinity and CIG are about processes that share the GPU on its own host.
-  if (parameters && (parameters->numExecAffinityParams != 0 || parameters->cigParams)) return CUDA_ERROR_NOT_SUPPORTED;
+  // Execution affinity needs a server whose driver runs under MPS; CIG shares the GPU with a graphics API of the same host.
+  if (parameters && parameters->numExecAffinityParams != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (parameters && parameters->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
   CUcontext handle = nullptr;
   CUresult result = leave(caller, forward::cuCtxCreate_v4(caller, &handle, nullptr, flags, ordinal));
   if (result) return result;

@@ -1,4 +1,5 @@
 // Batches of copies, performed one after the other: a batch runs in the order of its stream, and promises no order within.
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
@@ -48,6 +49,7 @@ CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* source
   if (CUresult error = begin(stream, per_thread)) return error;
   if (!destinations || !sources || !sizes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_attributes(attributes, first, attribute_count, count)) return error;
+  if (std::find(sizes, sizes + count, size_t(0)) != sizes + count) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0, at = 0; i < count; ++i) {
     if (at + 1 < attribute_count && first[at + 1] == i) ++at;
     CUresult error = hand::cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream, per_thread);

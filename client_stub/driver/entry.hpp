@@ -46,6 +46,14 @@ class HeldArguments {
   unsigned count_ = 0;
 };
 
+// A call is about to return an error to the program: keeps it in the error log and tells the program's callbacks. Out of line.
+void note_failure(const char* name, CUresult result) noexcept;
+
+// What is an answer rather than a failure, and what exit handlers get when the driver has gone.
+constexpr bool is_failure(CUresult result) noexcept {
+  return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_DEINITIALIZED;
+}
+
 struct Process;
 // The account of GPUWIRE_STATS on standard error, if it was asked for. Once, at the program's end.
 void print_account(const Process& process) noexcept;
@@ -54,19 +62,23 @@ template <class Body>
 inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments, Body&& body) noexcept {
   uint8_t entry = g_entry.load(std::memory_order_relaxed);
   if (entry == 0) [[likely]] {
+    CUresult result = CUDA_ERROR_UNKNOWN;
     try {
-      return body();
+      result = body();
     } catch (...) {
-      return CUDA_ERROR_UNKNOWN;
     }
+    if (is_failure(result)) [[unlikely]] note_failure(name, result);
+    return result;
   }
   HeldArguments held(entry, arguments);
   if (!(entry & kObserved)) {
+    CUresult result = CUDA_ERROR_UNKNOWN;
     try {
-      return body();
+      result = body();
     } catch (...) {
-      return CUDA_ERROR_UNKNOWN;
     }
+    if (is_failure(result)) [[unlikely]] note_failure(name, result);
+    return result;
   }
   uint64_t started = observe_begin();
   CUresult result = CUDA_ERROR_UNKNOWN;
@@ -75,6 +87,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
   } catch (...) {
   }
   observe_end(started, name, call_class, result, print, arguments);
+  if (is_failure(result)) note_failure(name, result);
   return result;
 }
 

@@ -14,6 +14,8 @@
 #include "client_stub/driver/managed.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
@@ -237,6 +239,30 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsign
         return forward::cuIpcOpenMemHandle_v2(caller, &address, handle, Flags);
       },
       [&](CUdeviceptr unusable) { forward::cuIpcCloseMemHandle(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData* shareData) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  auto handle = reinterpret_cast<uint64_t>(pool);
+  if (!ptr_out || !shareData || !known_handle(wire::HandleKind::memory_pool, handle)) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::pool, .owner = handle}, ptr_out,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        return call<schema::ImportPoolPointer, schema::ModuleGlobalReply>(
+            *caller.session, uint32_t(wire::SessionOrdinal::import_pool_pointer), caller.context,
+            message_words<schema::ImportPoolPointer>(sizeof *shareData, 1),
+            [&](auto params) {
+              params.setPool(handle);
+              params.setData({reinterpret_cast<const kj::byte*>(shareData), sizeof *shareData});
+            },
+            [&](auto results) {
+              address = results.getAddress();
+              bytes = results.getBytes();
+            });
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
   return leave(caller, result);
 }
 

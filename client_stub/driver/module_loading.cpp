@@ -53,19 +53,11 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
   return CUDA_SUCCESS;
 }
 
-template <class List>
-void write_options(List list, const std::vector<std::pair<int32_t, uint64_t>>& options) {
-  for (unsigned i = 0; i < options.size(); ++i) {
-    list[i].setOption(options[i].first);
-    list[i].setValue(options[i].second);
-  }
-}
-
 // As much of the text as the program's buffer holds, and a zero; the number of bytes without it goes where the size was.
-void store_log(capnp::Text::Reader text, char* buffer, uint32_t buffer_bytes, void** filled) {
+void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void** filled) {
   if (!buffer || buffer_bytes == 0) return;
   size_t count = std::min<size_t>(text.size(), buffer_bytes - 1);
-  std::memcpy(buffer, text.begin(), count);
+  std::memcpy(buffer, text.data(), count);
   buffer[count] = 0;
   if (filled) *filled = reinterpret_cast<void*>(uintptr_t(count));
 }
@@ -86,23 +78,28 @@ CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t ha
       sequence);
 }
 
+std::string_view text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+
 // `missing`: the server has to be sent the image first.
 CUresult finish_load(const Caller& caller, const LoadOptions& options, uint64_t sequence, bool& missing) {
   return finish_call<schema::ModuleLoadReply>(*caller.session, sequence, [&](auto results) {
     missing = results.getMissing();
     if (missing) return;
-    store_log(results.getErrorLog(), options.error_log, options.error_log_bytes, options.error_log_filled);
-    store_log(results.getInfoLog(), options.info_log, options.info_log_bytes, options.info_log_filled);
-    if (options.wall_time) {
-      float ms = results.getWallTimeMs();
-      std::memcpy(options.wall_time, &ms, sizeof ms);
-    }
+    options.store_logs(text_of(results.getErrorLog()), text_of(results.getInfoLog()), results.getWallTimeMs());
   });
+}
+
+}  // namespace
+
+void LoadOptions::store_logs(std::string_view error_text, std::string_view info_text, float wall_time_ms) const {
+  store_log(error_text, error_log, error_log_bytes, error_log_filled);
+  store_log(info_text, info_log, info_log_bytes, info_log_filled);
+  if (wall_time) std::memcpy(wall_time, &wall_time_ms, sizeof wall_time_ms);
 }
 
 // Offers the image, and sends it unless another thread has meanwhile. Other images may be on their way at the same time, up to as many as
 // there are locks; two threads that sent the same one would mix its pieces.
-CUresult deliver(const Caller& caller, const ProgramImage& image) {
+CUresult deliver_image(const Caller& caller, const ProgramImage& image) {
   static std::array<std::mutex, kUploadsMax> uploads;
   std::lock_guard lock(uploads[image.digest()[0] % kUploadsMax]);
   bool have = false;
@@ -113,8 +110,6 @@ CUresult deliver(const Caller& caller, const ProgramImage& image) {
   image_traffic().sent_bytes.fetch_add(image.bytes(), std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
-
-}  // namespace
 
 CUresult LoadOptions::parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out) {
   if (count > 0 && (!options || !values)) return CUDA_ERROR_INVALID_VALUE;
@@ -174,7 +169,7 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     if (result == CUDA_SUCCESS) return asked;
     if (along && asked == CUDA_SUCCESS) along->finish(caller);
     if (!missing) return result;
-    if (CUresult error = deliver(caller, image)) return error;
+    if (CUresult error = deliver_image(caller, image)) return error;
   }
   return CUDA_ERROR_OUT_OF_MEMORY;  // the server drops the image faster than it can be used
 }

@@ -90,6 +90,8 @@ struct LoadOptions {
 
   // CUDA_ERROR_INVALID_VALUE, or CUDA_ERROR_NOT_SUPPORTED for options that hold pointers of other meanings.
   static CUresult parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out);
+  // Puts what the compiler said where the program asked for it: as much of the texts as its buffers hold.
+  void store_logs(std::string_view error_text, std::string_view info_text, float wall_time_ms) const;
 };
 
 // A CUmodule or a CUlibrary.
@@ -122,6 +124,18 @@ inline FunctionState* find_launchable(CUfunction function) noexcept {
   if (kind != wire::HandleKind::function && kind != wire::HandleKind::kernel) return nullptr;
   return handles().find<FunctionState>(kind, handle);
 }
+
+// Options as they travel, into a list of JitOption.
+template <class List>
+void write_options(List list, const std::vector<std::pair<int32_t, uint64_t>>& options) {
+  for (unsigned i = 0; i < options.size(); ++i) {
+    list[i].setOption(options[i].first);
+    list[i].setValue(options[i].second);
+  }
+}
+
+// Offers the image, and sends it unless the server has it. Blocks.
+CUresult deliver_image(const Caller& caller, const ProgramImage& image);
 
 // Which images this process's server can use.
 ImageTarget image_target();

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "client_stub/driver/entry.hpp"
+#include "client_stub/driver/error_log.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/managed_faults.hpp"
 #include "client_stub/driver/managed_memory.hpp"
@@ -34,6 +35,7 @@ void in_child() noexcept {
   handles().after_fork_in_child();
   managed_memory().after_fork_in_child();
   managed_faults().after_fork_in_child();
+  error_log().after_fork_in_child();
   Process* owner = g_process.load(std::memory_order_relaxed);
   if (!owner) return;
   g_failed = CUDA_ERROR_NOT_INITIALIZED;

@@ -156,6 +156,12 @@ tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::sele
   return out;
 }
 
+std::shared_ptr<const ProgramImage> ProgramImage::whole(std::span<const uint8_t> bytes) {
+  auto out = std::make_shared<ProgramImage>();
+  out->finish(bytes, false);
+  return out;
+}
+
 bool looks_like_image(const void* image) noexcept { return image != nullptr && *static_cast<const uint8_t*>(image) != 0; }
 
 }  // namespace gpuwire::client

@@ -44,6 +44,8 @@ class ProgramImage {
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select(const void* image, const ImageTarget& target, bool keep);
   // The same for a file's contents, which need not be well-formed.
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select_from_file(std::vector<uint8_t> contents, const ImageTarget& target);
+  // Bytes of any kind, as they are; they must live as long as the object.
+  static std::shared_ptr<const ProgramImage> whole(std::span<const uint8_t> bytes);
 
  private:
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> linked(const fatbin::WrappedContainers& wrapped, ImageError without);

@@ -237,6 +237,59 @@ struct CaptureInfoReply {
   edges @5 :Data;               # a CUgraphEdgeData for each; empty: plain edges
 }
 
+# --- memory and pools shared between processes -----------------------------------------------------------------------------------------------
+
+struct ShareExport {
+  handle @0 :UInt64;            # memory_allocation or memory_pool
+  flags @1 :UInt64;
+}
+struct ShareExportReply {
+  result @0 :Int32;
+  deferred @1 :Int32;
+  token @2 :Data;               # 16 random bytes: whoever of the tenant shows them may import. Valid while the exporting session lives
+}
+struct ShareImport {
+  handle @0 :UInt64;            # chosen by the client; says whether memory or a pool is meant
+  token @1 :Data;
+  flags @2 :UInt64;
+}
+struct ShareWithdraw { token @0 :Data; }
+struct ImportPoolPointer {
+  pool @0 :UInt64;
+  data @1 :Data;                # a CUmemPoolPtrExportData
+}
+
+# --- the driver's linker -----------------------------------------------------------------------------------------------------------------------
+
+struct LinkCreate {
+  state @0 :UInt64;             # chosen by the client
+  jitOptions @1 :List(JitOption);
+  errorLogBytes @2 :UInt32;     # how much the program's buffers hold
+  infoLogBytes @3 :UInt32;
+}
+struct LinkAdd {
+  state @0 :UInt64;
+  type @1 :Int32;               # CUjitInputType
+  digest @2 :Data;              # of the input, which travels as images of modules do
+  name @3 :Text;
+  jitOptions @4 :List(JitOption);
+}
+struct LinkState { state @0 :UInt64; }                        # for link_complete and link_destroy
+struct LinkReply {              # to all of them
+  result @0 :Int32;
+  deferred @1 :Int32;
+  missing @2 :Bool;             # of LinkAdd: the input has to be sent first, nothing was done
+  errorLog @3 :Text;            # all that is in the linker's logs by now
+  infoLog @4 :Text;
+  wallTimeMs @5 :Float32;
+  imageBytes @6 :UInt64;        # of link_complete
+}
+struct LinkImage {              # the reply's bulk: that much of what link_complete has made
+  state @0 :UInt64;
+  offset @1 :UInt64;
+  bytes @2 :UInt64;
+}
+
 # --- notices -------------------------------------------------------------------------------------------------------------------------------------
 
 struct Completion {

@@ -48,6 +48,15 @@ enum class SessionOrdinal : uint32_t {
   graph_forget = 65,          // posted: GraphForget
   graph_text = 66,            // called: GraphText -> GraphTextReply
   capture_info = 67,          // called: CaptureInfo -> CaptureInfoReply
+  share_export = 70,     // called: ShareExport -> ShareExportReply
+  share_import = 71,     // called: ShareImport
+  share_withdraw = 72,   // posted: ShareWithdraw
+  import_pool_pointer = 73,  // called: ImportPoolPointer -> ModuleGlobalReply (address and bytes)
+  link_create = 75,      // called: LinkCreate -> LinkReply
+  link_add = 76,         // called: LinkAdd -> LinkReply
+  link_complete = 77,    // called: LinkState -> LinkReply
+  link_image = 78,       // called: LinkImage; the reply's bulk
+  link_destroy = 79,     // called: LinkState
   management_query = 90, // called: ManagementQuery -> ManagementReply; the only one of these, beside ping, in a management session
 };
 

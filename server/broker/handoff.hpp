@@ -22,6 +22,11 @@ enum class HandoffKind : uint32_t {
   ended = 5,    // worker: the session is over; number: EndCause; text: why. The process ends
   stop = 6,     // broker: end the session now; text: why
   note = 7,     // worker: a warning for the log
+  // What sessions share (share_table.hpp); id: the token, number: the kind of share, text: the tenant.
+  share = 8,         // worker: a descriptor (attached) to keep
+  claim = 9,         // worker: asks for the one under this token
+  withdraw = 10,     // worker: it is not shared any more
+  share_answer = 11, // broker: to share and claim; number: 1 for yes, then the claimed descriptor is attached
 };
 
 // A descriptor with one owner.
@@ -53,7 +58,7 @@ struct Handoff {
   uint32_t number = 0;
   std::array<uint8_t, 16> id{};
   std::string text;
-  OwnedDescriptor socket;
+  OwnedDescriptor socket;  // or another descriptor, as the kind says
 };
 
 // Both ends close on exec. False: errno says why.

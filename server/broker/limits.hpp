@@ -15,5 +15,6 @@ inline constexpr uint32_t kWorkerExitMs = 1500;     // from a worker's last mess
 inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
 inline constexpr unsigned kSpareWorkersMax = 64;
+inline constexpr size_t kSharesPerSessionMax = 1024, kSharesMax = 8192;  // descriptors kept for sessions to share
 
 }  // namespace gpuwire::server

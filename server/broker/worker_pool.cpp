@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -161,9 +162,26 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
       worker.reason = message.text;
       worker.kill_after(kWorkerExitMs);
       break;
+    case HandoffKind::share:
+    case HandoffKind::claim: answer_share(worker, std::move(message)); break;
+    case HandoffKind::withdraw: shares_.withdraw(&worker, message.id); break;
     case HandoffKind::session:
-    case HandoffKind::stop: break;  // the broker's own
+    case HandoffKind::stop:
+    case HandoffKind::share_answer: break;  // the broker's own
   }
+}
+
+void WorkerPool::answer_share(WorkerProcess& worker, Handoff question) {
+  Handoff answer;
+  answer.kind = HandoffKind::share_answer;
+  answer.id = question.id;
+  if (question.kind == HandoffKind::share) {
+    answer.number = shares_.add(&worker, question.id, question.number, std::move(question.text), std::move(question.socket));
+  } else if (int kept = shares_.find(question.id, question.number, question.text); kept >= 0) {
+    answer.socket.reset(::fcntl(kept, F_DUPFD_CLOEXEC, 0));
+    answer.number = bool(answer.socket);
+  }
+  worker.send(answer);  // one that cannot be told is ending, or gives up waiting
 }
 
 void WorkerPool::worker_ready(WorkerProcess& worker, const Handoff& message) {
@@ -205,6 +223,7 @@ void WorkerPool::reap() {
 }
 
 void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
+  shares_.forget(&worker);
   switch (worker.state) {
     case WorkerProcess::State::starting: start_failed(worker.reason.empty() ? fmt::format("the process ended with {}", how) : worker.reason); break;
     case WorkerProcess::State::ready:

@@ -14,6 +14,7 @@
 
 #include "protocol/wire/frame.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/share_table.hpp"
 #include "server/broker/worker_process.hpp"
 
 namespace gpuwire::server {
@@ -55,6 +56,7 @@ class WorkerPool {
   void retry_later();
   void said(WorkerProcess& worker, Handoff message);
   void worker_ready(WorkerProcess& worker, const Handoff& message);
+  void answer_share(WorkerProcess& worker, Handoff question);
   void match();
   void give(WorkerProcess& worker, Handoff client);
   void refuse_late();
@@ -73,6 +75,7 @@ class WorkerPool {
   boost::asio::steady_timer late_timer_;
   std::list<std::unique_ptr<WorkerProcess>> workers_;
   std::deque<Waiting> waiting_;  // oldest first; bounded by the broker's limit of sessions
+  ShareTable shares_;
   size_t serving_ = 0;
   unsigned failures_ = 0;  // in a row
   bool retrying_ = false;

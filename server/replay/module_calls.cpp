@@ -7,6 +7,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/jit_options.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
@@ -15,16 +16,6 @@
 namespace gpuwire::server {
 
 namespace {
-
-constexpr uint32_t kJitLogBytesMax = 128u << 10;  // each log; both fit into a reply
-constexpr uint32_t kJitOptionsMax = 64;
-
-Digest read_digest(capnp::Data::Reader data) {
-  Digest digest;
-  if (data.size() != digest.size()) throw ProtocolFault{"an image digest of a wrong size"};
-  std::copy(data.begin(), data.end(), digest.begin());
-  return digest;
-}
 
 std::span<const uint8_t> unsigned_bytes(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
@@ -42,81 +33,6 @@ bool well_formed(std::span<const std::byte> bytes) {
   }
   return size && *size <= image.size();
 }
-
-// The options of a load, with the server's own log buffers in place of the program's.
-class JitOptions {
- public:
-  JitOptions(schema::ModuleLoad::Reader params) {
-    auto options = params.getJitOptions();
-    if (options.size() > kJitOptionsMax) throw ProtocolFault{"module_load: too many options"};
-    for (auto option : options) {
-      if (CUresult error = add(option.getOption(), option.getValue())) result = error;
-    }
-    reserve(error_log_, params.getErrorLogBytes(), CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
-    reserve(info_log_, params.getInfoLogBytes(), CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
-    wall_time_ = names_.size();
-    push(CU_JIT_WALL_TIME, nullptr);
-  }
-
-  CUresult result = CUDA_SUCCESS;
-  unsigned count() const { return unsigned(names_.size()); }
-  CUjit_option* names() { return names_.data(); }
-  void** values() { return values_.data(); }
-
-  float wall_time_ms() const {
-    float ms = 0;
-    std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
-    return ms;
-  }
-  static kj::StringPtr text(std::vector<char>& log) {
-    if (log.empty()) return "";
-    log.back() = 0;
-    return {log.data(), std::strlen(log.data())};
-  }
-  kj::StringPtr error_log() { return text(error_log_); }
-  kj::StringPtr info_log() { return text(info_log_); }
-
- private:
-  CUresult add(int option, uint64_t value) {
-    switch (option) {
-      case CU_JIT_MAX_REGISTERS:
-      case CU_JIT_THREADS_PER_BLOCK:
-      case CU_JIT_OPTIMIZATION_LEVEL:
-      case CU_JIT_TARGET_FROM_CUCONTEXT:
-      case CU_JIT_TARGET:
-      case CU_JIT_FALLBACK_STRATEGY:
-      case CU_JIT_GENERATE_DEBUG_INFO:
-      case CU_JIT_LOG_VERBOSE:
-      case CU_JIT_GENERATE_LINE_INFO:
-      case CU_JIT_CACHE_MODE:
-      case CU_JIT_POSITION_INDEPENDENT_CODE:
-      case CU_JIT_MIN_CTA_PER_SM:
-      case CU_JIT_MAX_THREADS_PER_BLOCK:
-      case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
-        push(CUjit_option(option), reinterpret_cast<void*>(value));
-        return CUDA_SUCCESS;
-      case CU_JIT_WALL_TIME:  // always asked for
-        return CUDA_SUCCESS;
-      default:  // the others hold pointers, or mean nothing to a load
-        return CUDA_ERROR_NOT_SUPPORTED;
-    }
-  }
-  void reserve(std::vector<char>& log, uint32_t bytes, CUjit_option buffer, CUjit_option size) {
-    if (bytes == 0) return;
-    log.assign(std::min(bytes, kJitLogBytesMax), 0);
-    push(buffer, log.data());
-    push(size, reinterpret_cast<void*>(uintptr_t(log.size())));
-  }
-  void push(CUjit_option option, void* value) {
-    names_.push_back(option);
-    values_.push_back(value);
-  }
-
-  std::vector<CUjit_option> names_;
-  std::vector<void*> values_;
-  std::vector<char> error_log_, info_log_;
-  size_t wall_time_ = 0;
-};
 
 // What the driver is given for an image: its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed.
 const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper) {
@@ -179,7 +95,7 @@ void module_load(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ModuleLoad>();
   uint64_t handle = params.getHandle();
   if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
-  JitOptions options(params);
+  JitOptions options(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
   ModuleStore& modules = replay.state().modules();
   CUresult result = options.result;
   // Never sent, or dropped from the cache since: the client offers it and comes again.

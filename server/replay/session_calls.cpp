@@ -34,7 +34,7 @@ void source(Replay& replay, Call& call) {
 }
 
 constexpr auto kTable = [] {
-  std::array<ReplayEntry, 68> table{};
+  std::array<ReplayEntry, unsigned(wire::SessionOrdinal::link_destroy) + 1> table{};
   auto set = [&](wire::SessionOrdinal ordinal, const char* name, ReplayFunction function, bool posted) {
     table[unsigned(ordinal)] = {function, name, posted};
   };
@@ -64,6 +64,15 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::region_create, "region_create", &server::region_create, false);
   set(wire::SessionOrdinal::region_destroy, "region_destroy", &server::region_destroy, true);
   set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);
+  set(wire::SessionOrdinal::share_export, "share_export", &server::share_export, false);
+  set(wire::SessionOrdinal::share_import, "share_import", &server::share_import, false);
+  set(wire::SessionOrdinal::share_withdraw, "share_withdraw", &server::share_withdraw, true);
+  set(wire::SessionOrdinal::import_pool_pointer, "import_pool_pointer", &server::import_pool_pointer, false);
+  set(wire::SessionOrdinal::link_create, "link_create", &server::link_create, false);
+  set(wire::SessionOrdinal::link_add, "link_add", &server::link_add, false);
+  set(wire::SessionOrdinal::link_complete, "link_complete", &server::link_complete, false);
+  set(wire::SessionOrdinal::link_image, "link_image", &server::link_image, false);
+  set(wire::SessionOrdinal::link_destroy, "link_destroy", &server::link_destroy, false);
   table[unsigned(wire::SessionOrdinal::region_write)].out_of_turn = true;
   set(wire::SessionOrdinal::managed_write, "managed_write", &server::managed_write, true);
   table[unsigned(wire::SessionOrdinal::managed_write)].out_of_turn = true;

@@ -51,4 +51,17 @@ void graph_forget(Replay& replay, Call& call);
 void graph_text(Replay& replay, Call& call);
 void capture_info(Replay& replay, Call& call);
 
+// links.cpp
+void link_create(Replay& replay, Call& call);
+void link_add(Replay& replay, Call& call);
+void link_complete(Replay& replay, Call& call);
+void link_image(Replay& replay, Call& call);
+void link_destroy(Replay& replay, Call& call);
+
+// shares.cpp
+void share_export(Replay& replay, Call& call);
+void share_import(Replay& replay, Call& call);
+void share_withdraw(Replay& replay, Call& call);
+void import_pool_pointer(Replay& replay, Call& call);
+
 }  // namespace gpuwire::server

@@ -11,6 +11,7 @@
 #include "server/replay/graph_memory.hpp"
 #include "server/replay/host_regions.hpp"
 #include "server/replay/copy_back.hpp"
+#include "server/replay/links.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
@@ -25,8 +26,11 @@ constexpr std::chrono::milliseconds kTeardownMs{1500};
 
 SessionState::SessionState(Replay& replay, SessionSettings settings)
     : replay_(replay),
+      shares_(settings.shares),
+      tenant_(settings.tenant),
       contexts_(std::make_unique<ContextTable>(replay)),
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant))),
+      links_(std::make_unique<LinkTable>()),
       copy_back_(std::make_unique<CopyBack>(replay)),
       callbacks_(std::make_unique<HostCallbacks>(replay)),
       graph_memory_(std::make_unique<GraphMemory>(replay)),
@@ -99,6 +103,8 @@ void SessionState::release_handles() {
       handles.erase(kind, handle);
     });
   };
+  for (auto& [handle, link] : links_->all()) drive(driver.cuLinkDestroy, link.native);
+  links_->all().clear();
   release(HandleKind::graph_exec, [&](void* native) { drive(driver.cuGraphExecDestroy, static_cast<CUgraphExec>(native)); });
   for (uint64_t inner : inner_graphs_) handles.erase(HandleKind::graph, inner);
   release(HandleKind::graph, [&](void* native) { drive(driver.cuGraphDestroy, static_cast<CUgraph>(native)); });

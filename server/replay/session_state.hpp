@@ -18,14 +18,17 @@ class CopyBack;
 class GraphMemory;
 class HostCallbacks;
 class HostRegions;
+class LinkTable;
 class ModuleCache;
 class ModuleStore;
 class Replay;
+class ShareExchange;
 class WatchedEvents;
 
 struct SessionSettings {
   ModuleCache* module_cache = nullptr;  // outlives the session; null: images are kept for this session only
-  std::string tenant;                   // whose images the session finds in the cache
+  std::string tenant;                   // who shares images, memory and pools with whom
+  ShareExchange* shares = nullptr;      // outlives the session; null: nothing is shared
 };
 
 // Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions() and watched_events(), which lock for themselves.
@@ -47,6 +50,7 @@ class SessionState {
 
   ContextTable& contexts() { return *contexts_; }
   ModuleStore& modules() { return *modules_; }
+  LinkTable& links() { return *links_; }
   CopyBack& copy_back() { return *copy_back_; }
   HostCallbacks& callbacks() { return *callbacks_; }
   GraphMemory& graph_memory() { return *graph_memory_; }
@@ -54,6 +58,8 @@ class SessionState {
   // Handles of graphs inside other graphs or of captures under way: not the program's to destroy.
   std::unordered_set<uint64_t>& inner_graphs() { return inner_graphs_; }
   WatchedEvents& watched_events() { return *watched_events_; }
+  ShareExchange* shares() { return shares_; }
+  const std::string& tenant() const { return tenant_; }
   std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
 
  private:
@@ -61,8 +67,11 @@ class SessionState {
   void release_handles();
 
   Replay& replay_;
+  ShareExchange* const shares_;
+  const std::string tenant_;
   std::unique_ptr<ContextTable> contexts_;
   std::unique_ptr<ModuleStore> modules_;
+  std::unique_ptr<LinkTable> links_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;
   std::unique_ptr<GraphMemory> graph_memory_;

@@ -36,5 +36,6 @@ inline constexpr uint32_t kEndingNoticeMs = 200;  // for telling the client why
 
 inline constexpr size_t kOutputPieceBytes = 32u << 10;   // device printf text per notice
 inline constexpr int kOutputPipeBytes = 1 << 20;
+inline constexpr uint32_t kShareAnswerMs = 2000;  // how long the executor waits for the broker
 
 }  // namespace gpuwire::server

@@ -18,8 +18,8 @@ void signal(const OwnedDescriptor& event) {
 
 }  // namespace
 
-Warden::Warden(int handoff, int socket, std::function<void(std::string)> stop)
-    : handoff_(handoff), socket_(socket), stop_(std::move(stop)), wake_(::eventfd(0, EFD_CLOEXEC)), quit_(::eventfd(0, EFD_CLOEXEC)) {
+Warden::Warden(int handoff, int socket, std::function<void(std::string)> stop, std::function<void(Handoff)> hear)
+    : handoff_(handoff), socket_(socket), stop_(std::move(stop)), hear_(std::move(hear)), wake_(::eventfd(0, EFD_CLOEXEC)), quit_(::eventfd(0, EFD_CLOEXEC)) {
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -37,7 +37,10 @@ bool Warden::hear_broker() {
     case HandoffReceived::closed: stop_("the server has gone"); return true;
     case HandoffReceived::message: break;
   }
-  if (said.kind != HandoffKind::stop) return false;
+  if (said.kind != HandoffKind::stop) {
+    hear_(std::move(said));
+    return false;
+  }
   stop_(said.text);
   return true;
 }

@@ -16,8 +16,8 @@ class Warden {
  public:
   static constexpr int kExitOverdue = 3;  // the process's exit code when the warden had to end it
 
-  // `stop`: called once, on the warden's thread, when the broker ends the session; must not block.
-  Warden(int handoff, int socket, std::function<void(std::string reason)> stop);
+  // `stop`: called once, on the warden's thread, when the broker ends the session. `hear`: what else the broker says. Neither may block.
+  Warden(int handoff, int socket, std::function<void(std::string reason)> stop, std::function<void(Handoff)> hear);
   Warden(const Warden&) = delete;
   Warden& operator=(const Warden&) = delete;
   ~Warden();
@@ -32,6 +32,7 @@ class Warden {
   const int handoff_;
   const int socket_;
   const std::function<void(std::string)> stop_;
+  const std::function<void(Handoff)> hear_;
   OwnedDescriptor wake_;
   OwnedDescriptor quit_;
   std::thread thread_;

@@ -20,6 +20,7 @@
 #include "server/broker/handoff.hpp"
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
+#include "server/worker/broker_shares.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/session.hpp"
@@ -116,6 +117,7 @@ struct Prepared {
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
   int socket = handoff.socket.release();
   tune(socket);
+  BrokerShares shares(kHandoffDescriptor);
   Session session({.socket = socket,
                    .driver = &prepared.driver.table(),
                    .calls = &prepared.calls,
@@ -123,9 +125,10 @@ struct Prepared {
                    .id = handoff.id,
                    .primary_warm = !prepared.management,
                    .cores = usable_cores(),
-                   .settings = {.module_cache = prepared.module_cache},
+                   .settings = {.module_cache = prepared.module_cache, .shares = &shares},
                    .management = prepared.management});
-  Warden warden(kHandoffDescriptor, socket, [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); });
+  Warden warden(kHandoffDescriptor, socket, [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); },
+                [&](Handoff said) { shares.heard(std::move(said)); });
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
     tell_broker(HandoffKind::begun, 0, describe(session.client()));

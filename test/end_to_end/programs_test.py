@@ -183,6 +183,15 @@ class Programs(ServerCase):
     def test_peer_copies_work_and_a_reset_device_is_used_again(self):
         self.assert_passed(run(self.server.address, "peer"))
 
+    def test_memory_is_shared_between_processes_by_a_descriptor(self):
+        self.assert_passed(run(self.server.address, "vmm_share"))
+
+    def test_texts_are_linked_and_the_linker_says_what_is_wrong(self):
+        self.assert_passed(run(self.server.address, "link"))
+
+    def test_failed_calls_are_in_the_error_log(self):
+        self.assert_passed(run(self.server.address, "error_log"))
+
     def test_tensor_maps_are_made_without_asking_the_server(self):
         import tempfile
         with tempfile.TemporaryDirectory() as folder:

@@ -85,7 +85,7 @@ TEST_CASE("Physical memory counts, and is refused in units that no page has") {
   CUmemGenericAllocationHandle handle = 0;
   CHECK(cuMemCreate(&handle, kPage + 1, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemCreate(&handle, 2 * kMemoryBytes, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
   CHECK(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_ERROR_NOT_SUPPORTED);
   properties = on_device(9);
   CHECK(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_ERROR_INVALID_DEVICE);

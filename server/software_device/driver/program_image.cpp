@@ -1,5 +1,6 @@
 #include "server/software_device/driver/program_image.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -15,6 +16,9 @@ namespace gpuwire::software_device {
 namespace {
 
 using Texts = std::vector<std::string>;
+
+// Between the texts of linked_image().
+constexpr char kNextText[] = "\n//gpuwire: the next of the linked texts\n";
 
 tl::unexpected<ImageError> fail(CUresult result, std::string log) { return tl::unexpected(ImageError{result, std::move(log)}); }
 
@@ -63,7 +67,13 @@ tl::expected<Texts, ImageError> ptx_of_text(const void* image) {
   if (text.find(".version") == std::string::npos) {
     return fail(CUDA_ERROR_INVALID_IMAGE, "neither PTX nor a program image");
   }
-  return Texts{std::move(text)};
+  Texts texts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(kNextText, begin), text.size());
+    texts.push_back(text.substr(begin, end - begin));
+    begin = end + sizeof kNextText - 1;
+  }
+  return texts;
 }
 
 tl::expected<Texts, ImageError> ptx_of_image(const void* image) {
@@ -97,6 +107,14 @@ void keep_compiled(const Texts& texts, const std::shared_ptr<const Program>& pro
 }
 
 }  // namespace
+
+std::string linked_image(const std::vector<std::string>& texts) {
+  std::string image;
+  for (const std::string& text : texts) {
+    image += image.empty() ? text : kNextText + text;
+  }
+  return image;
+}
 
 tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* image) {
   const auto texts = ptx_of_image(image);

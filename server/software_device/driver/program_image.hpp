@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <cuda.h>
 #include <tl/expected.hpp>
@@ -20,5 +21,8 @@ struct ImageError {
 // its header. CUDA_ERROR_NO_BINARY_FOR_GPU when it holds no PTX for this device, CUDA_ERROR_INVALID_IMAGE when it is none of these,
 // CUDA_ERROR_INVALID_PTX when the PTX is wrong or uses what the engine does not know.
 tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* image);
+
+// An image of several PTX texts that are to be linked when it is loaded: they follow each other, with lines between that are comments to PTX.
+std::string linked_image(const std::vector<std::string>& texts);
 
 }  // namespace gpuwire::software_device

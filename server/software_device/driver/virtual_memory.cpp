@@ -1,8 +1,13 @@
 // Virtual memory management: reserving addresses, creating physical memory, mapping it, giving access.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "server/software_device/driver/api.hpp"
 
@@ -13,13 +18,18 @@ namespace {
 // What the drivers of today use; addresses and sizes must be multiples of it.
 constexpr uint64_t kGranularity = 2 * 1024 * 1024;
 
+// Of the anonymous files: what a file descriptor from another process is recognised by. The device's ordinal follows.
+constexpr char kFileName[] = "gpuwire_software_device_";
+
 bool aligned(uint64_t value) { return value % kGranularity == 0; }
 
 CUresult check_properties(const CUmemAllocationProp& properties) {
   if (properties.type != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE || properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  const bool shareable = properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
+                         properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  if (!shareable || properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   return driver().device(properties.location.id) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
@@ -43,13 +53,27 @@ bool take_pages_away(uint64_t address, uint64_t bytes) {
   return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
+// Null: not a file of this kind.
+Device* device_of_file(int descriptor) {
+  char path[64], target[128];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
+  const ssize_t length = readlink(path, target, sizeof target);
+  const std::string prefix = std::string("/memfd:") + kFileName;
+  if (length <= 0 || static_cast<size_t>(length) <= prefix.size() || prefix.compare(0, prefix.size(), target, prefix.size()) != 0) {
+    return nullptr;
+  }
+  return driver().device(std::atoi(std::string(target, static_cast<size_t>(length)).substr(prefix.size()).c_str()));
+}
+
 }  // namespace
 
 namespace gpuwire::software_device {
 
 PhysicalMemory::~PhysicalMemory() {
   close(file);
-  device.discharge(bytes);
+  if (charged) {
+    device.discharge(bytes);
+  }
 }
 
 uint64_t AddressReservations::reserve(uint64_t bytes, uint64_t alignment, uint64_t hint) {
@@ -144,7 +168,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUme
     if (!device.charge(bytes)) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    const int file = memfd_create("gpuwire_software_device", MFD_CLOEXEC);
+    const int file = memfd_create((kFileName + std::to_string(device.ordinal)).c_str(), MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
       if (file >= 0) {
         close(file);
@@ -154,7 +178,52 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUme
     }
     auto physical = std::make_shared<PhysicalMemory>(device, bytes, file);
     physical->properties = *properties;
-    const CUmemGenericAllocationHandle handle = driver().physical.reserve();
+    const CUmemGenericAllocationHandle handle = physical->handle = driver().physical.reserve();
+    driver().physical.insert(handle, std::move(physical));
+    *out = handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+// The descriptor keeps the memory, as the driver's does.
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+  return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
+    const bool shareable = type != CU_MEM_HANDLE_TYPE_NONE && physical->properties.requestedHandleTypes == type;
+    if (out == nullptr || flags != 0 || !shareable) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const int descriptor = fcntl(physical->file, F_DUPFD_CLOEXEC, 0);
+    if (descriptor < 0) {
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *static_cast<int*>(out) = descriptor;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* shared, CUmemAllocationHandleType type) {
+  return with_driver([&]() -> CUresult {
+    if (out == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const int descriptor = static_cast<int>(reinterpret_cast<intptr_t>(shared));
+    Device* const device = device_of_file(descriptor);
+    struct stat facts {};
+    if (device == nullptr || fstat(descriptor, &facts) != 0 || facts.st_size <= 0) {
+      return CUDA_ERROR_UNKNOWN;
+    }
+    const int file = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (file < 0) {
+      return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    auto physical = std::make_shared<PhysicalMemory>(*device, static_cast<uint64_t>(facts.st_size), file);
+    physical->charged = false;
+    physical->properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                            .requestedHandleTypes = type,
+                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal},
+                            .win32HandleMetaData = nullptr,
+                            .allocFlags = {}};
+    const CUmemGenericAllocationHandle handle = physical->handle = driver().physical.reserve();
     driver().physical.insert(handle, std::move(physical));
     *out = handle;
     return CUDA_SUCCESS;
@@ -163,7 +232,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUme
 
 // What is mapped keeps the memory until it is unmapped.
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return with_driver([&]() -> CUresult { return driver().physical.take(handle) == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+  return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
+    if (physical->references.fetch_sub(1, std::memory_order_relaxed) == 1) {
+      driver().physical.take(handle);
+    }
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemGenericAllocationHandle handle) {
@@ -255,9 +329,16 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* po
     if (out == nullptr || !range || range->kind != MemoryKind::mapped) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUmemGenericAllocationHandle handle = driver().physical.reserve();
-    driver().physical.insert(handle, std::static_pointer_cast<PhysicalMemory>(range->backing));
-    *out = handle;
+    auto physical = std::static_pointer_cast<PhysicalMemory>(range->backing);
+    // The handle that it has, while that lives (cuda.h, cuMemRetainAllocationHandle); after its end a new one.
+    if (driver().physical.find(physical->handle) == physical) {
+      physical->references.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      physical->handle = driver().physical.reserve();
+      physical->references.store(1, std::memory_order_relaxed);
+      driver().physical.insert(physical->handle, physical);
+    }
+    *out = physical->handle;
     return CUDA_SUCCESS;
   });
 }

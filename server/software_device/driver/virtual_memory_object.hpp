@@ -1,6 +1,7 @@
 // Virtual memory management: addresses that are reserved, and physical memory that is mapped there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -21,7 +22,10 @@ struct PhysicalMemory {
   Device& device;
   const uint64_t bytes;
   const int file;
+  bool charged = true;  // false: another process's, which pays for it
   CUmemAllocationProp properties{};
+  CUmemGenericAllocationHandle handle = 0;  // the one that it was given
+  std::atomic<uint32_t> references{1};      // of that handle; a count alone, the table's lock publishes the rest
 };
 
 // The reserved ranges of the process's address space, none of them accessible until something is mapped there.

@@ -1,0 +1,57 @@
+// The driver's error log, as far as the program's own calls fill it: one message for each call that failed, with callbacks and dumps.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpuwire::client {
+
+inline constexpr size_t kErrorLogBytesMax = 25600;  // cuda.h, cuLogsDumpToMemory; the oldest messages give way
+inline constexpr size_t kLogCallbacksMax = 1024;
+
+// All threads; a leaf lock, never held while a callback runs.
+class ErrorLog {
+ public:
+  // A call returned an error to the program: keeps the message and tells the callbacks, on this thread.
+  void note(const char* function, CUresult result) noexcept;
+
+  // 0: no function, or too many.
+  uint64_t register_callback(CUlogsCallback function, void* user);
+  bool unregister_callback(uint64_t handle);
+
+  // The number of the next message.
+  uint32_t next();
+  // The messages from `iterator` on (null: all), each a line; the iterator moves behind them. `bytes_max` counts the terminating zero: older
+  // messages are left out, with a line that says so, until the rest fits. False: not even one does.
+  bool dump(uint32_t* iterator, size_t bytes_max, std::string& out);
+
+  // The child has one thread, and may have been forked while another held the lock.
+  void after_fork_in_child() noexcept { new (&mutex_) std::mutex; }
+
+ private:
+  struct Callback {
+    uint64_t handle;
+    CUlogsCallback function;
+    void* user;
+  };
+  void add(std::string message);
+
+  std::mutex mutex_;
+  std::deque<std::string> lines_;
+  size_t bytes_ = 0;
+  uint32_t next_ = 0;  // of the line after the last
+  std::vector<Callback> callbacks_;
+  uint64_t next_callback_ = 1;
+};
+
+ErrorLog& error_log() noexcept;
+
+}  // namespace gpuwire::client

@@ -1,0 +1,50 @@
+#include "server/broker/share_table.hpp"
+
+#include <algorithm>
+
+#include "server/broker/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// Looks at every byte, so that the time says nothing about how much of a guess was right.
+bool same(const uint8_t* a, const uint8_t* b, size_t bytes) {
+  uint8_t differences = 0;
+  for (size_t i = 0; i < bytes; ++i) differences = uint8_t(differences | (a[i] ^ b[i]));
+  return differences == 0;
+}
+
+bool same_tenant(const std::string& a, const std::string& b) {
+  return a.size() == b.size() && same(reinterpret_cast<const uint8_t*>(a.data()), reinterpret_cast<const uint8_t*>(b.data()), a.size());
+}
+
+}  // namespace
+
+bool ShareTable::add(const void* owner, const ShareToken& token, uint32_t kind, std::string tenant, OwnedDescriptor descriptor) {
+  auto owned = std::count_if(shares_.begin(), shares_.end(), [&](const Share& share) { return share.owner == owner; });
+  if (!descriptor || shares_.size() >= kSharesMax || size_t(owned) >= kSharesPerSessionMax) return false;
+  for (const Share& share : shares_) {
+    if (same(share.token.data(), token.data(), token.size())) return false;
+  }
+  shares_.push_back({owner, token, kind, std::move(tenant), std::move(descriptor)});
+  return true;
+}
+
+int ShareTable::find(const ShareToken& token, uint32_t kind, const std::string& tenant) const {
+  int found = -1;
+  for (const Share& share : shares_) {
+    bool right = same(share.token.data(), token.data(), token.size()) & (share.kind == kind) & same_tenant(share.tenant, tenant);
+    if (right) found = share.descriptor.get();
+  }
+  return found;
+}
+
+void ShareTable::withdraw(const void* owner, const ShareToken& token) {
+  shares_.remove_if([&](const Share& share) { return share.owner == owner && same(share.token.data(), token.data(), token.size()); });
+}
+
+void ShareTable::forget(const void* owner) {
+  shares_.remove_if([&](const Share& share) { return share.owner == owner; });
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,109 @@
+// What the driver's compiler and linker are told, and what they say.
+#pragma once
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <capnp/list.h>
+
+#include "schema/session.capnp.h"
+#include "server/module_cache/digest.hpp"
+#include "server/replay/replay.hpp"
+
+namespace gpuwire::server {
+
+inline constexpr uint32_t kJitLogBytesMax = 128u << 10;  // each log; both fit into a reply
+inline constexpr uint32_t kJitOptionsMax = 64;
+
+// How images travel by name.
+inline Digest read_digest(capnp::Data::Reader data) {
+  Digest digest;
+  if (data.size() != digest.size()) throw ProtocolFault{"an image digest of a wrong size"};
+  std::copy(data.begin(), data.end(), digest.begin());
+  return digest;
+}
+
+// Options of a load or a link, with the server's own log buffers in place of the program's. The driver may write to them, and to the values,
+// until what it was given them for has ended.
+class JitOptions {
+ public:
+  JitOptions(capnp::List<schema::JitOption>::Reader options, uint32_t error_log_bytes, uint32_t info_log_bytes,
+             bool timed = true) {
+    if (options.size() > kJitOptionsMax) throw ProtocolFault{"too many options of the compiler"};
+    for (auto option : options) {
+      if (CUresult error = add(option.getOption(), option.getValue())) result = error;
+    }
+    reserve(error_log_, error_log_bytes, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+    reserve(info_log_, info_log_bytes, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+    if (!timed) return;
+    wall_time_ = names_.size();
+    push(CU_JIT_WALL_TIME, nullptr);
+  }
+
+  JitOptions(const JitOptions&) = delete;
+  JitOptions& operator=(const JitOptions&) = delete;
+
+  CUresult result = CUDA_SUCCESS;  // an option that cannot be carried
+  unsigned count() const { return unsigned(names_.size()); }
+  CUjit_option* names() { return names_.data(); }
+  void** values() { return values_.data(); }
+
+  float wall_time_ms() const {
+    float ms = 0;
+    std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
+    return ms;
+  }
+  static kj::StringPtr text(std::vector<char>& log) {
+    if (log.empty()) return "";
+    log.back() = 0;
+    return {log.data(), std::strlen(log.data())};
+  }
+  kj::StringPtr error_log() { return text(error_log_); }
+  kj::StringPtr info_log() { return text(info_log_); }
+
+ private:
+  CUresult add(int option, uint64_t value) {
+    switch (option) {
+      case CU_JIT_MAX_REGISTERS:
+      case CU_JIT_THREADS_PER_BLOCK:
+      case CU_JIT_OPTIMIZATION_LEVEL:
+      case CU_JIT_TARGET_FROM_CUCONTEXT:
+      case CU_JIT_TARGET:
+      case CU_JIT_FALLBACK_STRATEGY:
+      case CU_JIT_GENERATE_DEBUG_INFO:
+      case CU_JIT_LOG_VERBOSE:
+      case CU_JIT_GENERATE_LINE_INFO:
+      case CU_JIT_CACHE_MODE:
+      case CU_JIT_POSITION_INDEPENDENT_CODE:
+      case CU_JIT_MIN_CTA_PER_SM:
+      case CU_JIT_MAX_THREADS_PER_BLOCK:
+      case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
+        push(CUjit_option(option), reinterpret_cast<void*>(value));
+        return CUDA_SUCCESS;
+      case CU_JIT_WALL_TIME:  // always asked for
+        return CUDA_SUCCESS;
+      default:  // the others hold pointers, or mean nothing to a load
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+  }
+  void reserve(std::vector<char>& log, uint32_t bytes, CUjit_option buffer, CUjit_option size) {
+    if (bytes == 0) return;
+    log.assign(std::min(bytes, kJitLogBytesMax), 0);
+    push(buffer, log.data());
+    push(size, reinterpret_cast<void*>(uintptr_t(log.size())));
+  }
+  void push(CUjit_option option, void* value) {
+    names_.push_back(option);
+    values_.push_back(value);
+  }
+
+  std::vector<CUjit_option> names_;
+  std::vector<void*> values_;
+  std::vector<char> error_log_, info_log_;
+  size_t wall_time_ = 0;
+};
+
+}  // namespace gpuwire::server
