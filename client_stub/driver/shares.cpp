@@ -11,6 +11,7 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/allocation_handle.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
@@ -146,23 +147,6 @@ CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descri
 
 namespace hand {
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
-  shares().sweep(caller);
-  return leave(caller, forward::cuMemCreate(caller, handle, size, prop, flags));
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = forward::cuMemRelease(caller, handle);
-  shares().sweep(caller);
-  return leave(caller, result);
-}
-
 CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType,
                                       unsigned long long flags) {
   Caller caller = enter(Needs::context);
@@ -179,7 +163,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   if (CUresult error = check_imported_type(shHandleType)) return error;
   uint64_t imported = 0;
   CUresult result = import_object(caller, wire::HandleKind::memory_allocation, osHandle, 0, imported);
-  if (!result) *handle = imported;
+  if (!result) {
+    *handle = imported;
+    allocation_holders().hold(imported);
+  }
   return leave(caller, result);
 }
 

