@@ -52,7 +52,7 @@ CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int
   if (result) return leave(caller, result);
   if (StreamState* state = find_stream(caller.state, reinterpret_cast<uint64_t>(stream))) {
     state->flags = flags;
-    state->priority = priority;
+    state->priority.store(priority, std::memory_order_relaxed);
   }
   if (flags & CU_STREAM_NON_BLOCKING) caller.state->unordered_streams.store(true, std::memory_order_relaxed);
   *out = stream;
@@ -151,8 +151,30 @@ CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thre
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (!priority) return CUDA_ERROR_INVALID_VALUE;
-  *priority = on.state->priority;
+  *priority = on.state->priority.load(std::memory_order_relaxed);
   return CUDA_SUCCESS;
+}
+
+// A priority that there is not is the server's driver to refuse, and leaves what is known as it was.
+CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
+  const DeviceFacts& facts = *process()->devices[size_t(on.caller.state->device)].facts;
+  if (!result && attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY && value->priority <= facts.stream_priority_least &&
+      value->priority >= facts.stream_priority_greatest) {
+    on.state->priority.store(value->priority, std::memory_order_relaxed);
+  }
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
+  StreamCall on(to, per_thread), source(from, per_thread);
+  if (on.error || source.error) return on.error ? on.error : source.error;
+  CUresult result = forward::cuStreamCopyAttributes(on.caller, to, from, per_thread);
+  if (!result) on.state->priority.store(source.state->priority.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  return leave(on.caller, result);
 }
 
 CUresult hand::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {

@@ -25,7 +25,7 @@ struct StreamState {
   std::atomic<uint64_t> handle{0};   // wire handle; 0 for the NULL stream and between two lives
   ContextState* context = nullptr;
   uint32_t flags = 0;                // CU_STREAM_NON_BLOCKING
-  int32_t priority = 0;
+  std::atomic<int32_t> priority{0};  // publishes nothing: relaxed
   uint64_t id = 0;                   // cuStreamGetId
   std::atomic<uint64_t> work{0};     // newest frame that sent work here
   std::atomic<uint64_t> done{0};

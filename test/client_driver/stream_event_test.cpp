@@ -145,6 +145,27 @@ TEST_CASE("a per-thread stream belongs to its thread and is created when first u
   CHECK(error == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE("a priority that is set or copied later is the stream's") {
+  CurrentProcess process;
+  CUstream stream = nullptr, other = nullptr;
+  REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamCreate(&other, 0) == CUDA_SUCCESS);
+  CUstreamAttrValue value{};
+  value.priority = -3;
+  CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false) == CUDA_SUCCESS);
+  int priority = 0;
+  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -3);
+  CHECK(hand::cuStreamCopyAttributes(other, stream, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamGetPriority(other, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -3);
+  value.priority = -100;  // there is none
+  hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false);
+  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -3);
+  CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("streams tell their flags, priority, device, context and a number of their own") {
   CurrentProcess process;
   CUstream stream = nullptr;

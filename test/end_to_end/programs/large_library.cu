@@ -40,7 +40,9 @@ std::string kernel(int number) {
                      "ld.param.u64 %a, [out];\nmov.u32 %v, " + std::to_string(1000 + number) + ";\n"
                      "st.global.u32 [%a], %v;\nret;\n}\n//";
   for (unsigned state = unsigned(number) * 2654435761u + 1; text.size() < kPtxBytes - 1; state = state * 1664525u + 1013904223u)
-    text += char('a' + (state >> 24) % 26);
+    text += text.size() % 80 == 0 && text.size() < kPtxBytes - 4 ? "\n//" : std::string(1, char('a' + (state >> 24) % 26));
+  text.resize(kPtxBytes - 2);
+  text += '\n';
   text += '\0';
   return text;
 }
