@@ -230,7 +230,8 @@ CUresult hand::cuCtxGetFlags(unsigned int* flags) {
   ContextState* context = queried_context(nullptr, error);
   if (!context) return error;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  *flags = context->flags.load(std::memory_order_relaxed) | CU_CTX_MAP_HOST;
+  // Driver 580 tells of a created context what it was created with.
+  *flags = context->flags.load(std::memory_order_relaxed) | (context->primary ? CU_CTX_MAP_HOST : 0);
   return CUDA_SUCCESS;
 }
 

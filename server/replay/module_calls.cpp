@@ -95,7 +95,8 @@ void module_load(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ModuleLoad>();
   uint64_t handle = params.getHandle();
   if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
-  JitOptions options(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
+  auto shared = std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
+  JitOptions& options = *shared;
   ModuleStore& modules = replay.state().modules();
   CUresult result = options.result;
   // Never sent, or dropped from the cache since: the client offers it and comes again.
@@ -114,7 +115,7 @@ void module_load(Replay& replay, Call& call) {
     }
     if (result == CUDA_SUCCESS) {
       bool preserved = wire::handle_kind(handle) == wire::HandleKind::library;
-      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, {}} : ModuleStore::Loaded{});
+      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, {}} : ModuleStore::Loaded{});
     }
   }
   capnp::MallocMessageBuilder message;

@@ -17,6 +17,7 @@
 namespace gpuwire::server {
 
 class BulkReader;
+class JitOptions;
 class ModuleCache;
 
 // Images of which a session sends pieces at the same time.
@@ -32,6 +33,7 @@ class ModuleStore {
   struct Loaded {
     std::shared_ptr<const ModuleImage> image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
     std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and what was put around them
+    std::shared_ptr<JitOptions> options;                   // a library is compiled when it is first used: logs and times are written then
     std::vector<uint64_t> functions;           // handles of its functions or kernels
   };
 

@@ -27,7 +27,7 @@ struct EntryHeader {
   uint32_t header_bytes = 64;
   uint64_t padded_bytes;
   uint32_t stored_bytes = 0, options = 0, format = 0, sm, name = 0, name_bytes = 0;
-  uint64_t flags = 1, unused = 0, decompressed_bytes = 0;
+  uint64_t flags = 0x11, unused = 0, decompressed_bytes = 0;
 };
 static_assert(sizeof(ContainerHeader) == 16 && sizeof(EntryHeader) == 64);
 
