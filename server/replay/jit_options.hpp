@@ -51,9 +51,10 @@ class JitOptions {
   CUjit_option* names() { return names_.data(); }
   void** values() { return values_.data(); }
 
+  // 0 where it was not asked for.
   float wall_time_ms() const {
     float ms = 0;
-    std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
+    if (wall_time_ < values_.size()) std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
     return ms;
   }
   static kj::StringPtr text(std::vector<char>& log) {
@@ -103,7 +104,7 @@ class JitOptions {
   std::vector<CUjit_option> names_;
   std::vector<void*> values_;
   std::vector<char> error_log_, info_log_;
-  size_t wall_time_ = 0;
+  size_t wall_time_ = size_t(-1);  // its place among the values; beyond them: none
 };
 
 }  // namespace gpuwire::server

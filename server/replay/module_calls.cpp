@@ -95,7 +95,9 @@ void module_load(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ModuleLoad>();
   uint64_t handle = params.getHandle();
   if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
-  auto shared = std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
+  // A library is compiled later, at its first use: there is no time to tell yet, and nobody to tell it to then.
+  bool timed = wire::handle_kind(handle) == wire::HandleKind::module;
+  auto shared = std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
   JitOptions& options = *shared;
   ModuleStore& modules = replay.state().modules();
   CUresult result = options.result;

@@ -144,7 +144,6 @@ def rows(build: str) -> List[Row]:
         program("copies"),
         program("mapped_memory"),
         program("managed_memory"),
-        program("large_library"),
         program("tensor_maps"),
         program("batch_copies"),
         program("peer"),

@@ -29,6 +29,7 @@ struct EntryHeader {
   uint32_t stored_bytes = 0, options = 0, format = 0, sm, name = 0, name_bytes = 0;
   uint64_t flags = 0x11, unused = 0, decompressed_bytes = 0;
 };
+constexpr uint32_t kPtxFormat = 7u << 16;  // PTX ISA 7.0
 static_assert(sizeof(ContainerHeader) == 16 && sizeof(EntryHeader) == 64);
 
 // Stores 1000 + number. The comment makes it the size of a real one, and different in each image.
@@ -52,7 +53,7 @@ void build(uint8_t* at, int number) {
   ContainerHeader container;
   container.payload_bytes = kImageBytes - sizeof container;
   EntryHeader code{.kind = 2, .padded_bytes = kImageBytes - sizeof container - 2 * sizeof(EntryHeader) - ptx.size(), .sm = 50};
-  EntryHeader text{.kind = 1, .padded_bytes = ptx.size(), .sm = 75};
+  EntryHeader text{.kind = 1, .padded_bytes = ptx.size(), .format = kPtxFormat, .sm = 75};
   std::memcpy(at, &container, sizeof container);
   std::memcpy(at + sizeof container, &code, sizeof code);
   uint8_t* behind = at + sizeof container + sizeof code + code.padded_bytes;
