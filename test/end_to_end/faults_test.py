@@ -8,7 +8,7 @@ import socket
 import subprocess
 import unittest
 
-from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, run, start, wait_until)
+from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, run, runs, start, wait_until)
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251121"))
 
@@ -199,7 +199,7 @@ class ServerEnds(ServerCase):
         self.assertEqual(copier.returncode, 3, out + err)
         self.assertIn("cudaError", out)
         self.assertIn("gpuwire", err)
-        wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers), GONE_WITHIN_SECONDS, f"workers {workers} of the killed server")
+        wait_until(lambda: not any(runs(worker) for worker in workers), GONE_WITHIN_SECONDS, f"workers {workers} of the killed server")
 
     @classmethod
     def tearDownClass(cls):

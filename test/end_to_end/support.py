@@ -69,6 +69,15 @@ def wait_until(condition, limit_seconds, what):
         time.sleep(0.005)
 
 
+def runs(process_id):
+    """Whether a process is there and has not ended: one that only waits for whoever reaps it has."""
+    try:
+        with open(f"/proc/{process_id}/stat", encoding="ascii", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class OneAnswer:
     """A listening socket that answers every connection with the same bytes and closes it."""
 

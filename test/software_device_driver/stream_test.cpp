@@ -209,6 +209,7 @@ TEST_CASE("Operations on words that cannot be are refused") {
   const CurrentContext context;
   const CUstream stream = make_stream();
   const CUdeviceptr word = allocate(16);
+  REQUIRE(cuMemsetD32_v2(word, 0, 4) == CUDA_SUCCESS);
   unsigned own = 0;
   CHECK(cuStreamWaitValue32_v2(stream, word + 2, 0, 0) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuStreamWaitValue64_v2(stream, word + 4, 0, 0) == CUDA_ERROR_INVALID_VALUE);
