@@ -5,6 +5,7 @@
 
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/region_changes.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -15,33 +16,11 @@ namespace {
 // Pinned allocations up to this size are taken whole, so that copies of different parts of them meet in one block.
 constexpr uint64_t kWholeAllocationMax = 1u << 20;
 
-struct Change {
-  uint64_t number = 0;
-  uint64_t offset = 0;  // added to the offset within the piece that was compared
-  wire::ByteChanges bytes;
-};
-
 // The program's memory against what the server holds. Under the leaf lock.
-void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<Change>& out) {
+void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out) {
   uint64_t offset = address - block.base;
   wire::take_changes(reinterpret_cast<const std::byte*>(address), std::span(block.shadow).subspan(offset, bytes),
                      [&](wire::ByteChanges& found) { out.push_back({block.number, offset, std::move(found)}); });
-}
-
-void send(const Caller& caller, const std::vector<Change>& changes) {
-  for (const Change& change : changes) {
-    const auto& mask = change.bytes.mask;
-    Bulk bulk{.data = change.bytes.bytes.data(), .bytes = change.bytes.bytes.size()};
-    CUresult error = post<schema::RegionChange>(
-        *caller.session, uint32_t(wire::SessionOrdinal::graph_memory_write), caller.context, message_words<schema::RegionChange>(mask.size(), 1),
-        [&](auto message) {
-          message.setAddress(change.number);
-          message.setOffset(change.offset + change.bytes.offset);
-          if (!mask.empty()) message.setChanged(kj::arrayPtr(mask.data(), mask.size()));
-        },
-        bulk);
-    if (error) return;  // the session is over, which the call that follows reports
-  }
 }
 
 bool launch_done(const GraphBlock& block) {
@@ -167,20 +146,20 @@ bool GraphMemory::being_written(uint64_t address, uint64_t bytes) const noexcept
 }
 
 void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noexcept try {
-  std::vector<Change> changes;
+  std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
     for (const GraphUse& use : uses) find_changes(*use.block, use.address, use.bytes, changes);
   }
-  send(caller, changes);
+  post_changes(caller, wire::SessionOrdinal::graph_memory_write, changes);
 } catch (const std::bad_alloc&) {
   // The launch that follows finds what was sent before.
 }
 
 void GraphMemory::push_launched(const Caller& caller) noexcept try {
   if (!any()) return;
-  std::vector<Change> changes;
+  std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
@@ -188,7 +167,7 @@ void GraphMemory::push_launched(const Caller& caller) noexcept try {
       if (!launch_done(*block)) find_changes(*block, block->base, block->bytes, changes);
     }
   }
-  send(caller, changes);
+  post_changes(caller, wire::SessionOrdinal::graph_memory_write, changes);
 } catch (const std::bad_alloc&) {
   // As above.
 }
@@ -202,14 +181,7 @@ void GraphMemory::note_launch(const Caller& caller, std::span<const GraphUse> us
   }
 }
 
-BulkSink GraphMemory::sink(size_t bytes) {
-  if (bytes == 0 || bytes > wire::kRegionPieceBytes) return {};
-  incoming_.resize(bytes);
-  BulkSink sink;
-  sink.data = incoming_.data();
-  sink.bytes = bytes;
-  return sink;
-}
+BulkSink GraphMemory::sink(size_t bytes) { return mirrored_sink(incoming_, bytes); }
 
 void GraphMemory::stored(uint64_t number, uint64_t offset, std::span<const uint8_t> mask, size_t bytes) {
   if (bytes > incoming_.size()) return;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/region_changes.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -131,47 +132,22 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
 }
 
 void HostRegions::push(const Caller& caller) noexcept try {
-  struct Change {
-    uint64_t address = 0;
-    wire::ByteChanges bytes;
-  };
-  std::vector<Change> changes;
+  std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
-  // The thread of the host functions comes here before it answers, and must not find the lock held by one that waits for room.
-  Session::Answering room;
   {
     // Not held while sending: a full send window empties through the thread that reads, which stores what the device wrote under it.
     std::lock_guard lock(mutex_);
     for (auto& [base, region] : regions_) {
       wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow,
-                         [&, at = base](wire::ByteChanges& found) { changes.push_back({at, std::move(found)}); });
+                         [&, at = base](wire::ByteChanges& found) { changes.push_back({at, 0, std::move(found)}); });
     }
   }
-  for (const Change& change : changes) {
-    const auto& mask = change.bytes.mask;
-    Bulk bulk{.data = change.bytes.bytes.data(), .bytes = change.bytes.bytes.size()};
-    CUresult error = post<schema::RegionChange>(
-        *caller.session, uint32_t(wire::SessionOrdinal::region_write), caller.context, message_words<schema::RegionChange>(mask.size(), 1),
-        [&](auto message) {
-          message.setAddress(change.address);
-          message.setOffset(change.bytes.offset);
-          if (!mask.empty()) message.setChanged(kj::arrayPtr(mask.data(), mask.size()));
-        },
-        bulk);
-    if (error) return;  // the session is over, which the call that follows reports
-  }
+  post_changes(caller, wire::SessionOrdinal::region_write, changes);
 } catch (const std::bad_alloc&) {
   // The call that follows sends its work without; the bytes that were not noted as sent go with the next one.
 }
 
-BulkSink HostRegions::sink(size_t bytes) {
-  if (bytes == 0 || bytes > wire::kRegionPieceBytes) return {};
-  incoming_.resize(bytes);
-  BulkSink sink;
-  sink.data = incoming_.data();
-  sink.bytes = bytes;
-  return sink;
-}
+BulkSink HostRegions::sink(size_t bytes) { return mirrored_sink(incoming_, bytes); }
 
 void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes) {
   if (bytes > incoming_.size()) return;
