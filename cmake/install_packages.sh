@@ -2,7 +2,7 @@
 # Installs the Debian packages that gpuwire is built with, when they are missing. Prints nothing when all are there.
 set -eu
 wanted="g++ cmake ninja-build python3 ccache capnproto libcapnp-dev libboost-dev libssl-dev zlib1g-dev doctest-dev libspdlog-dev
-libfmt-dev libcli11-dev libtomlplusplus-dev libexpected-dev liblz4-dev libzstd-dev libxxhash-dev nlohmann-json3-dev"
+libfmt-dev libcli11-dev libtomlplusplus-dev libexpected-dev liblz4-dev libzstd-dev libxxhash-dev nlohmann-json3-dev libseccomp-dev prometheus-cpp-dev openssl"
 
 missing=""
 for package in $wanted; do

@@ -35,6 +35,7 @@ static_assert(sizeof(FrameHeader) == 32);
 // What a client's preface asks for. Unknown flags are ignored: the welcome tells what the server can do.
 enum PrefaceFlag : uint32_t {
   kPrefaceManagement = 1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
+  kPrefaceTls = 2,         // the server answers with its preface, and from there on both speak TLS 1.3
 };
 
 // Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is wrong. It is the

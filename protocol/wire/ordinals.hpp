@@ -9,7 +9,7 @@ inline constexpr uint32_t kFirstDriverOrdinal = 1000;
 inline constexpr uint32_t kOrdinalMax = 4096;
 
 // FrameKind::control; structures in schema/handshake.capnp.
-enum class ControlOrdinal : uint32_t { hello = 1, welcome = 2, goodbye = 3 };
+enum class ControlOrdinal : uint32_t { hello = 1, welcome = 2, goodbye = 3, login = 4, login_answer = 5 };
 
 // FrameKind::posted or called; structures in schema/session.capnp, named alike in PascalCase.
 enum class SessionOrdinal : uint32_t {

@@ -13,6 +13,7 @@
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/preface.hpp"
 #include "server/broker/limits.hpp"
+#include "server/broker/session_order.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -229,7 +230,7 @@ void Broker::admit(Visitor& visitor, uint32_t preface_flags) {
   Handoff client;
   client.kind = HandoffKind::session;
   client.id = new_session_id();
-  client.text = visitor.peer();
+  client.text = encode(SessionOrder{.peer = visitor.peer()});
   client.socket.reset(visitor.release_socket());
   leave(visitor);
   pool.take(std::move(client));
@@ -242,7 +243,8 @@ void Broker::turn_away(Handoff client, wire::RefusalCode code, const std::string
   if (error) return;
   client.socket.release();
   make_room();
-  auto visitor = std::make_shared<Visitor>(*this, std::move(socket), client.text);
+  auto order = decode_session_order(client.text);
+  auto visitor = std::make_shared<Visitor>(*this, std::move(socket), order ? order->peer : "a client");
   visitors_.push_back(visitor);
   visitor->refuse(code, reason);
 }

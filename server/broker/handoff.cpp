@@ -16,7 +16,7 @@ struct Fixed {
 };
 
 union ControlBuffer {
-  char bytes[CMSG_SPACE(sizeof(int))];
+  char bytes[CMSG_SPACE(kHandoffDescriptorsMax * sizeof(int))];
   cmsghdr align;
 };
 
@@ -40,14 +40,19 @@ bool send_handoff(int descriptor, const Handoff& handoff) {
   message.msg_iovlen = 2;
   ControlBuffer control{};
   if (handoff.socket) {
+    int passed[kHandoffDescriptorsMax] = {handoff.socket.get()};
+    size_t count = 1;
+    for (const OwnedDescriptor& more : handoff.more) {
+      if (count == kHandoffDescriptorsMax) return false;
+      passed[count++] = more.get();
+    }
     message.msg_control = control.bytes;
-    message.msg_controllen = sizeof control.bytes;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    int passed = handoff.socket.get();
-    std::memcpy(CMSG_DATA(header), &passed, sizeof passed);
+    header->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(header), passed, count * sizeof(int));
   }
   ssize_t sent;
   do sent = ::sendmsg(descriptor, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -73,9 +78,13 @@ HandoffReceived receive_handoff(int descriptor, bool wait, Handoff& handoff) {
   handoff = Handoff{};
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); got >= 0 && header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    int passed = -1;
-    std::memcpy(&passed, CMSG_DATA(header), sizeof passed);
-    handoff.socket.reset(passed);
+    size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int passed = -1;
+      std::memcpy(&passed, CMSG_DATA(header) + i * sizeof(int), sizeof passed);
+      if (i == 0) handoff.socket.reset(passed);
+      else handoff.more.emplace_back(passed);
+    }
   }
   if (got < ssize_t(sizeof fixed)) return HandoffReceived::closed;
   handoff.kind = HandoffKind(fixed.kind);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <unistd.h>
 
@@ -13,11 +14,12 @@ namespace gpuwire::server {
 // The descriptor on which a worker finds its end of the pair.
 inline constexpr int kHandoffDescriptor = 3;
 inline constexpr size_t kHandoffTextBytesMax = 4096;  // longer text is cut
+inline constexpr size_t kHandoffDescriptorsMax = 8;   // in one message
 
 enum class HandoffKind : uint32_t {
   ready = 1,    // worker: the driver is initialised; number: how many devices; text: device_summary()
   failed = 2,   // worker: it cannot be, text says why; the process ends
-  session = 3,  // broker: a client's socket (attached), whose preface has been read; id; text: the peer's address
+  session = 3,  // broker: a client's socket (attached), whose preface has been read; id; text: a SessionOrder (session_order.hpp), more: its descriptors
   begun = 4,    // worker: the handshake is done; text: who the client is
   ended = 5,    // worker: the session is over; number: EndCause; text: why. The process ends
   stop = 6,     // broker: end the session now; text: why
@@ -59,6 +61,7 @@ struct Handoff {
   std::array<uint8_t, 16> id{};
   std::string text;
   OwnedDescriptor socket;  // or another descriptor, as the kind says
+  std::vector<OwnedDescriptor> more;  // further ones, at most kHandoffDescriptorsMax with `socket`; only behind one in `socket`
 };
 
 // Both ends close on exec. False: errno says why.

@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include "server/broker/limits.hpp"
+#include "server/broker/session_order.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -15,7 +16,8 @@ namespace {
 std::string label_of(const Handoff& client) {
   std::string id;
   for (size_t i = 0; i < 4; ++i) id += fmt::format("{:02x}", client.id[i]);
-  return fmt::format("session {} from {}", id, client.text);
+  auto order = decode_session_order(client.text);
+  return fmt::format("session {} from {}", id, order ? order->peer : "a client");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "server/broker/handoff.hpp"
+#include "server/broker/session_order.hpp"
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
@@ -168,7 +169,13 @@ int run(WorkerOptions options) {
   Handoff handoff;
   for (;;) {
     if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
-    if (handoff.kind == HandoffKind::session && handoff.socket) serve(std::move(handoff), {*driver, calls, *welcome, cache.get(), management.get()});
+    if (handoff.kind != HandoffKind::session || !handoff.socket) continue;
+    auto order = decode_session_order(handoff.text);
+    if (!order) {
+      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
+      return 1;
+    }
+    serve(std::move(handoff), {*driver, calls, *welcome, cache.get(), management.get()});
   }
 }
 

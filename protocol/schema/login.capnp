@@ -1,0 +1,27 @@
+@0xd1a7c1f0a5e2b303;
+# Between both prefaces and Hello: who the client is and what it asks for. Carried in frames of FrameKind::control, inside TLS where the preface asked
+# for it (wire/frame.hpp, kPrefaceTls).
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpuwire::schema");
+
+struct Login {
+  # Client to server, ordinal 4.
+  token @0 :Text;               # a bearer token, or empty: a certificate, the Unix socket's peer, or the open tenant
+  gpus @1 :UInt32;              # 0: as many as the tenant usually gets
+  memoryBytes @2 :UInt64;       # to be free on each GPU; 0: not said
+  program @3 :Text;
+  host @4 :Text;
+  processId @5 :UInt32;
+  release @6 :Text;
+}
+
+struct LoginAnswer {
+  # Server to client, ordinal 5; `queued` any number of times, then one of the others.
+  union {
+    admitted @0 :Void;          # over TLS both sides now begin a second handshake on the bare connection (protocol/tls/README.md); then Hello
+    queued @1 :Queued;
+    refused @2 :Text;           # one line; the connection closes
+  }
+  struct Queued { place @0 :UInt32; waiting @1 :UInt32; why @2 :Text; }
+}

@@ -1,0 +1,106 @@
+// Who may give work to which GPU, and for how long: strict classes, deficit round robin in GPU time within a class, three regimes.
+//
+// Pure logic. The arbiter (server/arbiter/) tells what it sees in the sessions' pages, asks for a decision, and writes the decided gates back;
+// the simulation (test/scheduler/) does the same with a model of the hardware. The measured constants are from an H200.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::scheduler {
+
+// A session's gate. A closed one lets nothing through; the work in flight runs on.
+struct Gate {
+  bool open = true;
+  // While it is open: how much estimated GPU time may be in flight at once; zero: no bound. A kernel longer than the bound goes alone.
+  Duration in_flight_max{};
+  bool operator==(const Gate&) const = default;
+};
+
+enum class Regime : uint8_t { free, co_run, lease };
+
+struct TenantPolicy {
+  ServiceClass service_class = ServiceClass::batch;
+  double weight = 1;              // > 0: turns within the class are proportional to it
+  double share_max = 1;           // realtime: the part of a GPU's time, over kCapWindow, above which the tenant counts as batch
+  double share_min = 0;           // scavenger: the part that it gets even while higher classes are busy
+};
+
+// What a session's page says. Counters only grow.
+struct Observation {
+  bool waiting = false;           // a submission stands at the gate (or has just passed it unasked)
+  bool in_flight = false;         // submitted work that is not known to be done
+  Time first_start{};             // since the gate was opened last: when its first work began on the GPU; zero: not yet
+  Time last_end{};                // when the last of its work was seen done; zero: never
+  Duration busy{};                // GPU time so far as the worker measures it: sums of first start to drain
+  uint64_t bursts = 0;            // times that it went from nothing in flight to something
+  uint64_t submissions = 0;
+};
+
+struct GateChange {
+  SessionId session;
+  Gate gate;
+  Regime regime;                  // of its devices
+};
+
+// What `gpuwire top` shows of one session.
+struct SessionAccount {
+  Regime regime = Regime::free;
+  bool holds_lease = false;
+  Duration gpu_time{};            // charged to it since it began
+  Duration deficit{};             // of its tenant on its first device
+};
+
+class Policy {
+ public:
+  struct Settings {
+    Duration turn_min = std::chrono::milliseconds(10);        // the smallest turn of a lease
+    Duration turn_min_batch = std::chrono::milliseconds(20);  // where only batch and below run
+    Duration switch_cost = std::chrono::microseconds(145);
+    Duration linger = std::chrono::microseconds(300);         // a gate is held so long after its session has gone quiet
+    Duration in_flight_max = std::chrono::microseconds(500);
+    Duration in_flight_max_near_higher = std::chrono::microseconds(200);
+    Duration regime_interval = std::chrono::milliseconds(10);
+    double co_run_load_max = 0.9;
+  };
+
+  explicit Policy(Settings settings);
+  ~Policy();
+
+  // Also for a tenant that is known: takes effect from the next decision on.
+  void set_tenant(TenantId tenant, const TenantPolicy& policy);
+  // Only of a tenant without sessions.
+  void remove_tenant(TenantId tenant);
+
+  // `devices`: all of them are leased to the session together, or none. Its gate is open or closed as the next decision says.
+  void add_session(SessionId session, TenantId tenant, std::span<const DeviceIndex> devices, Time now);
+  // Ended in any way: its leases are free at once.
+  void remove_session(SessionId session, Time now);
+
+  // What the session's page says now; between two decisions at most once for each session.
+  void observe(SessionId session, const Observation& seen, Time now);
+  // The gates that change. Call it after observations and when next_decision() comes.
+  std::span<const GateChange> decide(Time now);
+  // When decide() has to be called again although nothing was observed.
+  std::optional<Time> next_decision() const;
+
+  SessionAccount account(SessionId session) const;
+  // GPU time charged to the tenant on the device so far, sessions that ended included.
+  Duration gpu_time(TenantId tenant, DeviceIndex device) const;
+  // Switches and idle leases that nobody is charged for.
+  Duration system_time(DeviceIndex device) const;
+
+  // For tests: empty, or the invariant that does not hold.
+  std::string check() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace gpuwire::scheduler

@@ -1,0 +1,20 @@
+@0xd1a7c1f0a5e2b310;
+# What the broker tells a worker about the session that it is to serve: the text of a HandoffKind::session message.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpuwire::server::order");
+
+struct SessionOrder {
+  number @0 :UInt64;            # scheduler::SessionId
+  peer @1 :Text;                # for logs
+  tenant @2 :Text;              # name
+  devices @3 :List(Device);     # as the worker's driver counts them
+  tlsKey @4 :Data;              # 32 bytes: the pre-shared key of the connection's second handshake; empty: plain
+  hostMemoryBytes @5 :UInt64;   # pinned memory that the tenant may hold; 0: no bound
+  ledgerSlot @6 :UInt32;        # which slot of the tenant's page is the session's
+
+  struct Device {
+    index @0 :UInt32;           # of the server: which column of the tenant's page
+    limitBytes @1 :UInt64;      # what the session is shown as the device's memory; 0: all of it
+  }
+}

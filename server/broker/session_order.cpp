@@ -1,0 +1,59 @@
+#include "server/broker/session_order.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+
+#include "server/broker/session_order.capnp.h"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr size_t kNameBytesMax = 256;
+constexpr size_t kDevicesMax = 64;
+
+}  // namespace
+
+std::string encode(const SessionOrder& order) {
+  capnp::MallocMessageBuilder message;
+  auto root = message.initRoot<order::SessionOrder>();
+  root.setNumber(order.number);
+  root.setPeer(order.peer.substr(0, kNameBytesMax));
+  root.setTenant(order.tenant.substr(0, kNameBytesMax));
+  auto devices = root.initDevices(unsigned(std::min(order.devices.size(), kDevicesMax)));
+  for (unsigned i = 0; i < devices.size(); ++i) {
+    devices[i].setIndex(order.devices[i].index);
+    devices[i].setLimitBytes(order.devices[i].limit_bytes);
+  }
+  root.setTlsKey({reinterpret_cast<const kj::byte*>(order.tls_key.data()), order.tls_key.size()});
+  root.setHostMemoryBytes(order.host_memory_bytes);
+  root.setLedgerSlot(order.ledger_slot);
+  auto words = capnp::messageToFlatArray(message);
+  auto bytes = words.asBytes();
+  return {bytes.asChars().begin(), bytes.size()};
+}
+
+tl::expected<SessionOrder, std::string> decode_session_order(const std::string& text) {
+  std::vector<capnp::word> words(text.size() / sizeof(capnp::word));
+  std::memcpy(words.data(), text.data(), words.size() * sizeof(capnp::word));
+  try {
+    capnp::FlatArrayMessageReader message({words.data(), words.size()});
+    auto root = message.getRoot<order::SessionOrder>();
+    SessionOrder order{.number = root.getNumber(), .peer = root.getPeer(), .tenant = root.getTenant()};
+    for (auto device : root.getDevices()) order.devices.push_back({device.getIndex(), device.getLimitBytes()});
+    auto key = root.getTlsKey().asChars();
+    order.tls_key.assign(key.begin(), key.size());
+    if (!order.tls_key.empty() && order.tls_key.size() != kTlsKeyBytes) return tl::unexpected(fmt::format("a TLS key of {} bytes", order.tls_key.size()));
+    order.host_memory_bytes = root.getHostMemoryBytes();
+    order.ledger_slot = root.getLedgerSlot();
+    return order;
+  } catch (const kj::Exception& error) {
+    return tl::unexpected(std::string(error.getDescription().cStr()));
+  }
+}
+
+}  // namespace gpuwire::server

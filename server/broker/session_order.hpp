@@ -1,0 +1,36 @@
+// What the broker tells a worker about the session that it is to serve.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+namespace gpuwire::server {
+
+struct SessionOrder {
+  struct Device {
+    uint32_t index = 0;            // of the server: which column of the tenant's page
+    uint64_t limit_bytes = 0;      // what the session is shown as the device's memory; 0: all of it
+  };
+  uint64_t number = 0;             // scheduler::SessionId
+  std::string peer;                // for logs
+  std::string tenant;              // name
+  std::vector<Device> devices;     // as the worker's driver counts them; empty: all, without limits
+  std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
+  uint64_t host_memory_bytes = 0;  // pinned memory that the tenant may hold; 0: no bound
+  uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
+};
+
+inline constexpr size_t kTlsKeyBytes = 32;
+
+// The descriptors of a HandoffKind::session message, in this order; a missing one ends the list.
+enum class OrderDescriptor : uint8_t { client, session_page, doorbell, tenant_page };
+
+// For Handoff::text. Names are cut so that it always fits (kHandoffTextBytesMax).
+std::string encode(const SessionOrder& order);
+// The error says what cannot be.
+tl::expected<SessionOrder, std::string> decode_session_order(const std::string& text);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,66 @@
+// What a server's configuration file says, checked as a whole. docs/configuration.md is the reference.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::server {
+
+struct TenantMemory {
+  uint64_t guaranteed_bytes = 0;
+  uint64_t limit_bytes = 0;                  // 0: the whole device
+  bool operator==(const TenantMemory&) const = default;
+};
+
+struct TenantConfiguration {
+  std::string name;                          // 1 to 64 of [A-Za-z0-9._-]
+  scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
+  double weight = 1;
+  double share_max = 0.9;                    // realtime
+  double share_min = 0;                      // scavenger
+  TenantMemory memory;                       // on every GPU ...
+  std::map<unsigned, TenantMemory> gpu_memory;  // ... but on these
+  uint64_t host_memory_bytes = 0;            // pinned memory on the server; 0: no bound
+  std::vector<unsigned> gpus_allowed;        // empty: all
+  unsigned gpus_wanted = 1;                  // for a session that does not say; 0: all that are allowed
+  unsigned sessions_max = 0;                 // 0: no bound
+  uint64_t kernel_time_max_ms = 0;           // 0: no bound
+  uint64_t idle_time_max_ms = 0;             // 0: no bound
+  std::vector<std::string> unix_users;       // who may be this tenant on a Unix socket
+  bool operator==(const TenantConfiguration&) const = default;
+};
+
+struct Configuration {
+  struct Tls {
+    std::filesystem::path directory;         // what `gpuwire admin init` made; empty: no TLS
+    bool operator==(const Tls&) const = default;
+  };
+  std::vector<std::string> listen;           // HOST:PORT or unix:PATH
+  Tls tls;
+  bool allow_unencrypted_network = false;
+  std::optional<std::string> open_tenant;    // who callers on plain loopback are when they do not say; none: they must show a token
+  std::vector<unsigned> gpus;                // offered; empty: all
+  unsigned sessions_max = 64;
+  unsigned sessions_per_gpu_max = 0;         // 0: no bound
+  std::string metrics_listen;                // HOST:PORT of the Prometheus endpoint; empty: none
+  std::filesystem::path control_socket;      // for top, status and admin; empty: the default
+  std::filesystem::path audit_log;           // empty: audit lines go to the log
+  std::string log_format = "text";           // or "json"
+  std::vector<TenantConfiguration> tenants;
+};
+
+// Every mistake, one line each, "FILE:LINE: what".
+using ConfigurationErrors = std::vector<std::string>;
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file);
+// Without a file: one tenant named "open" on loopback, all devices, no limits.
+Configuration open_configuration();
+
+}  // namespace gpuwire::server
