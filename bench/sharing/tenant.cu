@@ -1,0 +1,330 @@
+// One tenant of a shared GPU, for bench/sharing/run: gives the GPU a kind of work for some seconds and tells what was done when.
+//
+// Work is counted by the kernels themselves: each block of a kernel adds one to the bin of the GPU's own clock (globaltimer, the same for all
+// processes) after each chunk of a fixed amount of arithmetic. So shares do not depend on what any process believes about time.
+//
+// Says "ready" when it has warmed up, starts at the line "go" on standard input, and ends with one line of JSON.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr unsigned kBins = 1 << 14;
+constexpr unsigned kBinNs = 10'000'000;
+
+#define CHECK(call)                                                                                     \
+  do {                                                                                                  \
+    if (cudaError_t error = (call); error != cudaSuccess) {                                             \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));                               \
+      std::exit(1);                                                                                     \
+    }                                                                                                   \
+  } while (0)
+
+__device__ uint64_t device_ns() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+// `iterations` of four dependent multiply-adds are a chunk; `sum` keeps the compiler from leaving them out.
+__global__ void work(unsigned iterations, unsigned chunks, unsigned* bins, float* sum) {
+  float a = threadIdx.x * 0.5f, b = 1.0001f;
+  for (unsigned chunk = 0; chunk < chunks; ++chunk) {
+    for (unsigned i = 0; i < iterations; ++i) {
+      a = fmaf(a, b, 0.25f);
+      a = fmaf(a, b, -0.25f);
+      a = fmaf(a, b, 0.125f);
+      a = fmaf(a, b, -0.125f);
+    }
+    if (threadIdx.x == 0) atomicAdd(&bins[(device_ns() / kBinNs) % kBins], 1u);
+  }
+  if (a == 12345.678f) *sum = a;
+}
+
+__global__ void look_at_clock(unsigned long long* ns) { *ns = device_ns(); }
+
+struct Options {
+  std::string mode = "saturate";
+  double kernel_us = 100;        // GPU time of one kernel, alone
+  double chunk_us = 20;          // a kernel counts that often; shorter kernels count once
+  double iterations_per_us = 0;  // measured by --mode calibrate
+  unsigned blocks = 264, threads = 1024;
+  unsigned streams = 1, graph = 0;  // graph: that many kernels in one
+  unsigned sync_every = 0;       // launches; 0: only to bound what is queued
+  double gap_us = 0;             // idle time of the host between two launches
+  double ahead_us = 20'000;      // GPU time that may be queued
+  double seconds = 10;
+  unsigned launches = 1;         // of one request
+  bool sync_each = false;        // of its kernels
+  double pause_us = 4000;        // mean time between the end of a request and the next one
+  uint64_t seed = 1;
+};
+
+[[noreturn]] void usage(const char* what) {
+  std::fprintf(stderr,
+               "tenant: %s\n"
+               "usage: tenant --mode calibrate|saturate|request [--kernel-us T] [--chunk-us T] [--iterations-per-us N] [--blocks N] [--threads N] [--seconds S]\n"
+               "  saturate: [--streams N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T]\n"
+               "  request:  [--launches N] [--sync-each 1] [--pause-us T] [--seed N]\n",
+               what);
+  std::exit(2);
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    std::string name = argv[i];
+    const char* value = argv[i + 1];
+    auto number = [&](auto& out) { out = static_cast<std::remove_reference_t<decltype(out)>>(std::atof(value)); };
+    if (name == "--mode") o.mode = value;
+    else if (name == "--kernel-us") number(o.kernel_us);
+    else if (name == "--chunk-us") number(o.chunk_us);
+    else if (name == "--iterations-per-us") number(o.iterations_per_us);
+    else if (name == "--blocks") number(o.blocks);
+    else if (name == "--threads") number(o.threads);
+    else if (name == "--streams") number(o.streams);
+    else if (name == "--graph") number(o.graph);
+    else if (name == "--sync-every") number(o.sync_every);
+    else if (name == "--gap-us") number(o.gap_us);
+    else if (name == "--ahead-us") number(o.ahead_us);
+    else if (name == "--seconds") number(o.seconds);
+    else if (name == "--launches") number(o.launches);
+    else if (name == "--sync-each") number(o.sync_each);
+    else if (name == "--pause-us") number(o.pause_us);
+    else if (name == "--seed") number(o.seed);
+    else usage(("unknown option " + name).c_str());
+  }
+  if (argc % 2 == 0) usage("an option without a value");
+  return o;
+}
+
+double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+
+// What a launch is made of, and where its work is counted.
+struct Kernel {
+  unsigned iterations, chunks, blocks, threads;
+  unsigned* bins = nullptr;
+  float* sum = nullptr;
+
+  void launch(cudaStream_t stream) const { work<<<blocks, threads, 0, stream>>>(iterations, chunks, bins, sum); }
+};
+
+Kernel make_kernel(const Options& o) {
+  Kernel kernel{1, 1, o.blocks, o.threads};
+  double chunk_us = std::min(o.chunk_us, o.kernel_us);
+  kernel.chunks = std::max(1u, unsigned(o.kernel_us / chunk_us + 0.5));
+  kernel.iterations = std::max(1u, unsigned(o.iterations_per_us * o.kernel_us / kernel.chunks + 0.5));
+  CHECK(cudaMalloc(&kernel.bins, kBins * sizeof(unsigned)));
+  CHECK(cudaMalloc(&kernel.sum, sizeof(float)));
+  CHECK(cudaMemset(kernel.bins, 0, kBins * sizeof(unsigned)));
+  return kernel;
+}
+
+// Iterations that a chunk of 1 us takes on this GPU when it is alone: from two lengths, so that what a launch costs falls out.
+void calibrate(Options o) {
+  o.iterations_per_us = 1;
+  auto measure = [&](unsigned iterations) {
+    Kernel kernel = make_kernel(o);
+    kernel.iterations = iterations;
+    kernel.chunks = 1;
+    double best = 1e30;
+    for (int round = 0; round < 5; ++round) {
+      CHECK(cudaDeviceSynchronize());
+      auto start = Clock::now();
+      for (int i = 0; i < 20; ++i) kernel.launch(nullptr);
+      CHECK(cudaDeviceSynchronize());
+      best = std::min(best, us_since(start) / 20);
+    }
+    return best;
+  };
+  unsigned iterations = 16;
+  while (iterations < (1u << 28) && measure(iterations) < 200) iterations *= 2;
+  double per_us = iterations / (measure(2 * iterations) - measure(iterations));
+  std::printf("{\"iterations_per_us\": %.4f}\n", per_us);
+}
+
+void say_ready_and_wait() {
+  std::printf("ready\n");
+  std::fflush(stdout);
+  char line[16];
+  if (!std::fgets(line, sizeof line, stdin) || std::strncmp(line, "go", 2) != 0) std::exit(3);
+}
+
+// What warming up has counted.
+void forget_warm_up(const std::vector<Kernel>& kernels) {
+  for (const Kernel& kernel : kernels) CHECK(cudaMemset(kernel.bins, 0, kBins * sizeof(unsigned)));
+  CHECK(cudaDeviceSynchronize());
+}
+
+void print_bins(const std::vector<Kernel>& kernels, unsigned long long clock_at_start) {
+  std::vector<unsigned> sum(kBins), bins(kBins);
+  for (const Kernel& kernel : kernels) {
+    CHECK(cudaMemcpy(bins.data(), kernel.bins, kBins * sizeof(unsigned), cudaMemcpyDeviceToHost));
+    for (unsigned i = 0; i < kBins; ++i) sum[i] += bins[i];
+  }
+  // From the start on, as long as the ring is unambiguous.
+  unsigned long long first = clock_at_start / kBinNs;
+  unsigned last = 0;
+  for (unsigned i = 0; i < kBins; ++i)
+    if (sum[(first + i) % kBins]) last = i;
+  std::printf("\"first_bin\": %llu, \"bin_ms\": %u, \"bins\": [", first, kBinNs / 1'000'000);
+  for (unsigned i = 0; i <= last; ++i) std::printf(i ? ",%u" : "%u", sum[(first + i) % kBins]);
+  std::printf("]");
+}
+
+unsigned long long gpu_clock() {
+  unsigned long long *ns = nullptr, value = 0;
+  CHECK(cudaMalloc(&ns, sizeof *ns));
+  look_at_clock<<<1, 1>>>(ns);
+  CHECK(cudaMemcpy(&value, ns, sizeof value, cudaMemcpyDeviceToHost));
+  CHECK(cudaFree(ns));
+  return value;
+}
+
+void spin_us(double us) {
+  auto start = Clock::now();
+  while (us_since(start) < us) {
+  }
+}
+
+// Streams, each with its own counters; work goes round them.
+class Lanes {
+ public:
+  explicit Lanes(const Options& o) {
+    for (unsigned i = 0; i < std::max(o.streams, 1u); ++i) {
+      Lane lane{make_kernel(o)};
+      CHECK(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
+      for (cudaEvent_t& event : lane.events) CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+      if (o.graph) lane.graph = capture(lane, o.graph);
+      lanes_.push_back(lane);
+    }
+  }
+
+  // One kernel, or one graph of them.
+  void submit() {
+    Lane& lane = lanes_[next_];
+    if (lane.graph) CHECK(cudaGraphLaunch(lane.graph, lane.stream));
+    else lane.kernel.launch(lane.stream);
+    next_ = (next_ + 1) % lanes_.size();
+  }
+  // The queue is bounded: half of it has to be done before another half is queued.
+  void mark_half() {
+    for (Lane& lane : lanes_) {
+      CHECK(cudaEventRecord(lane.events[half_], lane.stream));
+      CHECK(cudaEventSynchronize(lane.events[1 - half_]));
+    }
+    half_ = 1 - half_;
+  }
+  void synchronize() {
+    for (Lane& lane : lanes_) CHECK(cudaStreamSynchronize(lane.stream));
+  }
+  std::vector<Kernel> kernels() const {
+    std::vector<Kernel> out;
+    for (const Lane& lane : lanes_) out.push_back(lane.kernel);
+    return out;
+  }
+
+ private:
+  struct Lane {
+    Kernel kernel;
+    cudaStream_t stream = nullptr;
+    cudaEvent_t events[2] = {};
+    cudaGraphExec_t graph = nullptr;
+  };
+  static cudaGraphExec_t capture(const Lane& lane, unsigned kernels) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(lane.stream, cudaStreamCaptureModeThreadLocal));
+    for (unsigned i = 0; i < kernels; ++i) lane.kernel.launch(lane.stream);
+    CHECK(cudaStreamEndCapture(lane.stream, &graph));
+    CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CHECK(cudaGraphDestroy(graph));
+    return exec;
+  }
+  std::vector<Lane> lanes_;
+  size_t next_ = 0;
+  int half_ = 0;
+};
+
+void saturate(const Options& o) {
+  Lanes lanes(o);
+  for (int i = 0; i < 3; ++i) lanes.submit();
+  lanes.synchronize();
+  double launch_us = o.kernel_us * std::max(o.graph, 1u);
+  forget_warm_up(lanes.kernels());
+  unsigned half = std::max(1u, unsigned(o.ahead_us / 2 / launch_us));
+  say_ready_and_wait();
+  unsigned long long clock_at_start = gpu_clock();
+  auto start = Clock::now();
+  uint64_t launches = 0;
+  while (us_since(start) < o.seconds * 1e6) {
+    lanes.submit();
+    ++launches;
+    if (o.gap_us > 0) spin_us(o.gap_us);
+    if (o.sync_every && launches % o.sync_every == 0) lanes.synchronize();
+    else if (launches % half == 0) lanes.mark_half();
+  }
+  lanes.synchronize();
+  double seconds = us_since(start) / 1e6;
+  std::printf("{\"mode\": \"saturate\", \"kernel_us\": %g, \"launches\": %llu, \"seconds\": %.4f, ", o.kernel_us, (unsigned long long)launches, seconds);
+  print_bins(lanes.kernels(), clock_at_start);
+  std::printf("}\n");
+}
+
+void requests(const Options& o) {
+  Kernel kernel = make_kernel(o);
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  std::mt19937_64 random(o.seed);
+  std::uniform_real_distribution<double> pause(0.5 * o.pause_us, 1.5 * o.pause_us);
+  auto request = [&] {
+    auto start = Clock::now();
+    for (unsigned i = 0; i < o.launches; ++i) {
+      kernel.launch(stream);
+      if (o.sync_each) CHECK(cudaStreamSynchronize(stream));
+    }
+    CHECK(cudaStreamSynchronize(stream));
+    return us_since(start);
+  };
+  for (int i = 0; i < 5; ++i) request();
+  forget_warm_up({kernel});
+  say_ready_and_wait();
+  unsigned long long clock_at_start = gpu_clock();
+  std::vector<double> latencies;
+  auto start = Clock::now();
+  while (us_since(start) < o.seconds * 1e6) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(pause(random)));
+    latencies.push_back(request());
+  }
+  std::printf("{\"mode\": \"request\", \"gpu_us\": %g, \"seconds\": %.4f, \"latencies_us\": [", o.kernel_us * o.launches, us_since(start) / 1e6);
+  for (size_t i = 0; i < latencies.size(); ++i) std::printf(i ? ",%.1f" : "%.1f", latencies[i]);
+  std::printf("], ");
+  print_bins({kernel}, clock_at_start);
+  std::printf("}\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o = parse(argc, argv);
+  if (o.mode == "calibrate") {
+    calibrate(o);
+    return 0;
+  }
+  if (o.iterations_per_us <= 0) usage("--iterations-per-us is needed (--mode calibrate tells it)");
+  if (o.mode == "saturate") saturate(o);
+  else if (o.mode == "request") requests(o);
+  else usage("unknown mode");
+}
