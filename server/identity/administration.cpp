@@ -1,0 +1,157 @@
+#include "server/identity/administration.hpp"
+
+#include <functional>
+
+#include <fmt/format.h>
+
+namespace gpuwire::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Failure = tl::unexpected<std::string>;
+
+tl::expected<Authority, std::string> load_authority(const fs::path& directory) {
+  auto certificate = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
+  if (!certificate) return Failure(certificate.error() + " (gpuwire admin init makes it)");
+  auto key = read_private_file(directory / kAuthorityKeyFile, kPemBytesMax);
+  if (!key) return Failure(key.error());
+  auto authority = read_authority(*certificate, *key);
+  if (!authority) return Failure(fmt::format("{}: {}", (directory / kAuthorityCertificateFile).string(), authority.error()));
+  return authority;
+}
+
+// The key first: a server that is told of the new certificate finds its key. Whoever reads between the two sees a pair that does not belong
+// together, keeps what it has, and looks again at the next change.
+tl::expected<void, std::string> write_server(const fs::path& directory, const Issued& server) {
+  if (auto written = replace_private_file(directory / kServerKeyFile, server.key_pem); !written) return written;
+  return replace_private_file(directory / kServerCertificateFile, server.certificate_pem);
+}
+
+std::string subject_of(const X509* certificate) {
+  char name[256] = "";
+  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate), NID_commonName, name, sizeof name);
+  return name;
+}
+
+// Writes the tenant's file, then the register; takes the file away again when the register cannot be written.
+tl::expected<void, std::string> enter(const fs::path& directory, const NewCredential& made, const fs::path& out) {
+  auto credentials = read_register(directory);
+  if (!credentials) return Failure(credentials.error());
+  if (!credentials->add(made.credential)) return Failure(fmt::format("{}: no room for another credential", (directory / kRegisterFile).string()));
+  if (!out.empty())
+    if (auto written = create_private_file(out, made.text); !written) return written;
+  auto entered = write_register(directory, *credentials);
+  if (!entered && !out.empty()) {
+    std::error_code ignored;
+    fs::remove(out, ignored);
+  }
+  return entered;
+}
+
+std::string heading(const X509* authority, const std::string& tenant, const Credential& credential) {
+  return fmt::format("# gpuwire: tenant {}, {} {}, given by \"{}\", until {}\n", tenant, credential.kind == CredentialKind::token ? "token" : "certificate",
+                     credential.id, subject_of(authority), to_words(credential.expires));
+}
+
+}  // namespace
+
+tl::expected<void, std::string> init_identity(const fs::path& directory, const InitOptions& options, WallTime now) {
+  if (options.hosts.empty()) return Failure("no host name");
+  if (auto made = make_identity_directory(directory); !made) return made;
+  auto lock = IdentityLock::take(directory);
+  if (!lock) return Failure(lock.error());
+  for (std::string_view file : {kAuthorityCertificateFile, kAuthorityKeyFile, kServerCertificateFile, kServerKeyFile, kRegisterFile})
+    if (fs::exists(fs::symlink_status(directory / file)))
+      return Failure(fmt::format("{}: there is an identity already; another one would make every certificate that was given out worthless", (directory / file).string()));
+  auto authority = make_authority(options.hosts.front(), {now, options.authority_days});
+  if (!authority) return Failure(authority.error());
+  auto signer = read_authority(authority->certificate_pem, authority->key_pem);
+  if (!signer) return Failure(signer.error());
+  auto server = issue_server_certificate(*signer, options.hosts, {now, options.server_days});
+  if (!server) return Failure(server.error());
+  if (auto written = create_private_file(directory / kAuthorityKeyFile, authority->key_pem); !written) return written;
+  if (auto written = create_private_file(directory / kAuthorityCertificateFile, authority->certificate_pem); !written) return written;
+  if (auto written = write_server(directory, *server); !written) return written;
+  return write_register(directory, Register{});
+}
+
+tl::expected<NewCredential, std::string> add_certificate(const fs::path& directory, const std::string& tenant, unsigned days, const fs::path& out, WallTime now) {
+  auto lock = IdentityLock::take(directory);
+  if (!lock) return Failure(lock.error());
+  auto authority = load_authority(directory);
+  if (!authority) return Failure(authority.error());
+  auto issued = issue_client_certificate(*authority, tenant, {now, days});
+  if (!issued) return Failure(issued.error());
+  auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
+  if (!authority_pem) return Failure(authority_pem.error());
+  NewCredential made;
+  made.credential = {.kind = CredentialKind::certificate, .id = issued->serial, .tenant = tenant, .issued = now, .expires = issued->expires};
+  made.text = heading(authority->certificate.get(), tenant, made.credential) + issued->key_pem + issued->certificate_pem + *authority_pem;
+  made.authority = *authority_pem;
+  if (auto entered = enter(directory, made, out); !entered) return Failure(entered.error());
+  return made;
+}
+
+tl::expected<NewCredential, std::string> add_token(const fs::path& directory, const std::string& tenant, unsigned days, const fs::path& out, WallTime now) {
+  if (!is_tenant_name(tenant)) return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
+  if (days < 1 || days > kValidityDaysMax) return Failure(fmt::format("a validity of {} days; 1 to {} are possible", days, kValidityDaysMax));
+  auto lock = IdentityLock::take(directory);
+  if (!lock) return Failure(lock.error());
+  auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
+  if (!authority_pem) return Failure(authority_pem.error() + " (gpuwire admin init makes it)");
+  auto authority = read_certificate(*authority_pem);
+  if (!authority) return Failure(authority.error());
+  auto token = new_token();
+  if (!token) return Failure(token.error());
+  NewCredential made;
+  const TokenHash hash = hash_token(*token);
+  made.credential = {.kind = CredentialKind::token, .id = token_id(hash), .tenant = tenant, .issued = now, .expires = now + std::chrono::hours(24) * days, .hash = hash};
+  made.text = heading(authority->get(), tenant, made.credential) + *token + "\n";
+  made.authority = *authority_pem;
+  if (auto entered = enter(directory, made, out); !entered) return Failure(entered.error());
+  return made;
+}
+
+tl::expected<std::vector<Credential>, std::string> revoke_credentials(const fs::path& directory, const std::string& tenant_or_id, bool end_sessions, WallTime now) {
+  auto lock = IdentityLock::take(directory);
+  if (!lock) return Failure(lock.error());
+  auto credentials = read_register(directory);
+  if (!credentials) return Failure(credentials.error());
+  if (!credentials->knows(tenant_or_id)) return Failure(fmt::format("no tenant, serial or token id \"{}\" in {}", tenant_or_id, (directory / kRegisterFile).string()));
+  std::vector<Credential> revoked = credentials->revoke(tenant_or_id, end_sessions, now);
+  if (auto written = write_register(directory, *credentials); !written) return Failure(written.error());
+  return revoked;
+}
+
+tl::expected<ServerFacts, std::string> server_facts(const fs::path& directory) {
+  auto read = [&](std::string_view file) -> tl::expected<CertificateHandle, std::string> {
+    auto text = read_private_file(directory / file, kPemBytesMax);
+    if (!text) return Failure(text.error());
+    auto certificate = read_certificate(*text);
+    if (!certificate) return Failure(fmt::format("{}: {}", (directory / file).string(), certificate.error()));
+    return certificate;
+  };
+  auto authority = read(kAuthorityCertificateFile);
+  if (!authority) return Failure(authority.error());
+  auto server = read(kServerCertificateFile);
+  if (!server) return Failure(server.error());
+  return ServerFacts{subject_of(authority->get()), expiry_of(authority->get()), expiry_of(server->get()), hosts_of(server->get())};
+}
+
+tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, const std::vector<std::string>& hosts, unsigned days, WallTime now) {
+  {
+    auto lock = IdentityLock::take(directory);
+    if (!lock) return Failure(lock.error());
+    auto authority = load_authority(directory);
+    if (!authority) return Failure(authority.error());
+    auto before = server_facts(directory);
+    if (!before && hosts.empty()) return Failure(before.error() + "; --host says for which names");
+    auto server = issue_server_certificate(*authority, hosts.empty() ? before->hosts : hosts, {now, days});
+    if (!server) return Failure(server.error());
+    if (auto written = write_server(directory, *server); !written) return Failure(written.error());
+  }
+  return server_facts(directory);
+}
+
+}  // namespace gpuwire::server

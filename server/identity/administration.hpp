@@ -1,0 +1,44 @@
+// What `gpuwire admin` does to an identity folder: one function for each command. Each takes the folder's lock while it changes something.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "server/identity/identity_directory.hpp"
+
+namespace gpuwire::server {
+
+struct InitOptions {
+  std::vector<std::string> hosts;  // that clients may write; the first names the server
+  unsigned authority_days = kAuthorityDays, server_days = kServerDays;
+};
+// An authority, a server certificate and an empty register. The error: there is an identity already, or the folder cannot be written.
+tl::expected<void, std::string> init_identity(const std::filesystem::path& directory, const InitOptions& options, WallTime now);
+
+struct NewCredential {
+  Credential credential;
+  std::string text;       // what the tenant gets: a bundle, or a file with a token
+  std::string authority;  // ca.pem: what somebody with a token needs beside it
+};
+// `out`: where `text` goes, 0600, written before the credential counts; empty: nowhere.
+tl::expected<NewCredential, std::string> add_certificate(const std::filesystem::path& directory, const std::string& tenant, unsigned days,
+                                                         const std::filesystem::path& out, WallTime now);
+tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& directory, const std::string& tenant, unsigned days,
+                                                   const std::filesystem::path& out, WallTime now);
+
+// By tenant, serial or token id: what has been revoked by this call. The error: nothing has this name.
+tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std::filesystem::path& directory, const std::string& tenant_or_id, bool end_sessions, WallTime now);
+
+struct ServerFacts {
+  std::string name;   // of the authority
+  WallTime authority_expires, server_expires;
+  std::vector<std::string> hosts;
+};
+// A new key and certificate for the server, by the same authority, so that clients notice nothing. `hosts`: empty for the old ones.
+tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory, const std::vector<std::string>& hosts, unsigned days, WallTime now);
+tl::expected<ServerFacts, std::string> server_facts(const std::filesystem::path& directory);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,62 @@
+// A lab's own certificate authority: making it, and the certificates that it signs. Keys are EC P-256, signatures SHA-256.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "server/identity/openssl_handles.hpp"
+
+namespace gpuwire::server {
+
+using WallTime = std::chrono::system_clock::time_point;
+
+inline constexpr unsigned kAuthorityDays = 3650, kServerDays = 730, kClientDays = 365;
+inline constexpr unsigned kValidityDaysMax = 36'500;
+// Certificates count from a little before they are made: clocks differ.
+inline constexpr std::chrono::minutes kClockSkew{10};
+inline constexpr size_t kHostsMax = 64;
+inline constexpr std::string_view kTenantUriPrefix = "gpuwire://tenant/";
+
+struct Validity {
+  WallTime now;
+  unsigned days;  // 1 to kValidityDaysMax; cut to the authority's own end
+};
+
+struct Issued {
+  std::string certificate_pem;
+  std::string key_pem;  // PKCS#8, not encrypted
+  std::string serial;   // 32 hexadecimal digits
+  WallTime expires;
+};
+
+struct Authority {
+  CertificateHandle certificate;
+  KeyHandle key;
+};
+
+// 1 to 64 of [A-Za-z0-9._-].
+bool is_tenant_name(std::string_view name);
+
+// All errors are one phrase that names what could not be made or read.
+tl::expected<Issued, std::string> make_authority(const std::string& host, Validity validity);
+tl::expected<Authority, std::string> read_authority(const std::string& certificate_pem, const std::string& key_pem);
+// `hosts`: DNS names and IP addresses that clients may write; the first is the certificate's name.
+tl::expected<Issued, std::string> issue_server_certificate(const Authority& authority, const std::vector<std::string>& hosts, Validity validity);
+tl::expected<Issued, std::string> issue_client_certificate(const Authority& authority, const std::string& tenant, Validity validity);
+
+// The first certificate, or the first key, of a text.
+tl::expected<CertificateHandle, std::string> read_certificate(const std::string& pem);
+tl::expected<KeyHandle, std::string> read_key(const std::string& pem);
+
+std::string serial_of(const X509* certificate);
+WallTime expiry_of(const X509* certificate);
+// The DNS names and IP addresses that it holds for.
+std::vector<std::string> hosts_of(const X509* certificate);
+// Whom a client certificate names; the common name and the one tenant URI have to agree. Says nothing about who signed it.
+tl::expected<std::string, std::string> tenant_of(const X509* certificate);
+
+}  // namespace gpuwire::server

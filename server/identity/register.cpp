@@ -1,0 +1,157 @@
+#include "server/identity/register.hpp"
+
+#include <algorithm>
+#include <ctime>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace gpuwire::server {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr size_t kIdBytesMax = 64;
+
+struct BadEntry {
+  std::string reason;
+};
+
+std::string string_of(const json& entry, const char* key) {
+  auto found = entry.find(key);
+  if (found == entry.end() || !found->is_string()) throw BadEntry{fmt::format("\"{}\" is missing or no text", key)};
+  return found->get<std::string>();
+}
+
+WallTime time_of(const json& entry, const char* key) {
+  std::string text = string_of(entry, key);
+  auto time = time_from_text(text);
+  if (!time) throw BadEntry{fmt::format("\"{}\" is \"{}\", which is no time", key, text)};
+  return *time;
+}
+
+Credential credential_of(const json& entry) {
+  if (!entry.is_object()) throw BadEntry{"no object"};
+  Credential credential;
+  std::string kind = string_of(entry, "kind");
+  if (kind != "certificate" && kind != "token") throw BadEntry{fmt::format("kind \"{}\" is unknown", kind)};
+  credential.kind = kind == "token" ? CredentialKind::token : CredentialKind::certificate;
+  credential.id = string_of(entry, "id");
+  if (credential.id.empty() || credential.id.size() > kIdBytesMax) throw BadEntry{"\"id\" is empty or too long"};
+  credential.tenant = string_of(entry, "tenant");
+  if (!is_tenant_name(credential.tenant)) throw BadEntry{fmt::format("\"{:.64}\" is no tenant name", credential.tenant)};
+  credential.issued = time_of(entry, "issued");
+  credential.expires = time_of(entry, "expires");
+  if (entry.contains("revoked")) credential.revoked = time_of(entry, "revoked");
+  credential.end_sessions = entry.value("end_sessions", false);
+  if (credential.kind == CredentialKind::token && !from_hex(string_of(entry, "sha256"), credential.hash)) throw BadEntry{"\"sha256\" is no SHA-256"};
+  return credential;
+}
+
+json json_of(const Credential& credential) {
+  json entry{{"kind", credential.kind == CredentialKind::token ? "token" : "certificate"},
+             {"id", credential.id},
+             {"tenant", credential.tenant},
+             {"issued", to_text(credential.issued)},
+             {"expires", to_text(credential.expires)}};
+  if (credential.revoked) entry["revoked"] = to_text(*credential.revoked);
+  if (credential.end_sessions) entry["end_sessions"] = true;
+  if (credential.kind == CredentialKind::token) entry["sha256"] = to_hex(credential.hash);
+  return entry;
+}
+
+}  // namespace
+
+tl::expected<Register, std::string> Register::parse(const std::string& text) {
+  json root = json::parse(text, nullptr, false);
+  if (root.is_discarded() || !root.is_object()) return tl::unexpected(std::string("no JSON object"));
+  if (auto format = root.find("format"); format == root.end() || *format != kFormat) return tl::unexpected(fmt::format("its format is not {}", kFormat));
+  auto entries = root.find("credentials");
+  if (entries == root.end() || !entries->is_array()) return tl::unexpected(std::string("it has no list \"credentials\""));
+  if (entries->size() > kCredentialsMax) return tl::unexpected(fmt::format("{} credentials; {} are possible", entries->size(), kCredentialsMax));
+  Register parsed;
+  std::set<std::string> ids;
+  for (size_t i = 0; i < entries->size(); ++i) {
+    try {
+      Credential& one = parsed.credentials_.emplace_back(credential_of((*entries)[i]));
+      if (!ids.insert(one.id).second) throw BadEntry{fmt::format("a second one with the id {}", one.id)};
+    } catch (const BadEntry& bad) {
+      return tl::unexpected(fmt::format("credential {}: {}", i + 1, bad.reason));
+    } catch (const json::exception& error) {
+      return tl::unexpected(fmt::format("credential {}: {}", i + 1, error.what()));
+    }
+  }
+  return parsed;
+}
+
+std::string Register::text() const {
+  json entries = json::array();
+  for (const Credential& credential : credentials_) entries.push_back(json_of(credential));
+  return json{{"format", kFormat}, {"credentials", entries}}.dump(2) + "\n";
+}
+
+bool Register::add(Credential credential) {
+  if (credentials_.size() >= kCredentialsMax || knows(credential.id)) return false;
+  credentials_.push_back(std::move(credential));
+  return true;
+}
+
+const Credential* Register::find(CredentialKind kind, std::string_view id) const {
+  auto found = std::find_if(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.kind == kind && one.id == id; });
+  return found == credentials_.end() ? nullptr : &*found;
+}
+
+const Credential* Register::find_token(std::string_view token) const {
+  const TokenHash hash = hash_token(token);
+  const Credential* found = nullptr;
+  for (const Credential& one : credentials_)
+    if (one.kind == CredentialKind::token && same_hash(one.hash, hash)) found = &one;
+  return found;
+}
+
+std::vector<Credential> Register::revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now) {
+  std::vector<Credential> revoked;
+  for (Credential& one : credentials_) {
+    if (one.tenant != tenant_or_id && one.id != tenant_or_id) continue;
+    if (!one.revoked) {
+      one.revoked = now;
+      revoked.push_back(one);
+    }
+    one.end_sessions = one.end_sessions || end_sessions;
+  }
+  return revoked;
+}
+
+bool Register::knows(std::string_view tenant_or_id) const {
+  return std::any_of(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+}
+
+std::string why_invalid(const Credential& credential, WallTime now) {
+  if (credential.revoked) return fmt::format("was revoked on {}", to_words(*credential.revoked));
+  if (credential.expires <= now) return fmt::format("expired on {}", to_words(credential.expires));
+  return {};
+}
+
+std::string to_text(WallTime time) {
+  std::time_t seconds = std::chrono::system_clock::to_time_t(time);
+  std::tm utc{};
+  ::gmtime_r(&seconds, &utc);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+std::optional<WallTime> time_from_text(const std::string& text) {
+  std::tm utc{};
+  const char* end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  if (!end || *end) return std::nullopt;
+  return std::chrono::system_clock::from_time_t(::timegm(&utc));
+}
+
+std::string to_words(WallTime time) {
+  std::string text = to_text(time);
+  return text.substr(0, 10) + " " + text.substr(11, 5) + " UTC";
+}
+
+}  // namespace gpuwire::server

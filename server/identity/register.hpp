@@ -1,0 +1,63 @@
+// Which credentials a server has given out, to whom, and which of them count no more: register.json.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "server/identity/certificate.hpp"
+#include "server/identity/token.hpp"
+
+namespace gpuwire::server {
+
+inline constexpr size_t kCredentialsMax = 65'536;
+inline constexpr size_t kRegisterBytesMax = 32u << 20;
+
+enum class CredentialKind : uint8_t { certificate, token };
+
+struct Credential {
+  CredentialKind kind = CredentialKind::certificate;
+  std::string id;      // a certificate's serial, a token's id
+  std::string tenant;
+  WallTime issued, expires;
+  std::optional<WallTime> revoked;
+  bool end_sessions = false;  // with `revoked`: running sessions that it began are ended
+  TokenHash hash{};           // of a token
+};
+
+// A value; no locks.
+class Register {
+ public:
+  // The error says what is wrong with the text, without any of its secrets (it has none but hashes).
+  static tl::expected<Register, std::string> parse(const std::string& json);
+  std::string text() const;
+
+  const std::vector<Credential>& credentials() const { return credentials_; }
+  // False: there are kCredentialsMax, or one with this id.
+  bool add(Credential credential);
+  const Credential* find(CredentialKind kind, std::string_view id) const;
+  // Looks at every token, whatever it finds: the time says nothing about which there are.
+  const Credential* find_token(std::string_view token) const;
+  // Those of a tenant of this name, or the one with this id, that counted until now; all of them do not any more. Those already revoked are
+  // only given `end_sessions`.
+  std::vector<Credential> revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now);
+  // Whether any, revoked or not, matches.
+  bool knows(std::string_view tenant_or_id) const;
+
+ private:
+  std::vector<Credential> credentials_;
+};
+
+// Why a credential does not count now ("was revoked on 2026-11-21 17:00 UTC", "expired on ..."); empty: it does.
+std::string why_invalid(const Credential& credential, WallTime now);
+// "2026-11-21T17:00:00Z" and back; the way of register.json.
+std::string to_text(WallTime time);
+std::optional<WallTime> time_from_text(const std::string& text);
+// "2026-11-21 17:00 UTC", for people.
+std::string to_words(WallTime time);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,152 @@
+// What the commands of `gpuwire admin` leave in the folder.
+#include <fstream>
+#include <sstream>
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server/identity/administration.hpp"
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire::server;
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+namespace {
+
+const WallTime kNow = std::chrono::system_clock::from_time_t(1'800'000'000);
+
+// A folder with an identity.
+struct Folder {
+  gpuwire::test::TemporaryDirectory temporary;
+  fs::path path = temporary.path() / "lab/identity";
+  Folder() { REQUIRE(init_identity(path, {.hosts = {"gpu7", "127.0.0.1"}}, kNow)); }
+};
+
+unsigned mode_of(const fs::path& file) {
+  struct stat facts {};
+  return ::lstat(file.c_str(), &facts) == 0 ? facts.st_mode & 07777 : 0;
+}
+
+std::string content(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("what init makes is for the server's user only") {
+  ::umask(0);
+  Folder folder;
+  ::umask(022);
+  CHECK(mode_of(folder.path) == 0700);
+  for (const auto& entry : fs::directory_iterator(folder.path)) CHECK(mode_of(entry.path()) == 0600);
+  auto facts = server_facts(folder.path).value();
+  CHECK(facts.name == "gpuwire CA of gpu7");
+  CHECK(facts.hosts == std::vector<std::string>{"gpu7", "127.0.0.1"});
+}
+
+TEST_CASE("init leaves an identity that is there alone") {
+  Folder folder;
+  std::string before = content(folder.path / "ca.pem");
+  auto again = init_identity(folder.path, {.hosts = {"gpu7"}}, kNow);
+  REQUIRE_FALSE(again);
+  CHECK(again.error().find("ca.pem: there is an identity already") != std::string::npos);
+  CHECK(content(folder.path / "ca.pem") == before);
+}
+
+TEST_CASE("init does not use a folder that others can enter") {
+  gpuwire::test::TemporaryDirectory temporary;
+  fs::path path = temporary.path() / "open";
+  ::mkdir(path.c_str(), 0755);
+  auto made = init_identity(path, {.hosts = {"gpu7"}}, kNow);
+  REQUIRE_FALSE(made);
+  CHECK(made.error().find("mode 0755") != std::string::npos);
+}
+
+TEST_CASE("a tenant's bundle holds key, certificate and authority, and is for its owner only") {
+  Folder folder;
+  fs::path out = folder.temporary.path() / "alice.pem";
+  auto made = add_certificate(folder.path, "alice", 30, out, kNow).value();
+  CHECK(mode_of(out) == 0600);
+  CHECK(content(out) == made.text);
+  CHECK(read_key(made.text));
+  CHECK(tenant_of(read_certificate(made.text).value().get()).value() == "alice");
+  CHECK(made.text.ends_with(content(folder.path / "ca.pem")));
+  auto credentials = read_register(folder.path).value();
+  const Credential* kept = credentials.find(CredentialKind::certificate, made.credential.id);
+  REQUIRE(kept);
+  CHECK(kept->tenant == "alice");
+  CHECK(kept->expires == kNow + 24h * 30);
+}
+
+TEST_CASE("a token is written for its owner and kept only as a hash") {
+  Folder folder;
+  fs::path out = folder.temporary.path() / "bob.token";
+  auto made = add_token(folder.path, "bob", 30, out, kNow).value();
+  CHECK(mode_of(out) == 0600);
+  std::string token = made.text.substr(made.text.find('\n') + 1);
+  token.pop_back();
+  CHECK(read_register(folder.path).value().find_token(token)->tenant == "bob");
+  for (const auto& entry : fs::directory_iterator(folder.path)) CHECK(content(entry.path()).find(token) == std::string::npos);
+}
+
+TEST_CASE("a file that is there is not overwritten, and then there is no credential") {
+  Folder folder;
+  fs::path out = folder.temporary.path() / "alice.pem";
+  std::ofstream(out) << "mine";
+  CHECK_FALSE(add_certificate(folder.path, "alice", 30, out, kNow));
+  CHECK(content(out) == "mine");
+  CHECK(read_register(folder.path).value().credentials().empty());
+}
+
+TEST_CASE("revoking changes the register, and an unknown name is an error") {
+  Folder folder;
+  auto made = add_certificate(folder.path, "alice", 30, {}, kNow).value();
+  CHECK(revoke_credentials(folder.path, "alice", true, kNow + 1h).value().size() == 1);
+  CHECK(read_register(folder.path).value().find(CredentialKind::certificate, made.credential.id)->revoked == kNow + 1h);
+  auto unknown = revoke_credentials(folder.path, "carol", false, kNow);
+  REQUIRE_FALSE(unknown);
+  CHECK(unknown.error().find("\"carol\"") != std::string::npos);
+}
+
+TEST_CASE("a renewed server has a new key, the same authority and the same names") {
+  Folder folder;
+  std::string key = content(folder.path / "server.key"), authority = content(folder.path / "ca.pem");
+  auto facts = renew_server(folder.path, {}, 100, kNow + 24h).value();
+  CHECK(facts.hosts == std::vector<std::string>{"gpu7", "127.0.0.1"});
+  CHECK(facts.server_expires == kNow + 24h * 101);
+  CHECK(content(folder.path / "server.key") != key);
+  CHECK(content(folder.path / "ca.pem") == authority);
+  CHECK(renew_server(folder.path, {"gpu8"}, 100, kNow).value().hosts == std::vector<std::string>{"gpu8"});
+}
+
+TEST_CASE("a key that others could have read is refused, with what to do about it") {
+  Folder folder;
+  ::chmod((folder.path / "ca.key").c_str(), 0640);
+  auto made = add_certificate(folder.path, "alice", 30, {}, kNow);
+  REQUIRE_FALSE(made);
+  CHECK(made.error() == (folder.path / "ca.key").string() + ": others can get at it (mode 0640); chmod go= mends that");
+}
+
+TEST_CASE("links, pipes and overlong files are not read") {
+  gpuwire::test::TemporaryDirectory temporary;
+  fs::path link = temporary.path() / "link", pipe = temporary.path() / "pipe", large = temporary.path() / "large";
+  REQUIRE(create_private_file(large, std::string(100, 'x')));
+  fs::create_symlink(large, link);
+  ::mkfifo(pipe.c_str(), 0600);
+  CHECK(read_private_file(large, 100).value().size() == 100);
+  CHECK(read_private_file(large, 99).error() == large.string() + ": longer than 99 bytes");
+  CHECK_FALSE(read_private_file(link, 100));
+  CHECK(read_private_file(pipe, 100).error() == pipe.string() + ": no regular file");
+  CHECK(read_private_file(temporary.path() / "none", 100).error() == (temporary.path() / "none").string() + ": No such file or directory");
+}
+
+TEST_CASE("without an identity every command says which file is missing") {
+  gpuwire::test::TemporaryDirectory temporary;
+  CHECK(add_certificate(temporary.path(), "alice", 1, {}, kNow).error().find("ca.pem: No such file or directory") != std::string::npos);
+  CHECK(add_token(temporary.path(), "alice", 1, {}, kNow).error().find("gpuwire admin init") != std::string::npos);
+  CHECK(server_facts(temporary.path()).error().find("ca.pem") != std::string::npos);
+}

@@ -1,0 +1,114 @@
+// Tokens, and the register as text.
+#include <doctest/doctest.h>
+
+#include "server/identity/register.hpp"
+
+using namespace gpuwire::server;
+using namespace std::chrono_literals;
+
+namespace {
+
+const WallTime kNow = std::chrono::system_clock::from_time_t(1'800'000'000);
+
+Credential token_of(const std::string& tenant, const std::string& token, WallTime expires = kNow + 24h) {
+  TokenHash hash = hash_token(token);
+  return {.kind = CredentialKind::token, .id = token_id(hash), .tenant = tenant, .issued = kNow, .expires = expires, .hash = hash};
+}
+
+Credential certificate_of(const std::string& tenant, const std::string& serial) {
+  return {.kind = CredentialKind::certificate, .id = serial, .tenant = tenant, .issued = kNow, .expires = kNow + 24h};
+}
+
+}  // namespace
+
+TEST_CASE("tokens are 256 bits, never the same, and have one form") {
+  std::string one = new_token().value(), other = new_token().value();
+  CHECK(one != other);
+  CHECK(one.size() == kTokenBytes);
+  CHECK(one.starts_with("gpuwire_"));
+  CHECK(one.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") == std::string::npos);
+}
+
+TEST_CASE("a token is found by its whole text only") {
+  Register credentials;
+  std::string alice = new_token().value(), bob = new_token().value();
+  REQUIRE(credentials.add(token_of("alice", alice)));
+  REQUIRE(credentials.add(token_of("bob", bob)));
+  REQUIRE(credentials.find_token(alice));
+  CHECK(credentials.find_token(alice)->tenant == "alice");
+  CHECK(credentials.find_token(bob)->tenant == "bob");
+  CHECK_FALSE(credentials.find_token(alice.substr(0, alice.size() - 1)));
+  CHECK_FALSE(credentials.find_token(alice + " "));
+  CHECK_FALSE(credentials.find_token(""));
+  CHECK_FALSE(credentials.find_token(to_hex(hash_token(alice))));  // what is stored opens nothing
+}
+
+TEST_CASE("the register's text has no token in it and reads back the same") {
+  Register credentials;
+  std::string token = new_token().value();
+  credentials.add(token_of("alice", token));
+  credentials.add(certificate_of("bob", "00ff"));
+  credentials.revoke("bob", true, kNow + 1h);
+  std::string text = credentials.text();
+  CHECK(text.find(token) == std::string::npos);
+  CHECK(text.find(token.substr(8, 20)) == std::string::npos);
+  Register again = Register::parse(text).value();
+  CHECK(again.text() == text);
+  CHECK(again.find_token(token)->tenant == "alice");
+  const Credential* bob = again.find(CredentialKind::certificate, "00ff");
+  REQUIRE(bob);
+  CHECK(bob->revoked == kNow + 1h);
+  CHECK(bob->end_sessions);
+}
+
+TEST_CASE("a tenant's name revokes all that it has, an id only that one") {
+  Register credentials;
+  credentials.add(certificate_of("alice", "0a"));
+  credentials.add(certificate_of("alice", "0b"));
+  credentials.add(certificate_of("bob", "0c"));
+  CHECK(credentials.revoke("0a", false, kNow).size() == 1);
+  CHECK(credentials.revoke("0a", false, kNow + 1h).empty());
+  CHECK(credentials.find(CredentialKind::certificate, "0a")->revoked == kNow);
+  CHECK(credentials.revoke("alice", false, kNow).size() == 1);
+  CHECK_FALSE(credentials.find(CredentialKind::certificate, "0c")->revoked);
+  CHECK_FALSE(credentials.knows("carol"));
+}
+
+TEST_CASE("sessions of a credential that was revoked before can still be ended") {
+  Register credentials;
+  credentials.add(certificate_of("alice", "0a"));
+  credentials.revoke("alice", false, kNow);
+  CHECK(credentials.revoke("alice", true, kNow + 1h).empty());
+  CHECK(credentials.find(CredentialKind::certificate, "0a")->end_sessions);
+}
+
+TEST_CASE("why a credential does not count is said in words") {
+  Credential one = certificate_of("alice", "0a");
+  CHECK(why_invalid(one, kNow).empty());
+  CHECK(why_invalid(one, kNow + 24h) == "expired on 2027-01-16 08:00 UTC");
+  one.revoked = kNow;
+  CHECK(why_invalid(one, kNow) == "was revoked on 2027-01-15 08:00 UTC");
+}
+
+TEST_CASE("a register that cannot be is refused with the entry and the reason") {
+  auto error_of = [](const std::string& text) { return Register::parse(text).error(); };
+  const std::string entry = R"({"kind":"certificate","id":"0a","tenant":"alice","issued":"2026-01-01T00:00:00Z","expires":"2027-01-01T00:00:00Z"})";
+  auto with = [](const std::string& entries) { return R"({"format":1,"credentials":[)" + entries + "]}"; };
+  CHECK(Register::parse(with(entry)));
+  CHECK(error_of("") == "no JSON object");
+  CHECK(error_of("[]") == "no JSON object");
+  CHECK(error_of("{}") == "its format is not 1");
+  CHECK(error_of(R"({"format":2,"credentials":[]})") == "its format is not 1");
+  CHECK(error_of(R"({"format":1,"credentials":{}})") == "it has no list \"credentials\"");
+  CHECK(error_of(with(entry + "," + entry)) == "credential 2: a second one with the id 0a");
+  CHECK(error_of(with("7")) == "credential 1: no object");
+  auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = entry;
+    return with(text.replace(text.find(from), from.size(), to));
+  };
+  CHECK(error_of(changed("certificate", "password")) == "credential 1: kind \"password\" is unknown");
+  CHECK(error_of(changed("alice", "a/b")) == "credential 1: \"a/b\" is no tenant name");
+  CHECK(error_of(changed("2027-01-01T00:00:00Z", "soon")) == "credential 1: \"expires\" is \"soon\", which is no time");
+  CHECK(error_of(changed("\"0a\"", "7")) == "credential 1: \"id\" is missing or no text");
+  CHECK(error_of(changed("\"certificate\"", "\"token\",\"sha256\":\"zz\"")) == "credential 1: \"sha256\" is no SHA-256");
+}
