@@ -5,15 +5,15 @@
 #include <cstring>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/random.h>
+#include <sys/socket.h>
 
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/preface.hpp"
 #include "server/broker/limits.hpp"
-#include "server/broker/session_order.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -31,12 +31,6 @@ std::string text_of(const tcp::endpoint& endpoint) {
 WorkerCommand for_management(WorkerCommand command) {
   command.arguments.push_back("--management");
   return command;
-}
-
-std::array<uint8_t, 16> new_session_id() {
-  std::array<uint8_t, 16> id{};
-  [[maybe_unused]] ssize_t got = ::getrandom(id.data(), id.size(), 0);  // never short for so few bytes
-  return id;
 }
 
 }  // namespace
@@ -80,6 +74,17 @@ class Broker::Visitor : public std::enable_shared_from_this<Visitor> {
     });
   }
 
+  // Until release_socket() or refuse(): `gone` is called when the client has closed its end.
+  void await_admission(std::function<void()> gone) {
+    timer_.cancel();
+    socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this(), gone = std::move(gone)](error_code error) {
+      char byte;
+      if (error || ::recv(self->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return;  // what it says already is for the worker
+      gone();
+      self->broker_.leave(*self);
+    });
+  }
+
  private:
   void limit(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
@@ -111,7 +116,7 @@ class Broker::Visitor : public std::enable_shared_from_this<Visitor> {
     wire::Preface preface = wire::decode(bytes_);
     if (std::any_of(std::begin(preface.session_id), std::end(preface.session_id), [](uint8_t byte) { return byte != 0; }))
       return refuse(wire::RefusalCode::internal, "this server keeps no sessions that could be resumed");
-    broker_.admit(*this, preface.flags);
+    broker_.admit(shared_from_this(), preface.flags);
   }
 
   void linger() {
@@ -137,21 +142,27 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       signals_(io),
       accept_timer_(io),
       drain_timer_(io),
-      pool_(io, options_.worker, options_.spare_workers,
-            {.ready = [this](const std::string& devices) { worker_is_ready(devices); },
-             .hopeless =
-                 [this](const std::string& reason) {
-                   if (accepting_) return;  // the next client is reason for another attempt
-                   failure_ = reason;
-                   shut_down();
-                 },
-             .refused = [this](Handoff client, wire::RefusalCode code, const std::string& reason) { turn_away(std::move(client), code, reason); },
-             .session_over = [this] { end_if_idle(); }}),
-      management_pool_(io, for_management(options_.worker), std::min(options_.spare_workers, 1u),
-                       {.ready = [](const std::string&) {},
-                        .hopeless = [](const std::string&) {},
-                        .refused = [this](Handoff client, wire::RefusalCode code, const std::string& reason) { turn_away(std::move(client), code, reason); },
-                        .session_over = [this] { end_if_idle(); }}) {}
+      tenants_(options_.configuration.tenants),
+      admission_(book_, tenants_, {.sessions_max = options_.configuration.sessions_max}, [this](scheduler::SessionId session) { sessions_.prepare(session); }),
+      sessions_(book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pool_for(session); }),
+      pool_(io, options_.worker, options_.spare_workers, shares_, pool_events()),
+      management_pool_(io, for_management(options_.worker), std::min(options_.spare_workers, 1u), shares_, sessions_.pool_events()) {
+  book_.observe([this](const SessionEvent& event) {
+    // After the book has forgotten it.
+    if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, [this] { end_if_idle(); });
+  });
+}
+
+WorkerPool::Events Broker::pool_events() {
+  WorkerPool::Events events = sessions_.pool_events();
+  events.ready = [this](const Handoff& message) { worker_is_ready(message.text); };
+  events.hopeless = [this](const std::string& reason) {
+    if (accepting_) return;  // the next client is reason for another attempt
+    failure_ = reason;
+    shut_down();
+  };
+  return events;
+}
 
 Broker::~Broker() = default;
 
@@ -216,42 +227,40 @@ void Broker::visit(tcp::socket socket) {
   visitor->read_preface();
 }
 
-WorkerPool& Broker::management_pool() {
+WorkerPool& Broker::pool_for(const SessionRecord& session) {
+  if (!session.management) return pool_;
   if (!std::exchange(management_started_, true)) management_pool_.start(false);
   return management_pool_;
 }
 
-void Broker::admit(Visitor& visitor, uint32_t preface_flags) {
-  WorkerPool& pool = preface_flags & wire::kPrefaceManagement ? management_pool() : pool_;
-  if (pool.sessions() >= options_.sessions_max) {
-    visitor.refuse(wire::RefusalCode::busy, fmt::format("all {} sessions of the server are in use", options_.sessions_max));
-    return;
-  }
-  Handoff client;
-  client.kind = HandoffKind::session;
-  client.id = new_session_id();
-  client.text = encode(SessionOrder{.peer = visitor.peer()});
-  client.socket.reset(visitor.release_socket());
-  leave(visitor);
-  pool.take(std::move(client));
+void Broker::admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_flags) {
+  visitors_.remove(visitor);
+  waiting_.insert(visitor);
+  LoginRequest request{.tenant = kOpenTenant, .peer = visitor->peer(), .security = "plain", .management = (preface_flags & wire::kPrefaceManagement) != 0};
+  auto session = admission_.request(std::move(request), [this, visitor](scheduler::SessionId number, const AdmissionAnswer& answer) {
+    if (std::holds_alternative<AdmissionQueued>(answer)) return;
+    waiting_.erase(visitor);
+    if (auto* refused = std::get_if<AdmissionRefused>(&answer)) {
+      visitors_.push_back(visitor);
+      visitor->refuse(refused->code, refused->reason);
+    } else {
+      sessions_.serve(number, OwnedDescriptor(visitor->release_socket()), {});
+    }
+  });
+  if (waiting_.count(visitor)) visitor->await_admission([this, session] { sessions_.cancel(session, "the client left while it waited"); });
 }
 
-void Broker::turn_away(Handoff client, wire::RefusalCode code, const std::string& reason) {
-  error_code error;
-  tcp::socket socket(io_);
-  socket.assign(options_.listen.protocol(), client.socket.get(), error);
-  if (error) return;
-  client.socket.release();
-  make_room();
-  auto order = decode_session_order(client.text);
-  auto visitor = std::make_shared<Visitor>(*this, std::move(socket), order ? order->peer : "a client");
-  visitors_.push_back(visitor);
-  visitor->refuse(code, reason);
+void Broker::reload(Configuration configuration) {
+  tenants_.replace(std::move(configuration.tenants));
+  admission_.set_limits({.sessions_max = configuration.sessions_max});
+  sessions_.tenants_changed(tenants_);
 }
 
 void Broker::leave(Visitor& visitor) {
   visitor.abort();
-  visitors_.remove(visitor.shared_from_this());
+  auto kept = visitor.shared_from_this();
+  visitors_.remove(kept);
+  waiting_.erase(kept);
   end_if_idle();
 }
 
@@ -270,9 +279,10 @@ void Broker::shut_down() {
     draining_ = true;
     error_code ignored;
     acceptor_.close(ignored);
+    admission_.close(wire::RefusalCode::shutting_down, "the server is shutting down");
     pool_.close("the server is shutting down");
     management_pool_.close("the server is shutting down");
-    if (size_t running = sessions()) {
+    if (size_t running = book_.all().size()) {
       spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
       drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));
       drain_timer_.async_wait([this](error_code error) {
@@ -281,15 +291,14 @@ void Broker::shut_down() {
     }
   } else if (!stopping_) {
     stopping_ = true;
-    spdlog::info("ending {} sessions", sessions());
-    pool_.stop_sessions("the server is shutting down");
-    management_pool_.stop_sessions("the server is shutting down");
+    spdlog::info("ending {} sessions", book_.all().size());
+    sessions_.stop_all("the server is shutting down");
   }
   end_if_idle();
 }
 
 void Broker::end_if_idle() {
-  if (!draining_ || sessions() != 0 || (!visitors_.empty() && !stopping_)) return;
+  if (!draining_ || !book_.all().empty() || (!visitors_.empty() && !stopping_)) return;
   drain_timer_.cancel();
   signals_.cancel();
   io_.stop();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -13,7 +14,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
+#include "server/broker/admission.hpp"
+#include "server/broker/session_book.hpp"
+#include "server/broker/sessions.hpp"
+#include "server/broker/share_table.hpp"
+#include "server/broker/tenants.hpp"
 #include "server/broker/worker_pool.hpp"
+#include "server/config/configuration.hpp"
 
 namespace gpuwire::server {
 
@@ -21,8 +28,8 @@ struct BrokerOptions {
   boost::asio::ip::tcp::endpoint listen;
   WorkerCommand worker;
   unsigned spare_workers = 1;
-  unsigned sessions_max = 64;
   unsigned drain_seconds = 30;
+  Configuration configuration = open_configuration();
 };
 
 // One thread: whoever runs the io_context. Ends (the io_context runs out of work) after a signal and the end of the last session, or when
@@ -39,6 +46,15 @@ class Broker {
 
   // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and SIGINT.
   void shut_down();
+  // Takes effect from now on; sessions that there are go on.
+  void reload(Configuration configuration);
+
+  // For the parts that look on or attach, before start().
+  SessionBook& book() { return book_; }
+  const TenantDirectory& tenants() const { return tenants_; }
+  Sessions& sessions() { return sessions_; }
+  Admission& admission() { return admission_; }
+
   // Not empty: why the broker gave up by itself.
   const std::string& failure() const { return failure_; }
 
@@ -48,10 +64,9 @@ class Broker {
   void accept();
   void make_room();
   void visit(boost::asio::ip::tcp::socket socket);
-  void admit(Visitor& visitor, uint32_t preface_flags);
-  size_t sessions() const { return pool_.sessions() + management_pool_.sessions(); }
-  WorkerPool& management_pool();
-  void turn_away(Handoff client, wire::RefusalCode code, const std::string& reason);
+  void admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_flags);
+  WorkerPool& pool_for(const SessionRecord& session);
+  WorkerPool::Events pool_events();
   void leave(Visitor& visitor);
   void await_signals();
   void end_if_idle();
@@ -63,11 +78,17 @@ class Broker {
   boost::asio::signal_set signals_;
   boost::asio::steady_timer accept_timer_;
   boost::asio::steady_timer drain_timer_;
+  TenantDirectory tenants_;
+  SessionBook book_;
+  Admission admission_;
+  Sessions sessions_;
+  ShareTable shares_;
   WorkerPool pool_;
   WorkerPool management_pool_;    // for sessions of management queries; starts with the first of them
   bool management_started_ = false;
   Listening listening_;
-  std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first, at most kHalfOpenMax
+  std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first; those that owe something, at most kHalfOpenMax
+  std::set<std::shared_ptr<Visitor>> waiting_;    // for a worker; bounded by the admission
   std::string failure_;
   bool accepting_ = false;  // workers were ready once
   bool draining_ = false, stopping_ = false;

@@ -6,7 +6,9 @@
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "server/broker/session_order.capnp.h"
 
@@ -16,7 +18,37 @@ namespace {
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kDevicesMax = 64;
 
+// What stands where nothing was attached, since descriptors travel without gaps.
+constexpr const char* kNothing = "/dev/null";
+
+bool is_nothing(int descriptor) {
+  struct stat seen {}, nothing {};
+  return ::fstat(descriptor, &seen) == 0 && ::stat(kNothing, &nothing) == 0 && S_ISCHR(seen.st_mode) && seen.st_rdev == nothing.st_rdev;
+}
+
 }  // namespace
+
+bool attach(Handoff& handoff, OrderDescriptor which, OwnedDescriptor descriptor) {
+  if (which == OrderDescriptor::client) {
+    handoff.socket = std::move(descriptor);
+    return true;
+  }
+  size_t place = size_t(which) - 1;
+  while (handoff.more.size() <= place) {
+    OwnedDescriptor nothing(::open(kNothing, O_RDONLY | O_CLOEXEC));
+    if (!nothing) return false;
+    handoff.more.push_back(std::move(nothing));
+  }
+  handoff.more[place] = std::move(descriptor);
+  return true;
+}
+
+OwnedDescriptor take(Handoff& handoff, OrderDescriptor which) {
+  if (which == OrderDescriptor::client) return std::move(handoff.socket);
+  size_t place = size_t(which) - 1;
+  if (place >= handoff.more.size() || is_nothing(handoff.more[place].get())) return {};
+  return std::move(handoff.more[place]);
+}
 
 std::string encode(const SessionOrder& order) {
   capnp::MallocMessageBuilder message;

@@ -7,6 +7,8 @@
 
 #include <tl/expected.hpp>
 
+#include "server/broker/handoff.hpp"
+
 namespace gpuwire::server {
 
 struct SessionOrder {
@@ -25,8 +27,14 @@ struct SessionOrder {
 
 inline constexpr size_t kTlsKeyBytes = 32;
 
-// The descriptors of a HandoffKind::session message, in this order; a missing one ends the list.
+// The descriptors of a HandoffKind::session message.
 enum class OrderDescriptor : uint8_t { client, session_page, doorbell, tenant_page };
+
+// Puts one into the message, in any order of calls; places that stay empty in front of it are marked.
+// False: no descriptor is left to mark them with.
+bool attach(Handoff& handoff, OrderDescriptor which, OwnedDescriptor descriptor);
+// Takes one out of a message that was received; none: it was not sent.
+OwnedDescriptor take(Handoff& handoff, OrderDescriptor which);
 
 // For Handoff::text. Names are cut so that it always fits (kHandoffTextBytesMax).
 std::string encode(const SessionOrder& order);

@@ -8,28 +8,18 @@
 #include <spdlog/spdlog.h>
 
 #include "server/broker/limits.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_book.hpp"
 
 namespace gpuwire::server {
-namespace {
-
-std::string label_of(const Handoff& client) {
-  std::string id;
-  for (size_t i = 0; i < 4; ++i) id += fmt::format("{:02x}", client.id[i]);
-  auto order = decode_session_order(client.text);
-  return fmt::format("session {} from {}", id, order ? order->peer : "a client");
-}
-
-}  // namespace
-
-WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, Events events)
+WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, ShareTable& shares, Events events)
     : io_(io),
       command_(std::move(command)),
       spares_(std::clamp(spares, 0u, kSpareWorkersMax)),
       events_(std::move(events)),
       children_(io, SIGCHLD),
       retry_timer_(io),
-      late_timer_(io) {}
+      late_timer_(io),
+      shares_(shares) {}
 
 void WorkerPool::start(bool first) {
   await_children();
@@ -86,52 +76,105 @@ void WorkerPool::retry_later() {
 
 // --- clients ----------------------------------------------------------------------------------------------------------------------------------
 
-void WorkerPool::take(Handoff client) {
+void WorkerPool::want(SessionId session, std::string label, std::string tenant) {
   if (closed_) {
-    events_.refused(std::move(client), wire::RefusalCode::shutting_down, "the server is shutting down");
+    events_.refused(session, wire::RefusalCode::shutting_down, "the server is shutting down");
     return;
   }
-  waiting_.push_back({std::move(client), std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
+  waiting_.push_back({session, std::move(label), std::move(tenant), std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
   match();
   if (failures_ >= kStartAttemptsMax) {
-    failures_ = kStartAttemptsMax - 1;  // this client is reason for one more attempt
+    failures_ = kStartAttemptsMax - 1;  // this session is reason for one more attempt
     start_one();
   }
 }
 
 void WorkerPool::match() {
-  for (auto& worker : workers_) {
-    if (waiting_.empty()) break;
-    if (worker->state != WorkerProcess::State::ready) continue;
-    Handoff client = std::move(waiting_.front().client);
-    waiting_.pop_front();
-    give(*worker, std::move(client));
+  match_again_ = true;
+  if (matching_) return;  // an event of the loop below has led back here
+  matching_ = true;
+  while (std::exchange(match_again_, false)) {
+    for (auto worker = workers_.begin(); worker != workers_.end() && !waiting_.empty(); ++worker) {
+      if ((*worker)->state != WorkerProcess::State::ready) continue;
+      Waiting one = std::move(waiting_.front());
+      waiting_.pop_front();
+      reserve(**worker, std::move(one));
+    }
   }
+  matching_ = false;
   refuse_late();
   fill();
 }
 
-void WorkerPool::give(WorkerProcess& worker, Handoff client) {
-  worker.state = WorkerProcess::State::serving;
-  worker.label = label_of(client);
-  ++serving_;
+void WorkerPool::reserve(WorkerProcess& worker, Waiting one) {
+  worker.state = WorkerProcess::State::reserved;
+  worker.session = one.session;
+  worker.label = std::move(one.label);
+  worker.tenant = std::move(one.tenant);
+  if (one.client)
+    hand_over(worker, std::move(*one.client));
+  else
+    events_.reserved(one.session, worker.pid());
+}
+
+WorkerProcess* WorkerPool::worker_of(SessionId session) {
+  for (auto& worker : workers_) {
+    bool busy = worker->state == WorkerProcess::State::reserved || worker->state == WorkerProcess::State::serving;
+    if (busy && worker->session == session) return worker.get();
+  }
+  return nullptr;
+}
+
+void WorkerPool::give(SessionId session, Handoff client) {
+  WorkerProcess* worker = worker_of(session);
+  if (worker && worker->state == WorkerProcess::State::reserved) hand_over(*worker, std::move(client));
+}
+
+void WorkerPool::hand_over(WorkerProcess& worker, Handoff client) {
   if (worker.send(client)) {
+    worker.state = WorkerProcess::State::serving;
     spdlog::info("{}: worker {}", worker.label, worker.pid());
     return;
   }
   // It died a moment ago. Its end is on its way here; the client goes to the next one.
-  --serving_;
   worker.state = WorkerProcess::State::ending;
   worker.kill_after(0);
-  waiting_.push_front({std::move(client), std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
+  waiting_.push_front({worker.session, worker.label, worker.tenant, std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs), std::move(client)});
+  match();
+}
+
+void WorkerPool::release(SessionId session) {
+  std::erase_if(waiting_, [&](const Waiting& one) { return one.session == session; });
+  WorkerProcess* worker = worker_of(session);
+  if (!worker || worker->state != WorkerProcess::State::reserved) return;
+  worker->state = WorkerProcess::State::ready;
+  worker->label = fmt::format("worker {}", worker->pid());
+  if (closed_) worker->kill_after(0);
+  match();
+}
+
+bool WorkerPool::send(SessionId session, const Handoff& message) {
+  WorkerProcess* worker = worker_of(session);
+  return worker && worker->state == WorkerProcess::State::serving && worker->send(message);
+}
+
+bool WorkerPool::stop(SessionId session, const std::string& reason) {
+  WorkerProcess* worker = worker_of(session);
+  if (!worker || worker->state != WorkerProcess::State::serving) return false;
+  Handoff stop;
+  stop.kind = HandoffKind::stop;
+  stop.text = reason;
+  worker->send(stop);
+  worker->kill_after(kWorkerExitMs);
+  return true;
 }
 
 void WorkerPool::refuse_late() {
   auto now = std::chrono::steady_clock::now();
   while (!waiting_.empty() && waiting_.front().until <= now) {
-    Handoff client = std::move(waiting_.front().client);
+    SessionId session = waiting_.front().session;
     waiting_.pop_front();
-    events_.refused(std::move(client), wire::RefusalCode::busy, fmt::format("no worker was ready within {} s", kWorkerWaitMs / 1000));
+    events_.refused(session, wire::RefusalCode::busy, fmt::format("no worker was ready within {} s", kWorkerWaitMs / 1000));
   }
   if (waiting_.empty()) {
     late_timer_.cancel();
@@ -146,7 +189,7 @@ void WorkerPool::refuse_late() {
 void WorkerPool::refuse_all(wire::RefusalCode code, const std::string& reason) {
   std::deque<Waiting> waiting = std::exchange(waiting_, {});
   late_timer_.cancel();
-  for (Waiting& one : waiting) events_.refused(std::move(one.client), code, reason);
+  for (Waiting& one : waiting) events_.refused(one.session, code, reason);
 }
 
 // --- what workers say ------------------------------------------------------------------------------------------------------------------------
@@ -158,10 +201,14 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
       worker.reason = message.text;
       worker.kill_after(kWorkerExitMs);
       break;
-    case HandoffKind::begun: spdlog::info("{}: {}", worker.label, message.text); break;
+    case HandoffKind::begun:
+      spdlog::info("{}: {}", worker.label, message.text);
+      if (worker.state == WorkerProcess::State::serving) events_.begun(worker.session, message.text);
+      break;
     case HandoffKind::note: spdlog::warn("{}: {}", worker.label, message.text); break;
     case HandoffKind::ended:
       worker.reason = message.text;
+      worker.end_cause = message.number;
       worker.kill_after(kWorkerExitMs);
       break;
     case HandoffKind::share:
@@ -170,6 +217,8 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
     case HandoffKind::session:
     case HandoffKind::stop:
     case HandoffKind::share_answer: break;  // the broker's own
+    default:
+      if (worker.state == WorkerProcess::State::serving) events_.heard(worker.session, message);
   }
 }
 
@@ -177,6 +226,8 @@ void WorkerPool::answer_share(WorkerProcess& worker, Handoff question) {
   Handoff answer;
   answer.kind = HandoffKind::share_answer;
   answer.id = question.id;
+  // The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
+  question.text = worker.tenant + '\n' + question.text;
   if (question.kind == HandoffKind::share) {
     answer.number = shares_.add(&worker, question.id, question.number, std::move(question.text), std::move(question.socket));
   } else if (int kept = shares_.find(question.id, question.number, question.text); kept >= 0) {
@@ -195,7 +246,7 @@ void WorkerPool::worker_ready(WorkerProcess& worker, const Handoff& message) {
     worker.kill_after(0);
     return;
   }
-  events_.ready(message.text);
+  events_.ready(message);
   match();
 }
 
@@ -231,17 +282,21 @@ void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
     case WorkerProcess::State::ready:
       if (!closed_) spdlog::warn("{} ended unused with {}", worker.label, how);
       break;
+    case WorkerProcess::State::reserved:
+      spdlog::error("{}: its process ended unused with {}", worker.label, how);
+      events_.over(worker.session, SessionEvent::kDied, fmt::format("the worker ended unused with {}", how));
+      break;
     case WorkerProcess::State::serving:
-    case WorkerProcess::State::ending:
-      if (worker.reason.empty())
+    case WorkerProcess::State::ending: {
+      bool silent = worker.reason.empty();
+      if (silent)
         spdlog::error("{}: its process ended with {}", worker.label, how);
       else
         spdlog::info("{}: ended: {}", worker.label, worker.reason);
-      if (worker.state == WorkerProcess::State::serving) {
-        --serving_;
-        events_.session_over();
-      }
+      if (worker.state == WorkerProcess::State::serving)
+        events_.over(worker.session, worker.end_cause, silent ? fmt::format("its process ended with {}", how) : worker.reason);
       break;
+    }
   }
 }
 
@@ -251,19 +306,8 @@ void WorkerPool::close(const std::string& reason) {
   retry_timer_.cancel();
   refuse_all(wire::RefusalCode::shutting_down, reason);
   for (auto& worker : workers_) {
-    if (worker->state == WorkerProcess::State::serving) continue;
+    if (worker->state == WorkerProcess::State::serving || worker->state == WorkerProcess::State::reserved) continue;
     worker->kill_after(0);
-  }
-}
-
-void WorkerPool::stop_sessions(const std::string& reason) {
-  for (auto& worker : workers_) {
-    if (worker->state != WorkerProcess::State::serving) continue;
-    Handoff stop;
-    stop.kind = HandoffKind::stop;
-    stop.text = reason;
-    worker->send(stop);
-    worker->kill_after(kWorkerExitMs);
   }
 }
 

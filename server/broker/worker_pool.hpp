@@ -6,6 +6,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -13,6 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "protocol/wire/frame.hpp"
+#include "scheduler/types.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/broker/share_table.hpp"
 #include "server/broker/worker_process.hpp"
@@ -20,35 +22,45 @@
 namespace gpuwire::server {
 
 // Runs on the broker's one thread. Keeps `spares` workers ready beside those in use; a start that fails is repeated with growing delays,
-// and after kStartAttemptsMax failures in a row only when the next client asks.
+// and after kStartAttemptsMax failures in a row only when the next session asks.
 class WorkerPool {
  public:
+  using SessionId = scheduler::SessionId;
   struct Events {
-    std::function<void(const std::string& summary)> ready;     // a worker has become ready; its device_summary()
+    std::function<void(const Handoff& message)> ready;         // a worker has become ready; what it said
     std::function<void(const std::string& reason)> hopeless;   // kStartAttemptsMax starts in a row have failed
-    // A client that no worker can take; its socket is in the handoff.
-    std::function<void(Handoff client, wire::RefusalCode code, const std::string& reason)> refused;
-    std::function<void()> session_over;                        // a session's process has ended
+    std::function<void(SessionId, pid_t worker)> reserved;     // a worker waits for the session's client
+    std::function<void(SessionId, wire::RefusalCode code, const std::string& reason)> refused;  // no worker can be had
+    std::function<void(SessionId, const std::string& client)> begun;
+    std::function<void(SessionId, Handoff& message)> heard;    // what the pool has no use for
+    std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
   };
 
-  WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, Events events);
+  // `shares`: of all the pools whose sessions may share with each other.
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, ShareTable& shares, Events events);
 
   // `first`: starts one worker even when no spare is wanted, because its ready message says what device there is.
   void start(bool first);
-  // Takes over a client (HandoffKind::session). Every one ends in a worker or in Events::refused.
-  void take(Handoff client);
-  // Clients in workers and those waiting for one.
-  size_t sessions() const { return serving_ + waiting_.size(); }
+  // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
+  void want(SessionId session, std::string label, std::string tenant);
+  // The client (HandoffKind::session) of a session that has a worker: ends in Events::over.
+  void give(SessionId session, Handoff client);
+  // The session is not wanted any more; no event comes. For one that was not given.
+  void release(SessionId session);
+  // False: no worker serves it, or has not read for long.
+  bool send(SessionId session, const Handoff& message);
+  // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
+  bool stop(SessionId session, const std::string& reason);
 
   // Starts no more, ends the spares, refuses who waits. Running sessions go on.
   void close(const std::string& reason);
-  // Ends the running sessions; each is killed kWorkerExitMs later if it has not ended.
-  void stop_sessions(const std::string& reason);
 
  private:
   struct Waiting {
-    Handoff client;
+    SessionId session{};
+    std::string label, tenant;
     std::chrono::steady_clock::time_point until;
+    std::optional<Handoff> client;  // it was given to a worker that died before it could read it
   };
   void fill();
   void start_one();
@@ -58,7 +70,9 @@ class WorkerPool {
   void worker_ready(WorkerProcess& worker, const Handoff& message);
   void answer_share(WorkerProcess& worker, Handoff question);
   void match();
-  void give(WorkerProcess& worker, Handoff client);
+  void reserve(WorkerProcess& worker, Waiting one);
+  void hand_over(WorkerProcess& worker, Handoff client);
+  WorkerProcess* worker_of(SessionId session);
   void refuse_late();
   void refuse_all(wire::RefusalCode code, const std::string& reason);
   void await_children();
@@ -74,11 +88,11 @@ class WorkerPool {
   boost::asio::steady_timer retry_timer_;
   boost::asio::steady_timer late_timer_;
   std::list<std::unique_ptr<WorkerProcess>> workers_;
-  std::deque<Waiting> waiting_;  // oldest first; bounded by the broker's limit of sessions
-  ShareTable shares_;
-  size_t serving_ = 0;
+  std::deque<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
+  ShareTable& shares_;
   unsigned failures_ = 0;  // in a row
   bool retrying_ = false;
+  bool matching_ = false, match_again_ = false;
   bool closed_ = false;
 };
 

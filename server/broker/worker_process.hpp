@@ -12,6 +12,7 @@
 #include <sys/types.h>
 #include <tl/expected.hpp>
 
+#include "scheduler/types.hpp"
 #include "server/broker/handoff.hpp"
 
 namespace gpuwire::server {
@@ -42,10 +43,13 @@ class WorkerProcess {
   std::optional<std::string> reap();
 
   // --- the pool's notes ---
-  enum class State : uint8_t { starting, ready, serving, ending };
+  enum class State : uint8_t { starting, ready, reserved, serving, ending };
   State state = State::starting;
+  scheduler::SessionId session{};  // while reserved or serving
+  std::string tenant;              // of that session
   std::string label;  // "session 0123abcd from 127.0.0.1:4711", for logs
   std::string reason;  // what it said about its own end
+  uint32_t end_cause = UINT32_MAX;  // it has not said
 
  private:
   WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Said said);

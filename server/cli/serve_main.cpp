@@ -133,12 +133,14 @@ int serve(const ServeOptions& options) {
   start_log(options.log_level);
   if (!listen->address().is_loopback())
     spdlog::warn("unencrypted and open: everybody who reaches {} can use this machine's GPU, and the network can read the data", options.listen);
+  Configuration configuration = open_configuration();
+  configuration.sessions_max = options.sessions_max;
   boost::asio::io_context io(1);
   Broker broker(io, {.listen = *listen,
                      .worker = worker_command(options),
                      .spare_workers = options.spare_workers,
-                     .sessions_max = options.sessions_max,
-                     .drain_seconds = options.drain_seconds});
+                     .drain_seconds = options.drain_seconds,
+                     .configuration = std::move(configuration)});
   if (auto started = broker.start(print_listening); !started) return fail(1, started.error());
   io.run();
   if (!broker.failure().empty()) return fail(1, broker.failure());

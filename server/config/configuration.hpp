@@ -60,6 +60,8 @@ struct Configuration {
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file);
+// The tenant of a server without a configuration file.
+inline constexpr const char* kOpenTenant = "open";
 // Without a file: one tenant named "open" on loopback, all devices, no limits.
 Configuration open_configuration();
 

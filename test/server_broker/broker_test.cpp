@@ -25,11 +25,13 @@ class RunningBroker {
  public:
   explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8, unsigned drain_seconds = 30) {
     spdlog::set_level(spdlog::level::off);
+    server::Configuration configuration = server::open_configuration();
+    configuration.sessions_max = sessions_max;
     broker_ = std::make_unique<Broker>(io_, server::BrokerOptions{.listen = {boost::asio::ip::address_v4::loopback(), 0},
                                                                   .worker = {GPUWIRE_TEST_FAKE_WORKER, {worker_mode}},
                                                                   .spare_workers = spares,
-                                                                  .sessions_max = sessions_max,
-                                                                  .drain_seconds = drain_seconds});
+                                                                  .drain_seconds = drain_seconds,
+                                                                  .configuration = std::move(configuration)});
     auto started = broker_->start([this](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
       devices_ = devices;
       port_ = where.port();

@@ -1,0 +1,96 @@
+#include "server/broker/session_book.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+namespace gpuwire::server {
+
+const char* name_of(SessionState state) {
+  switch (state) {
+    case SessionState::queued: return "queued";
+    case SessionState::starting: return "starting";
+    case SessionState::running: return "running";
+    case SessionState::ending: return "ending";
+  }
+  return "?";
+}
+
+std::string label_of(const SessionRecord& session) {
+  return fmt::format("session {} from {}", uint64_t(session.number), session.peer);
+}
+
+const SessionRecord& SessionBook::add(SessionRecord record) {
+  record.number = scheduler::SessionId(++last_number_);
+  record.arrived = std::chrono::system_clock::now();
+  [[maybe_unused]] ssize_t got = ::getrandom(record.wire_id.data(), record.wire_id.size(), 0);  // never short for so few bytes
+  return sessions_[record.number] = std::move(record);
+}
+
+SessionRecord* SessionBook::at(scheduler::SessionId session) {
+  auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+const SessionRecord* SessionBook::find(scheduler::SessionId session) const {
+  auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void SessionBook::tell(SessionEvent::Kind kind, const SessionRecord& session, std::string text, uint32_t cause) {
+  SessionEvent event{kind, session, std::move(text), cause};
+  for (const Observer& observer : observers_) observer(event);
+}
+
+void SessionBook::queued(scheduler::SessionId session, size_t place, size_t waiting, std::string why) {
+  SessionRecord* record = at(session);
+  if (!record) return;
+  bool first = record->place == 0;
+  record->place = place;
+  record->waiting = waiting;
+  record->why = std::move(why);
+  if (first) tell(SessionEvent::Kind::queued, *record, record->why);
+}
+
+void SessionBook::admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices) {
+  SessionRecord* record = at(session);
+  if (!record) return;
+  record->devices = std::move(devices);
+  record->state = SessionState::starting;
+  record->place = record->waiting = 0;
+  record->why.clear();
+  tell(SessionEvent::Kind::admitted, *record);
+}
+
+void SessionBook::has_worker(scheduler::SessionId session, pid_t worker) {
+  if (SessionRecord* record = at(session)) record->worker_pid = worker;
+}
+
+void SessionBook::begun(scheduler::SessionId session, std::string client) {
+  SessionRecord* record = at(session);
+  if (!record) return;
+  if (record->state == SessionState::starting) record->state = SessionState::running;
+  record->begun = std::chrono::system_clock::now();
+  tell(SessionEvent::Kind::begun, *record, std::move(client));
+}
+
+void SessionBook::ending(scheduler::SessionId session) {
+  if (SessionRecord* record = at(session)) record->state = SessionState::ending;
+}
+
+void SessionBook::ended(scheduler::SessionId session, uint32_t cause, std::string why) {
+  SessionRecord* record = at(session);
+  if (!record) return;
+  tell(SessionEvent::Kind::ended, *record, std::move(why), cause);
+  sessions_.erase(session);
+}
+
+void SessionBook::refused(scheduler::SessionId session, std::string why) {
+  SessionRecord* record = at(session);
+  if (!record) return;
+  tell(SessionEvent::Kind::refused, *record, std::move(why));
+  sessions_.erase(session);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,85 @@
+// The sessions that there are: who, where, in which state; and what happens to them, for whoever looks on.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::server {
+
+// queued: waits for GPUs; starting: has them, and its worker or its client is on the way; ending: was told to stop.
+enum class SessionState : uint8_t { queued, starting, running, ending };
+const char* name_of(SessionState state);
+
+struct SessionRecord {
+  scheduler::SessionId number{};
+  std::array<uint8_t, 16> wire_id{};       // what the client is told, random
+  std::string tenant;
+  scheduler::TenantId tenant_id{};
+  scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
+  std::vector<scheduler::DeviceIndex> devices;  // empty while it waits, and of a management session
+  uint64_t memory_bytes = 0;               // what the client asked to be free on each
+  std::string peer;                        // "127.0.0.1:4711", "unix, user anna"
+  std::string security;                    // "tls certificate", "token", "unix", "plain"
+  std::string program, host;
+  uint32_t client_pid = 0;
+  pid_t worker_pid = 0;                    // 0: none yet
+  bool management = false;                 // asks NVML, uses no GPU
+  SessionState state = SessionState::queued;
+  size_t place = 0, waiting = 0;           // in the queue; place counts from 1, 0: not in it
+  std::string why;                         // why it waits
+  std::chrono::system_clock::time_point arrived, begun;
+};
+
+// "session 17 from 10.0.0.7:4711", for logs.
+std::string label_of(const SessionRecord& session);
+
+struct SessionEvent {
+  enum class Kind : uint8_t { queued, admitted, begun, ended, refused };
+  Kind kind;
+  const SessionRecord& session;  // for the call's duration
+  std::string text;              // begun: who the client says it is; ended, refused: why
+  uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word
+  static constexpr uint32_t kDied = UINT32_MAX;
+};
+
+// The broker's thread only. Records live from add() to ended() or refused().
+class SessionBook {
+ public:
+  // Called at each event, in the order of observe(); observers stay for the book's life. They must not change the book.
+  using Observer = std::function<void(const SessionEvent&)>;
+  void observe(Observer observer) { observers_.push_back(std::move(observer)); }
+
+  // Gives it its number and wire_id. No event: what becomes of it is said next.
+  const SessionRecord& add(SessionRecord record);
+  // The event comes with the first time; later ones move its place.
+  void queued(scheduler::SessionId session, size_t place, size_t waiting, std::string why);
+  void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
+  void has_worker(scheduler::SessionId session, pid_t worker);
+  void begun(scheduler::SessionId session, std::string client);
+  void ending(scheduler::SessionId session);
+  void ended(scheduler::SessionId session, uint32_t cause, std::string why);
+  void refused(scheduler::SessionId session, std::string why);
+
+  // Null: there is none (any more). Valid until it ends.
+  const SessionRecord* find(scheduler::SessionId session) const;
+  const std::map<scheduler::SessionId, SessionRecord>& all() const { return sessions_; }
+
+ private:
+  SessionRecord* at(scheduler::SessionId session);
+  void tell(SessionEvent::Kind kind, const SessionRecord& session, std::string text = {}, uint32_t cause = 0);
+
+  std::map<scheduler::SessionId, SessionRecord> sessions_;
+  std::vector<Observer> observers_;
+  uint64_t last_number_ = 0;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,65 @@
+// What the parts of the server that watch over sessions (the ledger of memory, the arbiter of time) and the broker offer each other.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "scheduler/types.hpp"
+#include "server/broker/handoff.hpp"
+#include "server/broker/session_book.hpp"
+#include "server/broker/session_order.hpp"
+#include "server/broker/tenants.hpp"
+
+namespace gpuwire::server {
+
+// A GPU that the server offers, counted as its driver counts without CUDA_VISIBLE_DEVICES.
+struct ServerDevice {
+  scheduler::DeviceIndex index = 0;
+  uint64_t bytes = 0;        // of memory in all
+  std::string name;
+  std::string uuid;          // "GPU-..."
+};
+
+// A part that adds to sessions before they begin and hears of their lives. Called on the broker's thread; must not block.
+class SessionAttachments {
+ public:
+  virtual ~SessionAttachments() = default;
+
+  // Once, before anything else is called.
+  virtual void devices_known(std::span<const ServerDevice> devices) { (void)devices; }
+  // After devices_known(), and after each reload of the configuration.
+  virtual void tenants_changed(const TenantDirectory& tenants) { (void)tenants; }
+
+  // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without limits. The part fills its fields of
+  // the order and puts its descriptors into the message with attach(handoff, ...) of session_order.hpp. The error refuses the session; ended() is
+  // not called for this part then. Not called for management sessions.
+  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) = 0;
+  // Its client has said Hello and the worker serves it.
+  virtual void begun(const SessionRecord& session) { (void)session; }
+  // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.
+  virtual void ended(const SessionRecord& session) { (void)session; }
+  // The session's worker says something that the broker itself has no use for. True: it was for this part.
+  virtual bool heard(const SessionRecord& session, Handoff& message) {
+    (void)session, (void)message;
+    return false;
+  }
+};
+
+// What the broker does for its parts. Its thread only.
+class SessionControl {
+ public:
+  // To the session's worker. False: it has none, or has not read for long.
+  virtual bool send(scheduler::SessionId session, const Handoff& message) = 0;
+  // Ends it; its client is told the reason. False: there is no such session.
+  virtual bool stop(scheduler::SessionId session, const std::string& reason) = 0;
+  // Memory was given back or a tenant's share has changed: whoever waits is looked at again.
+  virtual void reconsider_waiting() = 0;
+
+ protected:
+  ~SessionControl() = default;
+};
+
+}  // namespace gpuwire::server
