@@ -1,0 +1,213 @@
+#include "server/control/control_server.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "server/control/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Protocol = asio::local::stream_protocol;
+
+constexpr mode_t kSocketMode = 0666;
+constexpr const char* kUnreadySuffix = "~";
+
+// Nobody, when the kernel does not say who it is.
+std::optional<ControlPeer> peer_of(Protocol::socket& socket, const ControlSources& sources) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return std::nullopt;
+  ControlPeer peer{.uid = who.uid, .pid = who.pid};
+  peer.everything = who.uid == 0 || who.uid == ::geteuid();
+  if (!peer.everything && sources.tenants_of_user) peer.tenants = sources.tenants_of_user(who.uid);
+  return peer;
+}
+
+// Removes a socket that nobody listens on any more. The error says why the path cannot be used.
+tl::expected<void, std::string> clear_path(asio::io_context& io, const std::filesystem::path& path) {
+  struct stat facts {};
+  if (::lstat(path.c_str(), &facts) != 0) return {};
+  if (!S_ISSOCK(facts.st_mode)) return tl::unexpected(fmt::format("{} is there and is no socket", path.string()));
+  Protocol::socket probe(io);
+  error_code error;
+  probe.connect(Protocol::endpoint(path.string()), error);
+  if (!error) return tl::unexpected(fmt::format("another server listens on {}", path.string()));
+  ::unlink(path.c_str());
+  return {};
+}
+
+}  // namespace
+
+class ControlServer::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(ControlServer& server, Protocol::socket socket, ControlPeer peer)
+      : server_(server), socket_(std::move(socket)), timer_(server.io_), interval_timer_(server.io_), peer_(std::move(peer)) {}
+
+  bool everything() const { return peer_.everything; }
+  void abort() {
+    error_code ignored;
+    timer_.cancel();
+    interval_timer_.cancel();
+    socket_.close(ignored);
+  }
+
+  void read_request() {
+    limit(kControlIdleMs);
+    asio::async_read_until(socket_, asio::dynamic_buffer(line_, kControlRequestBytesMax), '\n', [self = shared_from_this()](error_code error, size_t bytes) {
+      if (error == asio::error::not_found) return self->write(failed_answer(fmt::format("a request has at most {} bytes", kControlRequestBytesMax)), &Connection::end);
+      if (error) return self->end();
+      self->answer(bytes);
+    });
+  }
+
+ private:
+  using Then = void (Connection::*)();
+
+  // Whatever is under way fails when the time is up.
+  void limit(uint32_t ms) {
+    timer_.expires_after(std::chrono::milliseconds(ms));
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error) self->end();
+    });
+  }
+
+  void answer(size_t bytes) {
+    if (!socket_.is_open()) return;
+    ControlAnswer answer = answer_request(std::string_view(line_).substr(0, bytes - 1), peer_, server_.sources_);
+    line_.erase(0, bytes);
+    if (answer.watch_interval_ms == 0) return write(answer.json, &Connection::read_request);
+    interval_ = std::chrono::milliseconds(answer.watch_interval_ms);
+    next_ = std::chrono::steady_clock::now();
+    watch_for_end();
+    show();
+  }
+
+  void write(const Json& json, Then then) {
+    out_ = dump(json);
+    out_ += '\n';
+    limit(kControlWriteMs);
+    asio::async_write(socket_, asio::buffer(out_), [self = shared_from_this(), then](error_code error, size_t) {
+      self->timer_.cancel();
+      if (error) return self->end();
+      (self.get()->*then)();
+    });
+  }
+
+  void show() {
+    if (socket_.is_open()) write(snapshot_answer(peer_, server_.sources_), &Connection::await_interval);
+  }
+
+  // A peer that reads slowly gets fewer snapshots, never a queue of them.
+  void await_interval() {
+    next_ = std::max(next_ + interval_, std::chrono::steady_clock::now());
+    interval_timer_.expires_at(next_);
+    interval_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error) self->show();
+    });
+  }
+
+  void watch_for_end() {
+    socket_.async_read_some(asio::buffer(&ignored_, 1), [self = shared_from_this()](error_code, size_t) { self->end(); });
+  }
+
+  void end() {
+    if (!socket_.is_open()) return;
+    abort();
+    server_.leave(shared_from_this());
+  }
+
+  ControlServer& server_;
+  Protocol::socket socket_;
+  asio::steady_timer timer_, interval_timer_;
+  const ControlPeer peer_;
+  std::string line_, out_;
+  std::chrono::milliseconds interval_{};
+  std::chrono::steady_clock::time_point next_;
+  char ignored_ = 0;
+};
+
+ControlServer::ControlServer(asio::io_context& io, ControlSources sources)
+    : io_(io), sources_(std::move(sources)), acceptor_(io), accept_timer_(io) {}
+
+ControlServer::~ControlServer() { close(); }
+
+tl::expected<void, std::string> ControlServer::listen(const std::filesystem::path& path) {
+  auto failed = [&](const std::string& why) { return tl::unexpected(fmt::format("no control socket {}: {}", path.string(), why)); };
+  if (path.string().size() + 1 >= sizeof(sockaddr_un::sun_path)) return failed("the path is too long for a Unix socket");
+  if (auto cleared = clear_path(io_, path); !cleared) return tl::unexpected(cleared.error());
+  // Under another name until it listens: whoever looks for sockets takes one that refuses for a leftover.
+  const std::string unready = path.string() + kUnreadySuffix;
+  ::unlink(unready.c_str());
+  error_code error;
+  acceptor_.open(Protocol(), error);
+  if (!error) acceptor_.bind(Protocol::endpoint(unready), error);
+  if (!error) acceptor_.listen(int(kControlConnectionsMax), error);
+  if (error) return failed(error.message());
+  if (::chmod(unready.c_str(), kSocketMode) != 0 || ::rename(unready.c_str(), path.c_str()) != 0) {
+    std::string why = std::strerror(errno);
+    ::unlink(unready.c_str());
+    return failed(why);
+  }
+  path_ = path;
+  accept();
+  return {};
+}
+
+void ControlServer::close() {
+  error_code ignored;
+  accept_timer_.cancel();
+  acceptor_.close(ignored);
+  for (auto& connection : std::exchange(connections_, {})) connection->abort();
+  if (!path_.empty()) ::unlink(std::exchange(path_, {}).c_str());
+}
+
+void ControlServer::accept() {
+  acceptor_.async_accept([this](error_code error, Protocol::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (!error) {
+      welcome(std::move(socket));
+      return accept();
+    }
+    spdlog::warn("control socket: accept: {}", error.message());
+    accept_timer_.expires_after(std::chrono::milliseconds(kControlAcceptRetryMs));
+    accept_timer_.async_wait([this](error_code stopped) {
+      if (!stopped) accept();
+    });
+  });
+}
+
+// Users of tenants never take the places of who may do everything.
+bool ControlServer::make_room(bool everything) {
+  auto others = size_t(std::count_if(connections_.begin(), connections_.end(), [](const auto& one) { return !one->everything(); }));
+  if (!everything) return others < kControlConnectionsOthersMax && connections_.size() < kControlConnectionsMax;
+  if (connections_.size() < kControlConnectionsMax) return true;
+  connections_.front()->abort();
+  connections_.pop_front();
+  return true;
+}
+
+void ControlServer::welcome(Protocol::socket socket) {
+  auto peer = peer_of(socket, sources_);
+  if (!peer || !make_room(peer->everything)) return;
+  auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(*peer));
+  connections_.push_back(connection);
+  connection->read_request();
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,51 @@
+// The control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics` ask the server, and anybody who reads JSON.
+#pragma once
+
+#include <filesystem>
+#include <list>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <tl/expected.hpp>
+
+#include "server/control/requests.hpp"
+#include "server/control/sources.hpp"
+
+namespace gpuwire::server {
+
+// Everything on the thread that runs the io_context; nothing blocks. One JSON line, one answer, in turn; a watch goes on until its peer says something or
+// goes. Bounds are in limits.hpp. It goes when the io_context runs no more.
+class ControlServer {
+ public:
+  ControlServer(boost::asio::io_context& io, ControlSources sources);
+  ~ControlServer();
+  ControlServer(const ControlServer&) = delete;
+  ControlServer& operator=(const ControlServer&) = delete;
+
+  // Makes the socket, mode 0666: who may do what is decided by the peer's user. One that a server which is gone has left is replaced. The error names path
+  // and cause.
+  tl::expected<void, std::string> listen(const std::filesystem::path& path);
+  // Ends all connections and removes the socket. Also in the destructor.
+  void close();
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  class Connection;
+  using Protocol = boost::asio::local::stream_protocol;
+
+  void accept();
+  void welcome(Protocol::socket socket);
+  bool make_room(bool everything);
+  void leave(const std::shared_ptr<Connection>& connection) { connections_.remove(connection); }
+
+  boost::asio::io_context& io_;
+  const ControlSources sources_;
+  Protocol::acceptor acceptor_;
+  boost::asio::steady_timer accept_timer_;
+  std::filesystem::path path_;
+  std::list<std::shared_ptr<Connection>> connections_;  // oldest first
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,138 @@
+#include "server/control/requests.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "server/control/limits.hpp"
+#include "server/log/escape.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+struct Asked {
+  const Json& request;
+  const ControlPeer& peer;
+  const ControlSources& sources;
+};
+
+std::string text_member(const Json& request, const char* name) {
+  auto found = request.find(name);
+  return found != request.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::optional<uint64_t> number_member(const Json& request, const char* name) {
+  auto found = request.find(name);
+  if (found == request.end() || !found->is_number_unsigned()) return std::nullopt;
+  return found->get<uint64_t>();
+}
+
+void audit(const Asked& asked, std::string_view event, LogFields fields) {
+  if (!asked.sources.audit) return;
+  LogFields who{{"by_uid", asked.peer.uid}, {"by_pid", asked.peer.pid}};
+  who.update(fields);
+  asked.sources.audit(event, who);
+}
+
+ControlAnswer answer_snapshot(const Asked& asked) { return {snapshot_answer(asked.peer, asked.sources)}; }
+
+ControlAnswer answer_watch(const Asked& asked) {
+  uint64_t interval = kWatchIntervalMs;
+  if (asked.request.contains("interval_ms")) {
+    auto said = number_member(asked.request, "interval_ms");
+    if (!said || *said < kWatchIntervalMinMs || *said > kWatchIntervalMaxMs)
+      return {failed_answer(fmt::format("interval_ms is a number from {} to {}", kWatchIntervalMinMs, kWatchIntervalMaxMs))};
+    interval = *said;
+  }
+  return {{}, uint32_t(interval)};
+}
+
+ControlAnswer answer_reload(const Asked& asked) {
+  if (!asked.sources.reload) return {failed_answer("this server has no configuration file")};
+  auto changed = asked.sources.reload();
+  audit(asked, "reload_asked", {{"result", changed ? *changed : std::string("refused")}});
+  if (changed) return {Json{{"ok", true}, {"changed", *changed}}};
+  Json answer = failed_answer("the configuration has mistakes and stays as it was");
+  answer["errors"] = changed.error();
+  return {answer};
+}
+
+// The reason is shown on the client's terminal.
+std::string reason_of(const Json& request) {
+  std::string reason = escaped(text_member(request, "reason")).substr(0, kControlReasonBytesMax);
+  return reason.empty() ? "ended by the administrator" : reason;
+}
+
+ControlAnswer answer_end(const Asked& asked) {
+  auto session = number_member(asked.request, "session");
+  std::string tenant = text_member(asked.request, "tenant");
+  if (session.has_value() == !tenant.empty()) return {failed_answer("end wants either a session's number or a tenant's name")};
+  if (!asked.sources.end_session || !asked.sources.end_tenant) return {failed_answer("this server cannot end single sessions")};
+  std::string reason = reason_of(asked.request);
+  if (session) {
+    if (!asked.sources.end_session(*session, reason)) return {failed_answer(fmt::format("there is no session {}", *session))};
+    audit(asked, "end_asked", {{"session", *session}, {"reason", reason}});
+    return {Json{{"ok", true}, {"ended", 1}}};
+  }
+  size_t ended = asked.sources.end_tenant(tenant, reason);
+  audit(asked, "end_asked", {{"tenant", tenant}, {"sessions", ended}, {"reason", reason}});
+  return {Json{{"ok", true}, {"ended", ended}}};
+}
+
+// The identity's files say that it is revoked; this is the note of it, and the end of who has come by it.
+ControlAnswer answer_revoked(const Asked& asked) {
+  std::string tenant = text_member(asked.request, "tenant");
+  if (tenant.empty()) return {failed_answer("revoked wants a tenant's name")};
+  auto end = asked.request.find("end_sessions");
+  bool end_sessions = end != asked.request.end() && end->is_boolean() && end->get<bool>();
+  size_t ended = 0;
+  if (end_sessions && asked.sources.end_tenant) ended = asked.sources.end_tenant(tenant, "the identity was revoked");
+  audit(asked, "revoked", {{"tenant", tenant}, {"identity", text_member(asked.request, "identity")}, {"sessions", ended}});
+  return {Json{{"ok", true}, {"ended", ended}}};
+}
+
+struct Command {
+  std::string_view name;
+  bool everything;  // only for who may do everything
+  ControlAnswer (*answer)(const Asked&);
+};
+constexpr std::array kCommands{
+    Command{"snapshot", false, answer_snapshot}, Command{"watch", false, answer_watch},     Command{"reload", true, answer_reload},
+    Command{"end", true, answer_end},            Command{"revoked", true, answer_revoked},
+};
+
+void keep_own(Snapshot& snapshot, const std::vector<std::string>& tenants) {
+  auto foreign = [&](const std::string& name) { return std::find(tenants.begin(), tenants.end(), name) == tenants.end(); };
+  std::erase_if(snapshot.tenants, [&](const TenantFigures& tenant) { return foreign(tenant.name); });
+  std::erase_if(snapshot.sessions, [&](const SessionFigures& session) { return foreign(session.tenant); });
+  snapshot.refused.clear();
+}
+
+}  // namespace
+
+Json failed_answer(const std::string& error) { return {{"ok", false}, {"error", error}}; }
+
+Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources) {
+  if (!sources.snapshot) return failed_answer("the server is not ready");
+  Snapshot snapshot = sources.snapshot();
+  if (!peer.everything) keep_own(snapshot, peer.tenants);
+  if (snapshot.sessions.size() > kSessionsShownMax) {
+    snapshot.server.sessions_left_out = snapshot.sessions.size() - kSessionsShownMax;
+    snapshot.sessions.resize(kSessionsShownMax);
+  }
+  return {{"ok", true}, {"snapshot", to_json(snapshot)}};
+}
+
+ControlAnswer answer_request(std::string_view line, const ControlPeer& peer, const ControlSources& sources) {
+  if (!peer.everything && peer.tenants.empty()) return {failed_answer("only root, the server's user and the users of its tenants may ask this server")};
+  Json request = Json::parse(line, nullptr, false);
+  if (!request.is_object()) return {failed_answer("a request is one JSON object on one line")};
+  std::string name = text_member(request, "command");
+  auto command = std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& one) { return one.name == name; });
+  if (command == kCommands.end()) return {failed_answer("there is no such command")};
+  if (command->everything && !peer.everything) return {failed_answer(fmt::format("{} is for root and the server's user", command->name))};
+  return command->answer({request, peer, sources});
+}
+
+}  // namespace gpuwire::server

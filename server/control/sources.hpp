@@ -1,0 +1,31 @@
+// What the control socket needs of the server behind it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+#include <tl/expected.hpp>
+
+#include "server/control/figures.hpp"
+#include "server/log/log.hpp"
+
+namespace gpuwire::server {
+
+// All are called on the thread that runs the control socket's io_context, and must not block. One that is not set: the command is not offered.
+struct ControlSources {
+  std::function<Snapshot()> snapshot;
+  // Reads the configuration again. What has changed, in one line; or every mistake, one line each, and nothing has changed.
+  std::function<tl::expected<std::string, std::vector<std::string>>()> reload;
+  // False: there is no such session. `reason` is shown on the client.
+  std::function<bool(uint64_t session, const std::string& reason)> end_session;
+  // How many sessions, waiting ones included, were told to end.
+  std::function<size_t(const std::string& tenant, const std::string& reason)> end_tenant;
+  // The tenants that this user may be on a Unix socket, and may see here.
+  std::function<std::vector<std::string>(uid_t)> tenants_of_user;
+  // What an administrator has done, for the audit log.
+  std::function<void(std::string_view event, const LogFields& fields)> audit;
+};
+
+}  // namespace gpuwire::server
