@@ -36,7 +36,9 @@ std::string summary_of(const std::string& command) {
   if (command == "run") return "run a program whose CUDA calls go to a server";
   if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
   if (command == "serve") return "offer this machine's GPUs to clients";
+  if (command == "admin") return "say who may use this server: certificates, tokens, revocation";
   if (command == "worker") return "one session of a server (started by serve)";
+  if (command == "login") return "who connects to a server (started by serve)";
   return {};
 }
 

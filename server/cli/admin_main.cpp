@@ -1,0 +1,189 @@
+// gpuwire-admin: `gpuwire admin`.
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "server/cli/admin_text.hpp"
+#include "server/identity/administration.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kExitFailed = 1, kExitUsage = 2;
+
+struct AdminOptions {
+  fs::path directory = default_identity_directory();
+  std::vector<std::string> hosts;
+  unsigned authority_days = kAuthorityDays, server_days = kServerDays, client_days = kClientDays;
+  std::string tenant;
+  bool token = false;
+  std::string out;
+  std::string authority_out;
+  std::string revoke;
+  bool end_sessions = false;
+  bool json = false;
+};
+
+WallTime now() { return std::chrono::system_clock::now(); }
+
+int fail(const std::string& reason) {
+  std::fprintf(stderr, "gpuwire admin: %s\n", reason.c_str());
+  return kExitFailed;
+}
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+std::string own_host_name() {
+  char name[256] = "";
+  return ::gethostname(name, sizeof name - 1) == 0 && *name ? name : "localhost";
+}
+
+// What was said, or this machine's name; and always the names by which a machine knows itself.
+std::vector<std::string> with_own_names(std::vector<std::string> hosts) {
+  if (hosts.empty()) hosts.push_back(own_host_name());
+  for (const char* own : {"localhost", "127.0.0.1", "::1"})
+    if (std::find(hosts.begin(), hosts.end(), own) == hosts.end()) hosts.emplace_back(own);
+  return hosts;
+}
+
+int init(const AdminOptions& options) {
+  InitOptions wanted{with_own_names(options.hosts), options.authority_days, options.server_days};
+  if (auto made = init_identity(options.directory, wanted, now()); !made) return fail(made.error());
+  auto facts = server_facts(options.directory);
+  if (!facts) return fail(facts.error());
+  print(admin_text::initialised(options.directory, *facts));
+  return 0;
+}
+
+int add_tenant(const AdminOptions& options) {
+  const bool to_stdout = options.out == "-";
+  fs::path out = options.out.empty() ? options.tenant + (options.token ? ".token" : ".pem") : options.out;
+  auto made = (options.token ? add_token : add_certificate)(options.directory, options.tenant, options.client_days, to_stdout ? fs::path() : out, now());
+  if (!made) return fail(made.error());
+  if (to_stdout) {
+    print(made->text);
+    return 0;
+  }
+  print(admin_text::added(*made, out));
+  // Whoever has a token needs the authority beside it; it is no secret, but a file that is there may be another lab's.
+  fs::path authority = options.authority_out.empty() ? out.parent_path() / "ca.pem" : fs::path(options.authority_out);
+  if (options.token && !fs::exists(authority))
+    if (auto written = create_private_file(authority, made->authority); !written) return fail(written.error());
+  print(admin_text::how_to_use(*made, out, authority));
+  return 0;
+}
+
+int revoke(const AdminOptions& options) {
+  auto revoked = revoke_credentials(options.directory, options.revoke, options.end_sessions, now());
+  if (!revoked) return fail(revoked.error());
+  print(admin_text::revoked(options.revoke, *revoked, options.end_sessions));
+  return 0;
+}
+
+int renew(const AdminOptions& options) {
+  auto facts = renew_server(options.directory, options.hosts.empty() ? options.hosts : with_own_names(options.hosts), options.server_days, now());
+  if (!facts) return fail(facts.error());
+  print(admin_text::renewed(*facts));
+  return 0;
+}
+
+int list(const AdminOptions& options) {
+  auto facts = server_facts(options.directory);
+  if (!facts) return fail(facts.error());
+  auto credentials = read_register(options.directory);
+  if (!credentials) return fail(credentials.error());
+  print(options.json ? admin_text::list_json(*facts, *credentials, now()) : admin_text::list(*facts, *credentials, now()));
+  return 0;
+}
+
+CLI::Option* add_days(CLI::App& command, const char* name, unsigned& days, const char* text) {
+  return command.add_option(name, days, text)->type_name("N")->check(CLI::Range(1u, kValidityDaysMax))->capture_default_str();
+}
+
+void declare_init(CLI::App& app, AdminOptions& options) {
+  CLI::App* command = app.add_subcommand("init", "Make the authority, the server's certificate and an empty register");
+  command->add_option("--host", options.hosts, "A name or address by which clients reach this server; may be given several times. Default: this machine's name")->type_name("NAME");
+  add_days(*command, "--ca-days", options.authority_days, "How long the authority counts");
+  add_days(*command, "--days", options.server_days, "How long the server's certificate counts");
+  command->footer("localhost, 127.0.0.1 and ::1 are always among the names. Refused when there is an identity: a second authority would make everything\n"
+                  "that was given out worthless.\n");
+}
+
+void declare_add(CLI::App& app, AdminOptions& options) {
+  CLI::App* command = app.add_subcommand("add-tenant", "Give a tenant a certificate, or a token");
+  command->add_option("NAME", options.tenant, "The tenant, as in the server's configuration")->required();
+  command->add_flag("--token", options.token, "A token (one line of text) instead of a certificate");
+  add_days(*command, "--days", options.client_days, "How long it counts");
+  command->add_option("--out", options.out, "Where to write it, 0600; must not be there yet; - writes to standard output. Default: NAME.pem or NAME.token here")->type_name("FILE");
+  command->add_option("--ca-out", options.authority_out, "With --token: where to write the authority's certificate. Default: ca.pem beside FILE, unless it is there")->type_name("FILE");
+  command->footer("A tenant may have any number of them: give every machine and every user their own, so that one can be revoked without the others.\n"
+                  "The file is the only copy; nobody can get it out of the server again.\n");
+}
+
+void declare_revoke(CLI::App& app, AdminOptions& options) {
+  CLI::App* command = app.add_subcommand("revoke", "Make certificates and tokens count no more");
+  command->add_option("WHAT", options.revoke, "A tenant: all that it has; a serial or a token id: that one")->required();
+  command->add_flag("--end-sessions", options.end_sessions, "End the sessions that were begun with it, too");
+  command->footer("Counts from the next login on: a running server sees the change by itself, and needs no signal. Who waits in the queue is refused.\n"
+                  "Cannot be taken back; add-tenant gives a new one.\n");
+}
+
+void declare_renew(CLI::App& app, AdminOptions& options) {
+  CLI::App* command = app.add_subcommand("renew", "Give the server a new key and certificate");
+  command->add_option("--host", options.hosts, "A name or address by which clients reach this server; may be given several times. Default: as before")->type_name("NAME");
+  add_days(*command, "--days", options.server_days, "How long it counts");
+  command->footer("By the same authority: tenants notice nothing. For a tenant whose certificate ends, use add-tenant again and revoke the old serial.\n");
+}
+
+void declare_list(CLI::App& app, AdminOptions& options) {
+  CLI::App* command = app.add_subcommand("list", "Show who has what, until when, and what has been revoked");
+  command->add_flag("--json", options.json, "One JSON object instead of a table");
+}
+
+void declare(CLI::App& app, AdminOptions& options) {
+  app.set_version_flag("--version", GPUWIRE_VERSION);
+  app.footer(admin_text::kFooter);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--directory", options.directory, "The folder of the server's identity")->type_name("DIR")->capture_default_str();
+  declare_init(app, options);
+  declare_add(app, options);
+  declare_revoke(app, options);
+  declare_renew(app, options);
+  declare_list(app, options);
+}
+
+int run(const CLI::App& app, const AdminOptions& options) {
+  constexpr std::pair<const char*, int (*)(const AdminOptions&)> kCommands[] = {
+      {"init", init}, {"add-tenant", add_tenant}, {"revoke", revoke}, {"renew", renew}, {"list", list}};
+  for (auto [name, command] : kCommands)
+    if (app.got_subcommand(name)) return command(options);
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace gpuwire::server
+
+int main(int argc, char** argv) {
+  using namespace gpuwire::server;
+  AdminOptions options;
+  CLI::App app(admin_text::kDescription, "gpuwire admin");
+  declare(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  try {
+    return run(app, options);
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}

@@ -1,0 +1,109 @@
+#include "server/cli/admin_text.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+namespace gpuwire::server::admin_text {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* name_of(CredentialKind kind) { return kind == CredentialKind::token ? "token" : "certificate"; }
+
+std::string state_of(const Credential& credential, WallTime now) {
+  std::string reason = why_invalid(credential, now);
+  if (reason.empty()) return "counts";
+  return credential.revoked ? "revoked " + to_words(*credential.revoked) : "expired";
+}
+
+std::string describe(const ServerFacts& facts) {
+  return fmt::format("  authority  \"{}\", until {}\n  server     for {}, until {}\n", facts.name, to_words(facts.authority_expires), fmt::join(facts.hosts, ", "),
+                     to_words(facts.server_expires));
+}
+
+}  // namespace
+
+const char* const kDescription =
+    "Who may use this server: makes a lab's own certificate authority, gives tenants certificates and tokens, and takes them back.\n"
+    "\n"
+    "Everything is in one folder that only the server's user can read. Run it as that user, on the server. A running server sees changes by itself.\n";
+
+const char* const kFooter =
+    "From nothing to two tenants:\n"
+    "  gpuwire admin init --host gpu7.lab.example          once\n"
+    "  gpuwire admin add-tenant alice                      writes alice.pem: for alice's machine\n"
+    "  gpuwire admin add-tenant bob --token                writes bob.token and ca.pem\n"
+    "  gpuwire admin revoke bob --end-sessions             bob is out, now\n"
+    "Each command has --help.\n"
+    "\n"
+    "Files in the folder (0700; files 0600):\n"
+    "  ca.pem, ca.key          the authority; ca.key is only needed by this command, and can be kept elsewhere between its uses\n"
+    "  server.pem, server.key  the server's certificate\n"
+    "  register.json           what was given out, tokens as hashes, revocations\n"
+    "Clients check the server's certificate against ca.pem and the name that they connect to; the server checks a tenant's certificate against ca.pem\n"
+    "and its serial against the register.\n"
+    "\n"
+    "Exit status:\n"
+    "  0  done\n"
+    "  1  it could not be done; one line on standard error says why, and names the file\n"
+    "  2  wrong arguments\n";
+
+std::string initialised(const fs::path& directory, const ServerFacts& facts) {
+  return fmt::format("an identity in {}\n{}\nFor the server's configuration:\n\n    [tls]\n    directory = \"{}\"\n\nThen: gpuwire admin add-tenant NAME\n", directory.string(),
+                     describe(facts), fs::absolute(directory).string());
+}
+
+std::string added(const NewCredential& made, const fs::path& out) {
+  const Credential& credential = made.credential;
+  return fmt::format("{} {} of tenant {}, until {}, in {}\n", name_of(credential.kind), credential.id, credential.tenant, to_words(credential.expires), out.string());
+}
+
+std::string how_to_use(const NewCredential& made, const fs::path& out, const fs::path& authority) {
+  const Credential& credential = made.credential;
+  std::string client = credential.kind == CredentialKind::token
+                           ? fmt::format("GPUWIRE_TOKEN_FILE={} GPUWIRE_CA={}", out.filename().string(), authority.filename().string())
+                           : fmt::format("GPUWIRE_IDENTITY={}", out.filename().string());
+  return fmt::format("\nOn the tenant's machine (chmod 600):\n\n    {} gpuwire run --server HOST:PORT -- PROGRAM\n\nThe server's configuration needs the tenant, if it has it not:\n\n"
+                     "    [[tenant]]\n    name = \"{}\"\n",
+                     client, credential.tenant);
+}
+
+std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions) {
+  std::string text;
+  for (const Credential& one : credentials) text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, one.tenant);
+  if (credentials.empty()) text = fmt::format("everything of {} was revoked before\n", what);
+  return text + (end_sessions ? "a running server ends their sessions\n" : "");
+}
+
+std::string renewed(const ServerFacts& facts) { return "the server has a new certificate\n" + describe(facts); }
+
+std::string list(const ServerFacts& facts, const Register& credentials, WallTime now) {
+  std::string text = describe(facts);
+  if (credentials.credentials().empty()) return text + "no tenant has anything yet\n";
+  size_t width = 6;
+  for (const Credential& one : credentials.credentials()) width = std::max(width, one.tenant.size());
+  text += fmt::format("\n{:{}}  {:11}  {:32}  {:20}  {}\n", "TENANT", width, "KIND", "SERIAL OR ID", "EXPIRES", "STATE");
+  for (const Credential& one : credentials.credentials())
+    text += fmt::format("{:{}}  {:11}  {:32}  {:20}  {}\n", one.tenant, width, name_of(one.kind), one.id, to_words(one.expires), state_of(one, now));
+  return text;
+}
+
+std::string list_json(const ServerFacts& facts, const Register& credentials, WallTime now) {
+  auto entries = nlohmann::json::array();
+  for (const Credential& one : credentials.credentials()) {
+    nlohmann::json entry{{"tenant", one.tenant}, {"kind", name_of(one.kind)}, {"id", one.id}, {"issued", to_text(one.issued)}, {"expires", to_text(one.expires)},
+                         {"counts", why_invalid(one, now).empty()}};
+    if (one.revoked) entry["revoked"] = to_text(*one.revoked);
+    entries.push_back(entry);
+  }
+  return nlohmann::json{{"authority", {{"name", facts.name}, {"expires", to_text(facts.authority_expires)}}},
+                        {"server", {{"hosts", facts.hosts}, {"expires", to_text(facts.server_expires)}}},
+                        {"credentials", entries}}
+             .dump(2) +
+         "\n";
+}
+
+}  // namespace gpuwire::server::admin_text

@@ -1,0 +1,25 @@
+// What `gpuwire admin` says.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "server/identity/administration.hpp"
+
+namespace gpuwire::server::admin_text {
+
+extern const char* const kDescription;
+extern const char* const kFooter;
+
+std::string initialised(const std::filesystem::path& directory, const ServerFacts& facts);
+std::string added(const NewCredential& made, const std::filesystem::path& out);
+// What the tenant does with its file, and what the server's configuration has to say.
+std::string how_to_use(const NewCredential& made, const std::filesystem::path& out, const std::filesystem::path& authority);
+std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions);
+std::string renewed(const ServerFacts& facts);
+// "alice  certificate  3f2a...  2027-11-21 17:00 UTC  counts"
+std::string list(const ServerFacts& facts, const Register& credentials, WallTime now);
+std::string list_json(const ServerFacts& facts, const Register& credentials, WallTime now);
+
+}  // namespace gpuwire::server::admin_text

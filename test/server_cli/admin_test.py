@@ -1,0 +1,90 @@
+"""`gpuwire admin`: its commands, files and exit codes. usage: admin_test.py BUILD_DIRECTORY"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = os.path.abspath(sys.argv.pop(1))
+
+
+class Admin(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.identity = os.path.join(self.folder.name, "identity")
+
+    def run_admin(self, *arguments):
+        return subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", self.identity, *arguments],
+                              cwd=self.folder.name, capture_output=True, text=True, timeout=60)
+
+    def ok(self, *arguments):
+        result = self.run_admin(*arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), arguments)
+        return result.stdout
+
+    def fails(self, status, words, *arguments):
+        result = self.run_admin(*arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertIn(words, result.stderr)
+        return result.stderr
+
+    def credentials(self):
+        return json.loads(self.ok("list", "--json"))["credentials"]
+
+    def test_two_tenants_from_nothing(self):
+        self.assertIn("gpu7.lab.example", self.ok("init", "--host", "gpu7.lab.example"))
+        said = self.ok("add-tenant", "alice")
+        self.assertIn('name = "alice"', said)
+        self.ok("add-tenant", "bob", "--token")
+        for name in ("alice.pem", "bob.token"):
+            self.assertEqual(os.stat(os.path.join(self.folder.name, name)).st_mode & 0o777, 0o600)
+        self.assertTrue(os.path.exists(os.path.join(self.folder.name, "ca.pem")))
+        self.assertEqual([(one["tenant"], one["kind"], one["counts"]) for one in self.credentials()],
+                         [("alice", "certificate", True), ("bob", "token", True)])
+        self.assertIn("alice", self.ok("list"))
+
+    def test_the_server_certificate_always_holds_for_this_machine_itself(self):
+        self.ok("init", "--host", "gpu7")
+        self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu7", "localhost", "127.0.0.1", "::1"])
+        self.ok("renew", "--host", "gpu8")
+        self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu8", "localhost", "127.0.0.1", "::1"])
+
+    def test_revoking_by_id_leaves_the_tenants_other_credentials(self):
+        self.ok("init")
+        self.ok("add-tenant", "alice")
+        self.ok("add-tenant", "alice", "--out", "second.pem")
+        first, second = self.credentials()
+        self.assertIn(first["id"], self.ok("revoke", first["id"], "--end-sessions"))
+        self.assertEqual([one["counts"] for one in self.credentials()], [False, True])
+        self.assertIn("was revoked before", self.ok("revoke", first["id"]))
+
+    def test_a_token_can_go_to_standard_output(self):
+        self.ok("init")
+        self.assertIn("gpuwire_", self.ok("add-tenant", "bob", "--token", "--out", "-"))
+        self.assertEqual(os.listdir(self.folder.name), ["identity"])
+
+    def test_what_cannot_be_done_is_one_line_and_status_1(self):
+        self.fails(1, "identity", "add-tenant", "alice")
+        self.ok("init")
+        self.fails(1, "there is an identity already", "init")
+        self.fails(1, "no tenant, serial or token id", "revoke", "carol")
+        self.ok("add-tenant", "alice")
+        self.assertEqual(self.fails(1, "alice.pem: File exists", "add-tenant", "alice").count("\n"), 1)
+        self.fails(1, "is no tenant name", "add-tenant", "a b")
+
+    def test_wrong_arguments_are_status_2(self):
+        self.fails(2, "subcommand", *())
+        self.fails(2, "NAME", "add-tenant")
+        self.fails(2, "--days", "add-tenant", "alice", "--days", "0")
+
+    def test_help_is_there_for_every_command(self):
+        for command in ("init", "add-tenant", "revoke", "renew", "list"):
+            self.assertIn("Usage: gpuwire admin " + command, self.ok(command, "--help"))
+        self.assertIn("Exit status", self.ok("--help"))
+
+
+if __name__ == "__main__":
+    unittest.main()
