@@ -48,16 +48,19 @@ endif()
 add_library(gpuwire_cuda_header INTERFACE)
 target_include_directories(gpuwire_cuda_header SYSTEM INTERFACE ${GPUWIRE_CUDA_INCLUDE})
 
-# Cap'n Proto and OpenSSL's libcrypto are linked statically: the stub lives inside other people's processes, and the
+# Cap'n Proto and OpenSSL are linked statically: the stub lives inside other people's processes, and the
 # server's binaries run on hosts whose distribution has other versions.
 find_library(GPUWIRE_CAPNP_A libcapnp.a REQUIRED)
 find_library(GPUWIRE_KJ_A libkj.a REQUIRED)
 find_library(GPUWIRE_CRYPTO_A libcrypto.a REQUIRED)
+find_library(GPUWIRE_SSL_A libssl.a REQUIRED)
 find_program(GPUWIRE_CAPNP_TOOL capnp REQUIRED)
 add_library(gpuwire_capnp INTERFACE)
 target_link_libraries(gpuwire_capnp INTERFACE ${GPUWIRE_CAPNP_A} ${GPUWIRE_KJ_A} Threads::Threads)
 add_library(gpuwire_crypto INTERFACE)
 target_link_libraries(gpuwire_crypto INTERFACE ${GPUWIRE_CRYPTO_A} ${CMAKE_DL_LIBS})
+add_library(gpuwire_ssl INTERFACE)
+target_link_libraries(gpuwire_ssl INTERFACE ${GPUWIRE_SSL_A} gpuwire_crypto)
 
 # gpuwire_library(NAME SOURCES... LINK targets...): a static library with the common options.
 function(gpuwire_library name)

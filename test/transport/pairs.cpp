@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 
+#include "protocol/tls/transport.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
@@ -38,11 +40,28 @@ Ends unkind_ends(uint64_t seed) {
   return transport::simulated_pair({.seed = seed, .piece_bytes_max = 4096, .window_bytes = 32 * 1024, .delay_looks_max = 5});
 }
 
+// The second handshake of a session, over `ends`.
+Ends inside_tls(Ends ends) {
+  constexpr std::chrono::seconds kLimit{20};
+  tls::SessionKey key{};
+  tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
+  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()), far = tls::TlsChannel::accept(server, ends.second->descriptor());
+  bool met = false;
+  std::thread other([&] { met = bool(far->handshake(kLimit)); });
+  bool met_too = bool(near->handshake(kLimit));
+  other.join();
+  if (!met || !met_too) throw std::runtime_error("no TLS: " + near->failure() + far->failure());
+  return {tls::tls_transport(std::move(ends.first), std::move(near)), tls::tls_transport(std::move(ends.second), std::move(far))};
+}
+
+Ends tls_ends(uint64_t seed) { return inside_tls(tcp_ends(seed)); }
+Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
+
 }  // namespace
 
 const std::vector<PairKind>& pair_kinds() {
   static const std::vector<PairKind> kinds = {
-      {"tcp", tcp_ends}, {"unix", unix_ends}, {"simulated", simulated_ends}, {"simulated with delays and short pieces", unkind_ends}};
+      {"tcp", tcp_ends}, {"unix", unix_ends}, {"tls", tls_ends}, {"tls over unix", tls_unix_ends}, {"simulated", simulated_ends}, {"simulated with delays and short pieces", unkind_ends}};
   return kinds;
 }
 

@@ -1,0 +1,97 @@
+#include "protocol/tls/socket_bio.hpp"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace gpuwire::tls {
+
+SocketBio::SocketBio(int descriptor) : descriptor_(descriptor), buffer_(new std::byte[kUnsentBytesMax]) {}
+
+const BIO_METHOD* SocketBio::method() {
+  static BIO_METHOD* const method = [] {
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "gpuwire socket");
+    if (!made) return made;
+    BIO_meth_set_read_ex(made, on_read);
+    BIO_meth_set_write_ex(made, on_write);
+    BIO_meth_set_ctrl(made, on_control);
+    return made;
+  }();
+  return method;
+}
+
+bool SocketBio::attach(SSL* connection) {
+  BIO* bio = method() ? BIO_new(method()) : nullptr;
+  if (!bio) return false;
+  BIO_set_data(bio, this);
+  BIO_set_init(bio, 1);
+  SSL_set_bio(connection, bio, bio);
+  return true;
+}
+
+bool SocketBio::room_for(size_t bytes) const {
+  size_t records = (bytes + kRecordBytes - 1) / kRecordBytes;
+  return end_ + bytes + records * kRecordOverheadBytes <= kUnsentBytesMax;
+}
+
+SocketBio::Flushed SocketBio::flush() noexcept {
+  while (unsent()) {
+    ssize_t sent = ::send(descriptor_, buffer_.get() + begin_, end_ - begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent == 0 || (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))) return Flushed::blocked;
+    if (sent < 0) {
+      error_ = errno;
+      return Flushed::failed;
+    }
+    begin_ += size_t(sent);
+  }
+  begin_ = end_ = 0;
+  return Flushed::all;
+}
+
+int SocketBio::on_read(BIO* bio, char* out, size_t size, size_t* got) {
+  auto* own = static_cast<SocketBio*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  own->forget_block();
+  *got = 0;
+  ssize_t received;
+  do received = ::recv(own->descriptor_, out, size, MSG_DONTWAIT);
+  while (received < 0 && errno == EINTR);
+  if (received > 0) {
+    *got = size_t(received);
+    return 1;
+  }
+  if (received == 0)
+    own->ended_ = true;
+  else if (errno == EAGAIN || errno == EWOULDBLOCK)
+    own->blocked_ = true;
+  else
+    own->error_ = errno;
+  if (own->blocked_) BIO_set_retry_read(bio);
+  return 0;
+}
+
+int SocketBio::on_write(BIO* bio, const char* bytes, size_t size, size_t* written) {
+  auto* own = static_cast<SocketBio*>(BIO_get_data(bio));
+  BIO_clear_retry_flags(bio);
+  *written = std::min(size, kUnsentBytesMax - own->end_);
+  if (*written == 0) {
+    BIO_set_retry_write(bio);
+    return 0;
+  }
+  std::memcpy(own->buffer_.get() + own->end_, bytes, *written);
+  own->end_ += *written;
+  return 1;
+}
+
+long SocketBio::on_control(BIO* bio, int command, long, void*) {
+  switch (command) {
+    case BIO_CTRL_FLUSH: return 1;
+    case BIO_CTRL_EOF: return static_cast<SocketBio*>(BIO_get_data(bio))->ended_;
+    default: return 0;
+  }
+}
+
+}  // namespace gpuwire::tls

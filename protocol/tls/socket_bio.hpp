@@ -1,0 +1,55 @@
+// What an OpenSSL connection reads from and writes to: a socket that is never waited for, and that raises no SIGPIPE in other people's programs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "protocol/tls/openssl.hpp"
+
+namespace gpuwire::tls {
+
+// The socket with what is written but not sent yet. Encrypted records gather here, so that several leave with one system call. One thread at a
+// time. Not movable: the BIO points to it.
+class SocketBio {
+ public:
+  explicit SocketBio(int descriptor);  // not owned
+  SocketBio(const SocketBio&) = delete;
+  SocketBio& operator=(const SocketBio&) = delete;
+
+  // Gives the connection its reading and writing side. False: out of memory.
+  bool attach(SSL* connection);
+
+  enum class Flushed : uint8_t { all, blocked, failed };
+  // Sends what was written, as far as the socket takes it; failed: error() says why.
+  Flushed flush() noexcept;
+  bool unsent() const { return begin_ != end_; }
+  // Is there room for what `bytes` of plain data become in records of kRecordBytes?
+  bool room_for(size_t bytes) const;
+
+  // Since forget_block(): the socket had nothing more to read.
+  bool blocked() const { return blocked_; }
+  void forget_block() { blocked_ = false; }
+  bool ended() const { return ended_; }  // the peer closed, without a word of TLS as far as is known here
+  int error() const { return error_; }   // errno of the socket, 0: none
+  int descriptor() const { return descriptor_; }
+
+ private:
+  static const BIO_METHOD* method();
+  static int on_read(BIO* bio, char* out, size_t size, size_t* got);
+  static int on_write(BIO* bio, const char* bytes, size_t size, size_t* written);
+  static long on_control(BIO* bio, int command, long number, void* pointer);
+
+  const int descriptor_;
+  std::unique_ptr<std::byte[]> buffer_;
+  size_t begin_ = 0, end_ = 0;
+  bool blocked_ = false;
+  bool ended_ = false;
+  int error_ = 0;
+};
+
+inline constexpr size_t kRecordBytes = 16384;           // of plain data, the most that TLS allows in one
+inline constexpr size_t kRecordOverheadBytes = 64;      // header, type and tag take 22; no padding is made
+inline constexpr size_t kUnsentBytesMax = 16 * (kRecordBytes + kRecordOverheadBytes);
+
+}  // namespace gpuwire::tls

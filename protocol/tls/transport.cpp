@@ -1,0 +1,45 @@
+#include "protocol/tls/transport.hpp"
+
+namespace gpuwire::tls {
+
+namespace {
+
+using transport::kReadable;
+using transport::kWoken;
+using transport::kWritable;
+
+// Waiting, waking and the end are the stream's own.
+class TlsTransport final : public transport::Transport {
+ public:
+  TlsTransport(std::unique_ptr<Transport> stream, std::unique_ptr<TlsChannel> channel) : stream_(std::move(stream)), channel_(std::move(channel)) {}
+
+  IoResult try_send(std::span<const iovec> pieces) noexcept override { return channel_->try_send(pieces); }
+  IoResult try_receive(std::span<std::byte> out) noexcept override { return channel_->try_receive(out); }
+
+  unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
+    if (!(interest & kReadable) || !channel_->pending()) return stream_->wait(interest, timeout);
+    return kReadable | stream_->wait(interest & ~unsigned(kReadable), Nanoseconds(0));
+  }
+
+  void wake() noexcept override { stream_->wake(); }
+  void shutdown() noexcept override {
+    channel_->close_notify();
+    stream_->shutdown();
+  }
+  int descriptor() const noexcept override { return stream_->descriptor(); }
+  // The channel's lock may be held by a thread that the child does not have; without its descriptor it can do no harm.
+  void abandon_after_fork() noexcept override { stream_->abandon_after_fork(); }
+  std::string peer() const override { return stream_->peer(); }
+
+ private:
+  std::unique_ptr<Transport> stream_;
+  std::unique_ptr<TlsChannel> channel_;
+};
+
+}  // namespace
+
+std::unique_ptr<transport::Transport> tls_transport(std::unique_ptr<transport::Transport> stream, std::unique_ptr<TlsChannel> channel) {
+  return std::make_unique<TlsTransport>(std::move(stream), std::move(channel));
+}
+
+}  // namespace gpuwire::tls
