@@ -32,10 +32,11 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-// What a client's preface asks for. Unknown flags are ignored: the welcome tells what the server can do.
+// What a client's preface asks for, and what a server's says comes next. Unknown flags are ignored.
 enum PrefaceFlag : uint32_t {
   kPrefaceManagement = 1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
-  kPrefaceTls = 2,         // the server answers with its preface, and from there on both speak TLS 1.3
+  kPrefaceTls = 2,         // client: wants it; server: behind its preface both speak TLS 1.3
+  kPrefaceLogin = 4,       // server: the client logs in before its Hello (schema/login.capnp)
 };
 
 // Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is wrong. It is the
@@ -46,7 +47,7 @@ struct Preface {
   uint16_t protocol_minor = 0;
   uint32_t status = 0;          // server: 0 accepted, else RefusalCode, and `text_bytes` of reason follow. Client: 0
   uint32_t text_bytes = 0;      // server only, <= kRefusalBytesMax
-  uint32_t flags = 0;           // client: PrefaceFlag
+  uint32_t flags = 0;           // PrefaceFlag
   char release[24] = {};        // "0.1.0", zero-terminated: the program's version, for error messages
   uint8_t session_id[16] = {};  // client: the session to resume, or zero for a new one
 };

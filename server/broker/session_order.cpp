@@ -64,6 +64,7 @@ std::string encode(const SessionOrder& order) {
   root.setTlsKey({reinterpret_cast<const kj::byte*>(order.tls_key.data()), order.tls_key.size()});
   root.setHostMemoryBytes(order.host_memory_bytes);
   root.setLedgerSlot(order.ledger_slot);
+  root.setGreeted(order.greeted);
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
   return {bytes.asChars().begin(), bytes.size()};
@@ -82,6 +83,7 @@ tl::expected<SessionOrder, std::string> decode_session_order(const std::string& 
     if (!order.tls_key.empty() && order.tls_key.size() != kTlsKeyBytes) return tl::unexpected(fmt::format("a TLS key of {} bytes", order.tls_key.size()));
     order.host_memory_bytes = root.getHostMemoryBytes();
     order.ledger_slot = root.getLedgerSlot();
+    order.greeted = root.getGreeted();
     return order;
   } catch (const kj::Exception& error) {
     return tl::unexpected(std::string(error.getDescription().cStr()));
