@@ -62,6 +62,10 @@ target_link_libraries(gpuwire_crypto INTERFACE ${GPUWIRE_CRYPTO_A} ${CMAKE_DL_LI
 add_library(gpuwire_ssl INTERFACE)
 target_link_libraries(gpuwire_ssl INTERFACE ${GPUWIRE_SSL_A} gpuwire_crypto)
 
+find_library(GPUWIRE_SECCOMP_A libseccomp.a REQUIRED)
+add_library(gpuwire_seccomp INTERFACE)
+target_link_libraries(gpuwire_seccomp INTERFACE ${GPUWIRE_SECCOMP_A})
+
 # gpuwire_library(NAME SOURCES... LINK targets...): a static library with the common options.
 function(gpuwire_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})

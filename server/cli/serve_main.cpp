@@ -56,6 +56,7 @@ struct ServeOptions {
   uint64_t module_cache_bytes = uint64_t(8) << 30;
   std::string worker;
   std::string software_library;
+  std::string confinement = "enforce";
 };
 
 std::string worker_beside_this_program() {
@@ -86,6 +87,9 @@ void declare(CLI::App& app, ServeOptions& options) {
       ->type_name("DIR|none");
   app.add_option("--module-cache-bytes", options.module_cache_bytes, "Bound of that folder; what was used longest ago goes first")
       ->type_name("BYTES")->capture_default_str();
+  app.add_option("--confinement", options.confinement, "What the kernel refuses to the processes that serve programs: enforce; log: system calls that are not expected are only "
+                 "logged, by the kernel; off: nothing, for debuggers")
+      ->type_name("LEVEL")->check(CLI::IsMember({"enforce", "log", "off"}))->capture_default_str();
   // For tests: hidden from the help.
   app.add_option("--worker", options.worker, "The worker program")->type_name("PATH")->group("");
   app.add_option("--software-library", options.software_library, "The software device's library")->type_name("PATH")->group("");
@@ -98,6 +102,7 @@ WorkerCommand worker_command(const ServeOptions& options) {
   auto pass_on = [&](const char* name, const std::string& value) {
     if (!value.empty()) command.arguments.insert(command.arguments.end(), {name, value});
   };
+  pass_on("--confinement", options.confinement);
   pass_on("--module-cache", options.module_cache);
   pass_on("--software-library", options.software_library);
   return command;

@@ -1,6 +1,5 @@
 // gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a client's socket.
 #include <cerrno>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -13,7 +12,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
+#include "server/worker/confinement.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/session.hpp"
@@ -36,20 +35,20 @@ struct WorkerOptions {
   bool management = false;   // serve a session of management queries
   std::string module_cache;  // a folder; kNoModuleCache; empty: the default one
   uint64_t module_cache_bytes = ModuleCacheSettings{}.bytes_max;
+  Confinement confinement = Confinement::enforce;
 };
 
 constexpr const char* kNoModuleCache = "none";
 
-// The process runs on behalf of whoever is on the network: it gains no privileges, leaves no core files (they would hold the client's data)
-// and holds no descriptor of the broker's. Until it has a session it dies with the broker, whatever it is doing.
-void confine() {
-  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-  rlimit none{0, 0};
-  ::setrlimit(RLIMIT_CORE, &none);
-  ::close_range(kHandoffDescriptor + 1, ~0u, 0);
-  // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
-  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+std::filesystem::path module_cache_folder(const WorkerOptions& options) {
+  return options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache);
+}
+
+// What the process may still reach: the code of its driver, and the module cache.
+ConfinementRules confinement_rules(const WorkerOptions& options) {
+  ConfinementRules rules{.level = options.confinement, .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
+  if (options.module_cache != kNoModuleCache) rules.write.push_back(module_cache_folder(options));
+  return rules;
 }
 
 unsigned usable_cores() {
@@ -98,8 +97,7 @@ std::string describe(const ClientFacts& client) {
 // A cache that cannot be had costs time, not correctness.
 std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options) {
   if (options.module_cache == kNoModuleCache) return nullptr;
-  auto folder = options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache);
-  auto cache = ModuleCache::open({.directory = folder, .bytes_max = options.module_cache_bytes});
+  auto cache = ModuleCache::open({.directory = module_cache_folder(options), .bytes_max = options.module_cache_bytes});
   if (cache) return std::move(*cache);
   tell_broker(HandoffKind::note, 0, "no module cache: " + cache.error());
   return nullptr;
@@ -151,11 +149,16 @@ std::unique_ptr<Management> open_management(const WorkerOptions& options, const 
 }
 
 int run(WorkerOptions options) {
-  confine();
   if (options.management) {
     options.driver.contexts = false;
     options.module_cache = kNoModuleCache;
   }
+  auto confined = confine_process(confinement_rules(options));
+  if (!confined) {
+    tell_broker(HandoffKind::failed, 0, "the process could not be confined: " + confined.error());
+    return 1;
+  }
+  if (!confined->empty()) tell_broker(HandoffKind::note, 0, *confined);
   auto driver = DriverLibrary::open(options.driver);
   if (!driver) {
     tell_broker(HandoffKind::failed, 0, driver.error());
@@ -165,6 +168,10 @@ int run(WorkerOptions options) {
   CallTable calls = management ? make_call_table(management_replay_table(), {}) : make_call_table(session_replay_table(), generated_replay_table());
   auto welcome = build_welcome(*driver, calls);
   std::unique_ptr<ModuleCache> cache = open_module_cache(options);
+  if (auto listed = confine_system_calls(options.confinement); !listed) {
+    tell_broker(HandoffKind::failed, 0, listed.error());
+    return 1;
+  }
   tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), device_summary(*driver));
   Handoff handoff;
   for (;;) {
@@ -197,6 +204,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
   app.add_option("--software-devices", options.driver.software_devices);
   app.add_option("--software-library", options.driver.software_library);
+  std::map<std::string, Confinement> levels{{"enforce", Confinement::enforce}, {"log", Confinement::log}, {"off", Confinement::off}};
+  app.add_option("--confinement", options.confinement)->transform(CLI::CheckedTransformer(levels));
   app.add_flag("--management", options.management);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);

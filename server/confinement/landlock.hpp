@@ -1,0 +1,31 @@
+// What of the file system a process may reach from now on, enforced by the kernel (Landlock, landlock(7)).
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+namespace gpuwire::server {
+
+enum class PathAccess : uint8_t {
+  read,    // files below are read and mapped, folders listed
+  write,   // and files below are made, written, renamed and removed
+  device,  // and device files below are used: read, written, ioctl
+};
+
+struct PathRule {
+  std::filesystem::path path;  // one that does not exist is left out
+  PathAccess access = PathAccess::read;
+};
+
+// Everything that no rule allows is refused with EACCES, executing programs everywhere, and, where the kernel can, TCP connections and listening,
+// signals to other processes, and abstract Unix sockets of other processes. Holds for the calling thread and the threads and processes that it starts, for
+// good: call it before there are others. Needs no privileges (sets no_new_privs).
+//
+// Gives what this kernel could not enforce, empty when all of it is; an error when Landlock is there but refuses.
+tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,76 @@
+#include "server/worker/confinement.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <sstream>
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "server/broker/handoff.hpp"
+#include "server/confinement/landlock.hpp"
+#include "server/confinement/system_calls.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// Libraries, and what the C library and the drivers ask about the machine. Of /proc only what is the process's own or the machine's: other processes' memory
+// and environments lie there, too.
+constexpr const char* kReadable[] = {
+    "/usr", "/lib", "/lib64", "/opt", "/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/nvidia", "/etc/OpenCL", "/etc/vulkan", "/sys",
+    "/proc/self", "/proc/driver", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/modules", "/proc/devices", "/proc/filesystems", "/proc/sys",
+    "/run/nvidia-persistenced", "/run/udev",
+};
+constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"};
+
+std::vector<std::filesystem::path> folders_of(const char* list) {
+  std::vector<std::filesystem::path> folders;
+  std::stringstream stream(list ? list : "");
+  for (std::string folder; std::getline(stream, folder, ':');)
+    if (!folder.empty()) folders.emplace_back(folder);
+  return folders;
+}
+
+std::vector<PathRule> path_rules(const ConfinementRules& rules) {
+  std::vector<PathRule> out;
+  for (const char* path : kReadable) out.push_back({path, PathAccess::read});
+  for (const char* path : kDevices) out.push_back({path, PathAccess::device});
+  for (const auto& path : folders_of(std::getenv("LD_LIBRARY_PATH"))) out.push_back({path, PathAccess::read});
+  for (const auto& path : rules.read) out.push_back({path, PathAccess::read});
+  for (const auto& path : rules.write) {
+    std::error_code ignored;
+    std::filesystem::create_directories(path, ignored);
+    out.push_back({path, PathAccess::write});
+  }
+  // nvidia0, nvidiactl, nvidia-uvm, nvidia-caps/...: the names that NVIDIA's driver gives its device files.
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error))
+    if (entry.path().filename().string().starts_with("nvidia")) out.push_back({entry.path(), PathAccess::device});
+  return out;
+}
+
+}  // namespace
+
+tl::expected<std::string, std::string> confine_process(const ConfinementRules& rules) {
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  ::close_range(kHandoffDescriptor + 1, ~0u, 0);
+  // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
+  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+  tl::expected<std::string, std::string> restricted = "";
+  if (rules.level != Confinement::off) {
+    restricted = restrict_paths(path_rules(rules));
+    drop_capabilities();
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last: a change of credentials clears it
+  return restricted;
+}
+
+tl::expected<void, std::string> confine_system_calls(Confinement level) {
+  if (level == Confinement::off) return {};
+  return allow_system_calls(worker_system_calls(), level == Confinement::enforce ? Violation::kill : Violation::log);
+}
+
+}  // namespace gpuwire::server
