@@ -27,17 +27,18 @@ enum class Regime : uint8_t { free, co_run, lease };
 struct TenantPolicy {
   ServiceClass service_class = ServiceClass::batch;
   double weight = 1;              // > 0: turns within the class are proportional to it
-  double share_max = 1;           // realtime: the part of a GPU's time, over kCapWindow, above which the tenant counts as batch
-  double share_min = 0;           // scavenger: the part that it gets even while higher classes are busy
+  double share_max = 1;           // realtime: the part of a GPU's time, over Settings::cap_window, above which the tenant counts as batch
+  double share_min = 0;           // scavenger: the part that it gets even while interactive and batch tenants are busy
 };
 
-// What a session's page says. Counters only grow.
+// What a session's page says. Counters only grow; those of time are counted up to the reading.
 struct Observation {
   bool waiting = false;           // a submission stands at the gate (or has just passed it unasked)
   bool in_flight = false;         // submitted work that is not known to be done
   Time first_start{};             // since the gate was opened last: when its first work began on the GPU; zero: not yet
   Time last_end{};                // when the last of its work was seen done; zero: never
   Duration busy{};                // GPU time so far as the worker measures it: sums of first start to drain
+  Duration quiet{};               // time so far with nothing in flight and nothing waiting, whether the gate was open or closed
   uint64_t bursts = 0;            // times that it went from nothing in flight to something
   uint64_t submissions = 0;
 };
@@ -67,6 +68,10 @@ class Policy {
     Duration in_flight_max_near_higher = std::chrono::microseconds(200);
     Duration regime_interval = std::chrono::milliseconds(10);
     double co_run_load_max = 0.9;
+    Duration cap_window = std::chrono::milliseconds(100);
+    // So long a lease waits for the work of an equal or higher tenant to end; then the hardware slices between them.
+    Duration drain_wait_max = std::chrono::milliseconds(250);
+    Duration slice = std::chrono::microseconds(2050);         // of the hardware, between contexts
   };
 
   explicit Policy(Settings settings);
@@ -92,8 +97,11 @@ class Policy {
   SessionAccount account(SessionId session) const;
   // GPU time charged to the tenant on the device so far, sessions that ended included.
   Duration gpu_time(TenantId tenant, DeviceIndex device) const;
-  // Switches and idle leases that nobody is charged for.
+  // Switches, and waits for leases, that nobody is charged for.
   Duration system_time(DeviceIndex device) const;
+  // Nobody wanted the device. Since its first session: charges of all tenants + system time + idle time = settled time.
+  Duration idle_time(DeviceIndex device) const;
+  Duration settled_time(DeviceIndex device) const;
 
   // For tests: empty, or the invariant that does not hold.
   std::string check() const;

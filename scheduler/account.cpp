@@ -1,0 +1,101 @@
+// Who is charged for a device's time, and what that does to caps and floors.
+#include <algorithm>
+
+#include "scheduler/policy_state.hpp"
+
+namespace gpuwire::scheduler {
+namespace {
+
+// The hardware starts the first work of an opening within 2.4 ms, whatever runs; who has not begun by then is charged as if it had.
+constexpr Duration kStartMax = std::chrono::microseconds(2500);
+
+}  // namespace
+
+void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, bool by_lease) {
+  Session& session = *charge.session;
+  session.gpu_time += charge.amount;
+  TenantOnDevice& there = share(*session.tenant, index);
+  there.gpu_time += charge.amount;
+  there.cap.spend(charge.amount);
+  there.floor.spend(charge.amount);
+  if (by_lease) there.deficit -= charge.amount;
+}
+
+void Policy::State::settle_leases(DeviceIndex index, bool everything) {
+  Device& device = devices[index];
+  Time until = now;
+  bool wanted = false;
+  for (Session* session : device.sessions) {
+    wanted |= session->wants || session->leased;
+    if (!session->leased || !session->gate.open || session->started) continue;
+    if (now > session->opened_at + kStartMax) {
+      session->started = true;
+      session->started_at = session->opened_at + settings.switch_cost;
+    } else if (!everything) {
+      // Not known yet where its charge begins.
+      until = std::min(until, session->opened_at);
+    }
+  }
+  time_claims.clear();
+  for (Session* session : device.sessions) {
+    if (!session->started) continue;
+    Time to = session->seen.last_end;
+    if (session->seen.in_flight) to = Time::max();
+    else if (session->leased && session->gate.open) to = session->quiet_since() + settings.linger;
+    if (to > device.time.settled()) time_claims.push_back({session, session->started_at, to});
+  }
+  for (const TimeCharge& one : device.time.settle_claims(until, time_claims, wanted)) charge(index, one, true);
+}
+
+void Policy::State::settle_shared(DeviceIndex index) {
+  Device& device = devices[index];
+  busy_times.clear();
+  for (Session* session : device.sessions) {
+    const Duration busy = session->seen.busy - session->busy_charged;
+    if (busy > Duration::zero()) busy_times.push_back({session, busy});
+  }
+  for (const TimeCharge& one : device.time.settle_busy(now, busy_times)) charge(index, one, false);
+}
+
+void Policy::State::settle(bool everything) {
+  for (DeviceIndex index = 0; index < devices.size(); ++index) {
+    if (!devices[index].known) continue;
+    if (devices[index].regime == Regime::lease) settle_leases(index, everything);
+    else settle_shared(index);
+  }
+  for (auto& [id, session] : sessions) session->busy_charged = session->seen.busy;
+}
+
+void Policy::State::settle_budgets(Duration elapsed) {
+  for (auto& [id, tenant] : tenants) {
+    const ServiceClass of = tenant->policy.service_class;
+    if (of != ServiceClass::realtime && of != ServiceClass::scavenger) continue;
+    for (TenantOnDevice& there : tenant->devices) {
+      there.cap.accrue(elapsed);
+      if (there.cap.left() <= Duration::zero()) there.capped = true;
+      else if (there.cap.left() >= there.cap.full() / 10) there.capped = false;
+      there.floor.accrue(elapsed);
+      if (there.floor.left() <= Duration::zero()) there.floor_due = false;
+      else if (there.floor.left() >= there.floor.full()) there.floor_due = true;
+    }
+  }
+}
+
+void Policy::State::update_ranks() {
+  for (auto& [id, session] : sessions) {
+    const Tenant& tenant = *session->tenant;
+    const auto any = [&](auto holds) { return std::any_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) { return holds(tenant.devices[i]); }); };
+    switch (tenant.policy.service_class) {
+      case ServiceClass::realtime:
+        session->rank = tenant.policy.share_max < 1 && any([](const TenantOnDevice& there) { return there.capped; }) ? Rank::batch : Rank::realtime;
+        break;
+      case ServiceClass::interactive: session->rank = Rank::interactive; break;
+      case ServiceClass::batch: session->rank = Rank::batch; break;
+      case ServiceClass::scavenger:
+        session->rank = tenant.policy.share_min <= 0 || any([](const TenantOnDevice& there) { return !there.floor_due; }) ? Rank::scavenger : Rank::floor;
+        break;
+    }
+  }
+}
+
+}  // namespace gpuwire::scheduler

@@ -1,0 +1,32 @@
+// A part of a device's time: fills with time, is spent by use. The cap of `realtime` and the floor of `scavenger`.
+#pragma once
+
+#include <algorithm>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::scheduler {
+
+class Budget {
+ public:
+  void set(double rate, Duration full) {
+    rate_ = rate;
+    full_ = full;
+    left_ = std::min(left_, full_);
+  }
+  void fill() { left_ = full_; }
+  void accrue(Duration elapsed) {
+    left_ = std::min(full_, left_ + Duration(static_cast<int64_t>(static_cast<double>(elapsed.count()) * rate_)));
+  }
+  // Debt is bounded too: what a tenant gets as a lower class is not held against it for long.
+  void spend(Duration used) { left_ = std::max(-full_, left_ - used); }
+  Duration left() const { return left_; }
+  Duration full() const { return full_; }
+
+ private:
+  double rate_ = 0;
+  Duration full_{};
+  Duration left_{};
+};
+
+}  // namespace gpuwire::scheduler

@@ -1,0 +1,58 @@
+// Where a device's time goes: every nanosecond is charged to a session, or is the system's, or idle.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::scheduler {
+
+struct Session;
+
+// A session had work on the device, or kept it for itself, in [from, to).
+struct TimeClaim {
+  Session* session = nullptr;
+  Time from{};
+  Time to{};
+};
+
+struct TimeCharge {
+  Session* session = nullptr;
+  Duration amount{};
+};
+
+// How much a session had the device busy in the time to be settled; several at once add up to more than that time.
+struct BusyTime {
+  Session* session = nullptr;
+  Duration busy{};
+};
+
+class DeviceTime {
+ public:
+  void begin(Time now) { begun_ = settled_ = now; }
+  Time settled() const { return settled_; }
+  Duration settled_time() const { return settled_ - begun_; }
+  Duration system() const { return system_; }
+  Duration idle() const { return idle_; }
+  Duration charged() const { return charged_; }
+
+  // Settles up to `until` (not back). Where several claims overlap they share equally, as the hardware's slices do; what nobody claims is the
+  // system's when somebody wanted the device, else idle. The charges stand until the next call.
+  std::span<const TimeCharge> settle_claims(Time until, std::span<const TimeClaim> claims, bool wanted);
+  // The same by measured busy time: scaled down when it is more than the time that went by.
+  std::span<const TimeCharge> settle_busy(Time until, std::span<const BusyTime> busy);
+
+ private:
+  void charge(Session* session, Duration amount);
+
+  Time begun_{};
+  Time settled_{};
+  Duration system_{};
+  Duration idle_{};
+  Duration charged_{};
+  std::vector<TimeCharge> charges_;
+  std::vector<Time> edges_;
+};
+
+}  // namespace gpuwire::scheduler

@@ -1,0 +1,107 @@
+// From the selection to gates, and when to look again.
+#include <algorithm>
+
+#include "scheduler/policy_state.hpp"
+
+namespace gpuwire::scheduler {
+namespace {
+
+// A higher class that has worked within this is expected to come again at any moment.
+constexpr Duration kNearHigher = std::chrono::seconds(10);
+constexpr Duration kSettleEvery = std::chrono::milliseconds(500);
+constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
+
+}  // namespace
+
+bool Policy::State::drained_for(const Session& session) const {
+  for (const DeviceIndex index : session.devices) {
+    for (const Session* other : devices[index].sessions) {
+      if (other == &session || !other->seen.in_flight || other->gate.open) continue;
+      // A higher rank submits at once: the hardware bounds its start, whatever is still in flight.
+      if (other->rank > session.rank) continue;
+      if (now - other->closed_at < settings.drain_wait_max) return false;
+    }
+  }
+  return true;
+}
+
+bool Policy::State::stays_open(const Session& session) const {
+  bool alone = true;
+  for (const DeviceIndex index : session.devices) {
+    for (const Session* other : devices[index].sessions) {
+      if (other == &session) continue;
+      alone = false;
+      if (other->candidate || other->selected) return false;
+    }
+  }
+  return alone || (session.gate.open && !session.candidate);
+}
+
+Duration Policy::State::in_flight_max(const Session& session) const {
+  Duration bound{};
+  for (const DeviceIndex index : session.devices) {
+    for (const Session* other : devices[index].sessions) {
+      if (other == &session || !other->ever_active) continue;
+      if (other->tenant->policy.service_class < session.tenant->policy.service_class && now - other->active_at < kNearHigher) return settings.in_flight_max_near_higher;
+      if (devices[index].regime != Regime::co_run && other->rank <= session.rank && active(*other)) bound = settings.in_flight_max;
+    }
+  }
+  return bound;
+}
+
+void Policy::State::set_gate(Session& session, Gate gate) {
+  const Regime regime = devices[session.devices.front()].regime;
+  const bool changes_it = gate != session.gate || regime != session.regime;
+  if (gate.open && !session.gate.open) {
+    session.opened_at = now;
+    session.started = false;
+    session.submissions_at_opening = session.seen.submissions;
+  } else if (!gate.open && session.gate.open) {
+    session.closed_at = now;
+    if (session.seen.in_flight && !session.started) {
+      session.started = true;
+      session.started_at = now;
+    }
+  }
+  session.gate = gate;
+  session.regime = regime;
+  if (changes_it) changes.push_back({session.id, gate, regime});
+}
+
+void Policy::State::set_gates() {
+  // What closes comes first: whether a device is drained depends on it.
+  for (auto& [id, session] : sessions) {
+    if (session->gate.open && !session->selected && !stays_open(*session)) set_gate(*session, Gate{.open = false});
+  }
+  for (auto& [id, session] : sessions) {
+    const bool open = session->gate.open || (session->selected && (!session->leased || drained_for(*session))) || (!session->selected && stays_open(*session));
+    set_gate(*session, open ? Gate{.open = true, .in_flight_max = in_flight_max(*session)} : Gate{.open = false});
+  }
+}
+
+std::optional<Time> Policy::State::next_due() const {
+  std::optional<Time> due;
+  const auto by = [&](Time time) { due = std::min(due.value_or(Time::max()), std::max(time, now + kDecideAgainMin)); };
+  bool contended = false;
+  for (const auto& [id, session] : sessions) {
+    contended |= !session->gate.open && (session->wants || session->leased);
+    if (session->seen.in_flight) by(now + kSettleEvery);
+  }
+  for (const Device& device : devices) {
+    if (device.regime != Regime::free) by(regimes_at);
+  }
+  if (!contended) return due;
+  // A holder that is seen with work now cannot have been quiet for long enough before this.
+  by(now + settings.linger);
+  for (const auto& [id, session] : sessions) {
+    if (session->seen.in_flight && !session->gate.open) by(session->closed_at + settings.drain_wait_max);
+    if (!session->leased || !session->gate.open) continue;
+    if (!session->wants) by(session->quiet_since() + settings.linger);
+    for (const DeviceIndex index : session->devices) {
+      if (devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);
+    }
+  }
+  return due;
+}
+
+}  // namespace gpuwire::scheduler

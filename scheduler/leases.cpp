@@ -1,0 +1,215 @@
+// Who holds the leases: strict ranks, deficit round robin within a rank, gangs all or nothing.
+#include <algorithm>
+
+#include "scheduler/policy_state.hpp"
+
+namespace gpuwire::scheduler {
+namespace {
+
+// A session that co-runs keeps its gate open for this long though it is quiet.
+constexpr Duration kCoRunQuietMax = std::chrono::milliseconds(100);
+
+bool contains(const std::vector<Tenant*>& tenants, const Tenant* tenant) { return std::find(tenants.begin(), tenants.end(), tenant) != tenants.end(); }
+
+}  // namespace
+
+bool Policy::State::may_run(const Session& session, Rank rank) const {
+  if (!session.candidate || session.rank != rank) return false;
+  return std::none_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].taken || devices[i].regime == Regime::co_run; });
+}
+
+bool Policy::State::others_want(DeviceIndex index, const Tenant& tenant) const {
+  const auto& wanting = devices[index].wanting;
+  return std::any_of(wanting.begin(), wanting.end(), [&](const Tenant* other) { return other != &tenant; });
+}
+
+Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank) const {
+  const Device& device = devices[index];
+  const bool only_batch = rank >= Rank::batch && std::none_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->rank < Rank::batch && active(*s); });
+  double least = tenant.policy.weight;
+  for (const Tenant* other : device.wanting) least = std::min(least, other->policy.weight);
+  const Duration smallest = only_batch ? settings.turn_min_batch : settings.turn_min;
+  return Duration(static_cast<int64_t>(static_cast<double>(smallest.count()) * tenant.policy.weight / least));
+}
+
+bool Policy::State::in_credit(const Tenant& tenant, const Session& session) {
+  for (const DeviceIndex index : session.devices) {
+    Duration& deficit = share(const_cast<Tenant&>(tenant), index).deficit;
+    if (deficit > Duration::zero()) continue;
+    if (others_want(index, tenant)) return false;
+    // Rounds of one tenant alone go by at once.
+    const Duration one = turn(index, tenant, session.rank);
+    deficit += one * (-deficit / one + 1);
+  }
+  return true;
+}
+
+void Policy::State::end_lease(Session& session) {
+  session.leased = false;
+  for (const DeviceIndex index : session.devices) {
+    if (devices[index].holder == &session) devices[index].holder = nullptr;
+  }
+}
+
+void Policy::State::grant(Session& session) {
+  session.leased = true;
+  session.leased_at = now;
+  if (session.gate.open && session.seen.in_flight && !session.started) {
+    session.started = true;
+    session.started_at = now;
+  }
+  for (const DeviceIndex index : session.devices) {
+    devices[index].holder = &session;
+    share(*session.tenant, index).served = session.id;
+  }
+  std::erase_if(claims, [&](const GangClaim& claim) { return claim.session == &session; });
+}
+
+void Policy::State::keep_or_end_leases(Rank rank) {
+  for (auto& [id, session] : sessions) {
+    if (!session->leased || session->rank != rank) continue;
+    const Tenant& tenant = *session->tenant;
+    bool keep = may_run(*session, rank) && in_credit(tenant, *session);
+    const DeviceIndex first = session->devices.front();
+    if (keep && now - session->leased_at >= settings.turn_min && tenant.devices[first].deficit >= settings.turn_min / 2) {
+      // Sessions of one tenant take turns within its turn, but not for a rest that is not worth a switch.
+      const Device& device = devices[first];
+      keep = std::none_of(device.sessions.begin(), device.sessions.end(), [&](const Session* other) {
+        return other != session.get() && other->tenant == session->tenant && !other->leased && may_run(*other, rank);
+      });
+    }
+    if (!keep) end_lease(*session);
+  }
+}
+
+void Policy::State::grant_claims(Rank rank) {
+  std::erase_if(claims, [&](const GangClaim& claim) {
+    return claim.session->rank == rank && (claim.session->leased || !may_run(*claim.session, rank) || !in_credit(*claim.session->tenant, *claim.session));
+  });
+  const std::vector<GangClaim> pending = claims;
+  for (const GangClaim& claim : pending) {
+    Session& gang = *claim.session;
+    if (gang.rank != rank) continue;
+    // Whoever was granted a device since the claim was made knew that it would have to give way.
+    const bool ready = std::all_of(gang.devices.begin(), gang.devices.end(), [&](DeviceIndex i) {
+      return devices[i].holder == nullptr || devices[i].holder->leased_at >= claim.made_at;
+    });
+    if (!ready) continue;
+    for (const DeviceIndex index : gang.devices) {
+      if (devices[index].holder != nullptr) end_lease(*devices[index].holder);
+    }
+    grant(gang);
+  }
+}
+
+Session* Policy::State::candidate_of(const Device& device, const Tenant& tenant, Rank rank) {
+  const auto index = static_cast<DeviceIndex>(&device - devices.data());
+  const auto& all = device.sessions;
+  const auto served = std::find_if(all.begin(), all.end(), [&](const Session* s) { return s->id == tenant.devices[index].served; });
+  const size_t start = served == all.end() ? 0 : static_cast<size_t>(served - all.begin()) + 1;
+  for (size_t i = 0; i < all.size(); ++i) {
+    Session* session = all[(start + i) % all.size()];
+    if (session->tenant != &tenant || session->leased || !may_run(*session, rank)) continue;
+    if (!in_credit(tenant, *session)) continue;
+    const bool free = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex d) { return devices[d].holder == nullptr; });
+    if (free) return session;
+    const bool claimed = std::any_of(claims.begin(), claims.end(), [&](const GangClaim& claim) { return claim.session == session; });
+    if (!claimed) claims.push_back({session, now});
+  }
+  return nullptr;
+}
+
+void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
+  Device& device = devices[index];
+  Tenant* current = device.current[static_cast<unsigned>(rank)];
+  const auto try_tenant = [&](Tenant& tenant) {
+    if (share(tenant, index).deficit <= Duration::zero()) return false;
+    Session* session = candidate_of(device, tenant, rank);
+    if (session == nullptr) return false;
+    // On its other devices, and where a claim is granted, the round stays where it is: who is cut short there goes on afterwards.
+    device.current[static_cast<unsigned>(rank)] = &tenant;
+    grant(*session);
+    return true;
+  };
+  // Its turn is not over: it was interrupted, or another of its sessions follows.
+  if (current != nullptr && contains(device.wanting, current) && try_tenant(*current)) return;
+
+  const auto place = std::find(device.ring.begin(), device.ring.end(), current);
+  const size_t start = place == device.ring.end() ? 0 : static_cast<size_t>(place - device.ring.begin()) + 1;
+  for (int pass = 0; pass < 2; ++pass) {
+    for (size_t i = 0; i < device.ring.size(); ++i) {
+      Tenant& tenant = *device.ring[(start + i) % device.ring.size()];
+      if (!contains(device.wanting, &tenant)) continue;
+      TenantOnDevice& there = share(tenant, index);
+      const Duration one = turn(index, tenant, rank);
+      // Who slept begins with one turn at most; who was cut short while it wanted more keeps what was left.
+      there.deficit = std::min(there.deficit + one, there.slept ? one : 2 * one);
+      there.slept = false;
+      if (try_tenant(tenant)) return;
+    }
+    // All have overdrawn: rounds in which nobody runs go by at once.
+    int64_t rounds = INT64_MAX;
+    for (const Tenant* tenant : device.wanting) {
+      const Duration deficit = tenant->devices[index].deficit;
+      if (deficit <= Duration::zero()) rounds = std::min(rounds, -deficit / turn(index, *tenant, rank));
+    }
+    if (rounds == INT64_MAX) return;
+    for (Tenant* tenant : device.wanting) {
+      Duration& deficit = share(*tenant, index).deficit;
+      if (deficit <= Duration::zero()) deficit += turn(index, *tenant, rank) * rounds;
+    }
+  }
+}
+
+void Policy::State::select_leases(Rank rank) {
+  bool any = false;
+  for (Device& device : devices) {
+    device.wanting.clear();
+    if (device.taken || device.regime == Regime::co_run) continue;
+    for (Tenant* tenant : device.ring) {
+      if (std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->tenant == tenant && may_run(*s, rank); })) device.wanting.push_back(tenant);
+    }
+    any |= !device.wanting.empty();
+  }
+  for (Device& device : devices) {
+    if (!device.wanting.empty() && device.holder != nullptr && device.holder->rank > rank) end_lease(*device.holder);
+  }
+  keep_or_end_leases(rank);
+  if (!any) return;
+  grant_claims(rank);
+  // A claim that a pick makes may cut a lease of this very decision short, and that free a device once more.
+  for (int round = 0; round < 2; ++round) {
+    for (DeviceIndex index = 0; index < devices.size(); ++index) {
+      if (devices[index].holder == nullptr && !devices[index].wanting.empty()) pick_holder(index, rank);
+    }
+    if (claims.empty()) break;
+    grant_claims(rank);
+  }
+  for (DeviceIndex index = 0; index < devices.size(); ++index) {
+    Device& device = devices[index];
+    if (device.holder != nullptr && device.holder->rank == rank) device.holder_contended = others_want(index, *device.holder->tenant);
+  }
+}
+
+void Policy::State::select() {
+  for (Device& device : devices) device.taken = false;
+  for (unsigned r = 0; r < kRanks; ++r) {
+    const auto rank = static_cast<Rank>(r);
+    for (auto& [id, session] : sessions) {
+      if (session->rank != rank) continue;
+      const bool together = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) { return devices[i].regime == Regime::co_run && !devices[i].taken; });
+      if (!together) continue;
+      if (session->leased) end_lease(*session);
+      session->selected = session->candidate || (session->gate.open && now - session->active_at < kCoRunQuietMax);
+    }
+    select_leases(rank);
+    for (auto& [id, session] : sessions) {
+      if (session->rank != rank) continue;
+      if (session->leased) session->selected = true;
+      if (!session->selected) continue;
+      for (const DeviceIndex index : session->devices) devices[index].taken = true;
+    }
+  }
+}
+
+}  // namespace gpuwire::scheduler

@@ -1,0 +1,178 @@
+#include "scheduler/policy.hpp"
+
+#include <algorithm>
+
+#include "scheduler/policy_state.hpp"
+
+namespace gpuwire::scheduler {
+
+Policy::Policy(Settings settings) : state_(std::make_unique<State>(settings)) {}
+Policy::~Policy() = default;
+
+Device& Policy::State::device_at(DeviceIndex index) {
+  if (index >= devices.size()) {
+    devices.resize(index + 1);
+    for (auto& [id, tenant] : tenants) configure(*tenant);
+  }
+  return devices[index];
+}
+
+void Policy::set_tenant(TenantId tenant, const TenantPolicy& policy) {
+  State& state = *state_;
+  std::unique_ptr<Tenant>& entry = state.tenants[tenant];
+  if (entry == nullptr) {
+    entry = std::make_unique<Tenant>();
+    entry->id = tenant;
+  }
+  entry->policy = policy;
+  if (!(entry->policy.weight > 0)) entry->policy.weight = 1;
+  state.configure(*entry);
+}
+
+void Policy::remove_tenant(TenantId tenant) {
+  const auto found = state_->tenants.find(tenant);
+  if (found != state_->tenants.end() && found->second->sessions == 0) state_->tenants.erase(found);
+}
+
+void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIndex> devices, Time now) {
+  State& state = *state_;
+  state.tick(now);
+  if (!state.tenants.contains(tenant)) set_tenant(tenant, TenantPolicy{});
+  auto session = std::make_unique<Session>();
+  session->id = id;
+  session->tenant = state.tenants[tenant].get();
+  ++session->tenant->sessions;
+  session->devices.assign(devices.begin(), devices.end());
+  std::sort(session->devices.begin(), session->devices.end());
+  session->devices.erase(std::unique(session->devices.begin(), session->devices.end()), session->devices.end());
+  session->seen.last_end = session->opened_at = session->closed_at = state.now;
+  for (const DeviceIndex index : session->devices) {
+    Device& device = state.device_at(index);
+    if (!device.known) {
+      device.known = true;
+      device.time.begin(state.now);
+    }
+    device.sessions.push_back(session.get());
+    if (std::find(device.ring.begin(), device.ring.end(), session->tenant) == device.ring.end()) device.ring.push_back(session->tenant);
+  }
+  state.configure(*session->tenant);
+  state.sessions[id] = std::move(session);
+}
+
+void Policy::remove_session(SessionId id, Time now) {
+  State& state = *state_;
+  const auto found = state.sessions.find(id);
+  if (found == state.sessions.end()) return;
+  state.tick(now);
+  Session& session = *found->second;
+  state.end_lease(session);
+  std::erase_if(state.claims, [&](const GangClaim& claim) { return claim.session == &session; });
+  for (const DeviceIndex index : session.devices) {
+    Device& device = state.devices[index];
+    // What is not settled yet waits for somebody's first start, and this session's part in it is known only while it lives.
+    if (device.regime == Regime::lease) state.settle_leases(index, true);
+    std::erase(device.sessions, &session);
+    const auto of_tenant = [&](const Session* other) { return other->tenant == session.tenant; };
+    if (std::any_of(device.sessions.begin(), device.sessions.end(), of_tenant)) continue;
+    std::erase(device.ring, session.tenant);
+    for (Tenant*& current : device.current) {
+      if (current == session.tenant) current = nullptr;
+    }
+    state.share(*session.tenant, index).slept = true;
+  }
+  --session.tenant->sessions;
+  state.sessions.erase(found);
+}
+
+void Policy::observe(SessionId id, const Observation& seen, Time now) {
+  State& state = *state_;
+  const auto found = state.sessions.find(id);
+  if (found == state.sessions.end()) return;
+  Session& session = *found->second;
+  const Time at = state.clock.advance(now, state.due);
+  const bool co_runs = session.gate.open && state.devices[session.devices.front()].regime == Regime::co_run;
+  session.demand.observe(seen, at, co_runs ? RunMode::together : RunMode::apart);
+
+  Observation own = seen;
+  own.last_end = seen.last_end == Time{} ? session.seen.last_end : std::clamp(state.clock.inside(seen.last_end), session.seen.last_end, std::max(at, session.seen.last_end));
+  own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
+  own.busy = std::max(own.busy, session.seen.busy);
+  session.seen = own;
+  if (!session.gate.open || session.started) {
+    // Work that passed just before the gate closed.
+    if (!session.started && own.in_flight) {
+      session.started = true;
+      session.started_at = at;
+    }
+    return;
+  }
+  if (own.first_start >= session.opened_at && own.first_start != Time{}) {
+    session.started = true;
+    session.started_at = own.first_start;
+  } else if (!own.in_flight && own.last_end > session.opened_at) {
+    session.started = true;
+    session.started_at = session.opened_at;
+  }
+}
+
+std::span<const GateChange> Policy::decide(Time now) {
+  State& state = *state_;
+  state.changes.clear();
+  state.tick(now);
+  state.update_wants();
+  state.update_ranks();
+  state.choose_regimes();
+  state.select();
+  state.set_gates();
+  state.due = state.next_due();
+  return state.changes;
+}
+
+std::optional<Time> Policy::next_decision() const {
+  if (!state_->due) return std::nullopt;
+  return state_->clock.outside(*state_->due);
+}
+
+SessionAccount Policy::account(SessionId id) const {
+  SessionAccount account;
+  const auto found = state_->sessions.find(id);
+  if (found == state_->sessions.end()) return account;
+  const Session& session = *found->second;
+  account.regime = session.regime;
+  account.holds_lease = session.leased && session.gate.open;
+  account.gpu_time = session.gpu_time;
+  account.deficit = session.tenant->devices[session.devices.front()].deficit;
+  return account;
+}
+
+Duration Policy::gpu_time(TenantId tenant, DeviceIndex device) const {
+  const auto found = state_->tenants.find(tenant);
+  return found == state_->tenants.end() || device >= found->second->devices.size() ? Duration{} : found->second->devices[device].gpu_time;
+}
+
+Duration Policy::system_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.system() : Duration{}; }
+Duration Policy::idle_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.idle() : Duration{}; }
+Duration Policy::settled_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.settled_time() : Duration{}; }
+
+void Policy::State::tick(Time caller_now) {
+  const Time before = now;
+  now = clock.advance(caller_now, due);
+  settle();
+  settle_budgets(now - before);
+}
+
+void Policy::State::configure(Tenant& tenant) {
+  tenant.devices.resize(devices.size());
+  for (TenantOnDevice& there : tenant.devices) {
+    const auto window = static_cast<double>(settings.cap_window.count());
+    const Duration cap(static_cast<int64_t>(tenant.policy.share_max * window));
+    const bool fresh = there.cap.full() == Duration::zero();
+    there.cap.set(tenant.policy.share_max, cap);
+    if (fresh) there.cap.fill();
+    there.floor.set(tenant.policy.share_min, tenant.policy.share_min > 0 ? settings.turn_min : Duration::zero());
+  }
+}
+
+std::string Policy::check() const { return state_->check(); }
+
+}  // namespace gpuwire::scheduler

@@ -1,0 +1,171 @@
+// The policy's insides: tenants, sessions, devices, and the steps of a decision. Private to scheduler/.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "scheduler/budget.hpp"
+#include "scheduler/demand.hpp"
+#include "scheduler/device_time.hpp"
+#include "scheduler/policy.hpp"
+#include "scheduler/steady_time.hpp"
+
+namespace gpuwire::scheduler {
+
+// In which order sessions are served; a tenant's class, but for a `realtime` one above its cap and a `scavenger` one that its floor is due.
+enum class Rank : uint8_t { realtime, floor, interactive, batch, scavenger };
+inline constexpr unsigned kRanks = 5;
+
+struct Tenant;
+
+struct TenantOnDevice {
+  Duration gpu_time{};
+  Duration deficit{};              // credit of the round robin: positive may run, negative has overdrawn
+  bool slept = true;               // has not wanted the device all the time since it was served last
+  SessionId served{};              // the session whose turn it was last
+  Budget cap, floor;
+  bool capped = false;
+  bool floor_due = false;
+};
+
+struct Tenant {
+  TenantId id{};
+  TenantPolicy policy;
+  size_t sessions = 0;
+  std::vector<TenantOnDevice> devices;   // by DeviceIndex
+};
+
+struct Session {
+  SessionId id{};
+  Tenant* tenant = nullptr;
+  std::vector<DeviceIndex> devices;
+  Observation seen;                // times are the policy's own
+  Rank rank = Rank::batch;
+
+  Gate gate{.open = false};
+  Regime regime = Regime::free;    // as last told
+  Time opened_at{};
+  Time closed_at{};
+  uint64_t submissions_at_opening = 0;
+
+  bool leased = false;             // holds all its devices, or waits for their drain with them reserved
+  Time leased_at{};
+  bool started = false;            // work of this opening has begun: from started_at it is charged
+  Time started_at{};
+
+  // Of the current decision.
+  bool wants = false;
+  bool candidate = false;          // wants, or lingers on its lease
+  bool selected = false;           // its gate shall be open
+
+  bool ever_active = false;
+  Time active_at{};                // when it last wanted
+  Duration gpu_time{};
+  Duration busy_charged{};         // how much of seen.busy has been accounted for
+  Demand demand;
+
+  // Since when it is known to want nothing.
+  Time quiet_since() const { return std::max(seen.last_end, opened_at); }
+};
+
+// The wish of a session with several devices for all of them at once.
+struct GangClaim {
+  Session* session = nullptr;
+  Time made_at{};
+};
+
+struct CoRunState {
+  unsigned good = 0;               // forecasts in a row that speak for co-running
+  Time since{};
+  Time not_before{};
+  Duration rest{};                 // how long co-running is not tried again after it has failed
+};
+
+struct Device {
+  bool known = false;              // has had a session
+  Regime regime = Regime::free;
+  CoRunState co_run;
+  DeviceTime time;
+  std::vector<Session*> sessions;
+  std::vector<Tenant*> ring;       // tenants with sessions here, in the order of the round
+  std::array<Tenant*, kRanks> current{};
+  Session* holder = nullptr;       // whose lease it is
+  bool holder_contended = false;   // another tenant of its rank wants the device
+  bool taken = false;              // of the current decision: a higher rank uses it
+  // Of the current decision and rank.
+  std::vector<Tenant*> wanting;    // tenants with candidates here, in ring order
+};
+
+struct Policy::State {
+  explicit State(Settings s) : settings(s) {}
+
+  Settings settings;
+  SteadyTime clock;
+  Time now{};
+  std::optional<Time> due;         // next_decision() in the policy's own time
+  std::map<TenantId, std::unique_ptr<Tenant>> tenants;
+  std::map<SessionId, std::unique_ptr<Session>> sessions;
+  std::vector<Device> devices;     // by DeviceIndex
+  std::vector<GangClaim> claims;   // oldest first
+  std::vector<GateChange> changes;
+  std::vector<TimeClaim> time_claims;
+  std::vector<BusyTime> busy_times;
+  std::vector<CoRunner> co_runners;
+  Time regimes_at{};               // when they are chosen anew
+  bool newcomer = false;           // a session has become active since then
+
+  // policy.cpp
+  void tick(Time caller_now);
+  void configure(Tenant& tenant);
+  Device& device_at(DeviceIndex index);
+
+  // check.cpp
+  std::string check() const;
+
+  // account.cpp
+  void settle(bool everything = false);
+  void settle_leases(DeviceIndex index, bool everything);
+  void settle_shared(DeviceIndex index);
+  void charge(DeviceIndex index, const TimeCharge& charge, bool by_lease);
+  void settle_budgets(Duration elapsed);
+  void update_ranks();
+
+  // wants.cpp
+  void update_wants();
+  bool lingers(const Session& session) const;
+  bool active(const Session& session) const;
+
+  // regime_choice.cpp
+  void choose_regimes();
+  bool co_run_is_better(const std::vector<Session*>& members, CoRunState& state, bool co_running);
+  void set_regime(DeviceIndex index, Regime regime);
+
+  // leases.cpp
+  void select();
+  void select_leases(Rank rank);
+  void keep_or_end_leases(Rank rank);
+  void grant_claims(Rank rank);
+  void pick_holder(DeviceIndex index, Rank rank);
+  void grant(Session& session);
+  void end_lease(Session& session);
+  Duration turn(DeviceIndex index, const Tenant& tenant, Rank rank) const;
+  bool others_want(DeviceIndex index, const Tenant& tenant) const;
+  bool in_credit(const Tenant& tenant, const Session& session);
+  Session* candidate_of(const Device& device, const Tenant& tenant, Rank rank);
+  bool may_run(const Session& session, Rank rank) const;
+
+  // gates.cpp
+  void set_gates();
+  bool drained_for(const Session& session) const;
+  bool stays_open(const Session& session) const;
+  Duration in_flight_max(const Session& session) const;
+  void set_gate(Session& session, Gate gate);
+  std::optional<Time> next_due() const;
+
+  TenantOnDevice& share(Tenant& tenant, DeviceIndex index) { return tenant.devices[index]; }
+};
+
+}  // namespace gpuwire::scheduler

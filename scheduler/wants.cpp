@@ -1,0 +1,45 @@
+// Which sessions want their devices now.
+#include <algorithm>
+
+#include "scheduler/policy_state.hpp"
+
+namespace gpuwire::scheduler {
+namespace {
+
+// A session whose gate is open and whose submission does not come through it within this does not want the device.
+constexpr Duration kComeMax = std::chrono::microseconds(2500);
+// Sessions count as running side by side when each wanted the device within this.
+constexpr Duration kActiveFor = std::chrono::milliseconds(50);
+
+}  // namespace
+
+bool Policy::State::active(const Session& session) const { return session.wants || (session.ever_active && now - session.active_at < kActiveFor); }
+
+bool Policy::State::lingers(const Session& session) const {
+  return session.leased && !session.wants && now < session.quiet_since() + settings.linger;
+}
+
+void Policy::State::update_wants() {
+  for (auto& [id, session] : sessions) {
+    const Observation& seen = session->seen;
+    const bool does_not_come = session->gate.open && seen.waiting && seen.submissions == session->submissions_at_opening && now > session->opened_at + kComeMax;
+    const bool wants = seen.in_flight || (seen.waiting && !does_not_come);
+    if (wants && !active(*session)) newcomer = true;
+    session->wants = wants;
+    if (wants) {
+      session->ever_active = true;
+      session->active_at = now;
+    }
+    session->candidate = wants || lingers(*session);
+    session->selected = false;
+  }
+  for (Device& device : devices) {
+    for (Tenant* tenant : device.ring) {
+      const auto index = static_cast<DeviceIndex>(&device - devices.data());
+      const bool awake = std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->tenant == tenant && s->candidate; });
+      if (!awake) share(*tenant, index).slept = true;
+    }
+  }
+}
+
+}  // namespace gpuwire::scheduler
