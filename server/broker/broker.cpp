@@ -155,7 +155,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
 
 WorkerPool::Events Broker::pool_events() {
   WorkerPool::Events events = sessions_.pool_events();
-  events.ready = [this](const Handoff& message) { worker_is_ready(message.text); };
+  events.ready = [this](const Handoff& message) { worker_is_ready(message); };
   events.hopeless = [this](const std::string& reason) {
     if (accepting_) return;  // the next client is reason for another attempt
     failure_ = reason;
@@ -183,10 +183,16 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
   return {};
 }
 
-void Broker::worker_is_ready(const std::string& devices) {
+void Broker::worker_is_ready(const Handoff& message) {
   if (accepting_ || draining_) return;
+  auto inventory = decode_inventory(message.text);
+  if (!inventory) {
+    failure_ = "a worker tells of its devices what cannot be read: " + inventory.error();
+    return shut_down();
+  }
   accepting_ = true;
-  listening_(acceptor_.local_endpoint(), devices);
+  sessions_.devices_known(inventory->devices, tenants_);
+  listening_(acceptor_.local_endpoint(), inventory->summary);
   accept();
 }
 

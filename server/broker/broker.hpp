@@ -70,7 +70,7 @@ class Broker {
   void leave(Visitor& visitor);
   void await_signals();
   void end_if_idle();
-  void worker_is_ready(const std::string& devices);
+  void worker_is_ready(const Handoff& message);
 
   boost::asio::io_context& io_;
   const BrokerOptions options_;

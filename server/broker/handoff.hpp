@@ -13,11 +13,11 @@ namespace gpuwire::server {
 
 // The descriptor on which a worker finds its end of the pair.
 inline constexpr int kHandoffDescriptor = 3;
-inline constexpr size_t kHandoffTextBytesMax = 4096;  // longer text is cut
+inline constexpr size_t kHandoffTextBytesMax = 16 * 1024;  // longer text is cut
 inline constexpr size_t kHandoffDescriptorsMax = 8;   // in one message
 
 enum class HandoffKind : uint32_t {
-  ready = 1,    // worker: the driver is initialised; number: how many devices; text: device_summary()
+  ready = 1,    // worker: the driver is initialised; text: an Inventory (inventory.hpp)
   failed = 2,   // worker: it cannot be, text says why; the process ends
   session = 3,  // broker: a client's socket (attached), whose preface has been read; id; text: a SessionOrder (session_order.hpp), more: its descriptors
   begun = 4,    // worker: the handshake is done; text: who the client is

@@ -1,5 +1,6 @@
 @0xd1a7c1f0a5e2b310;
-# What the broker tells a worker about the session that it is to serve: the text of a HandoffKind::session message.
+# What the broker tells a worker about the session that it is to serve: the text of a HandoffKind::session message. And what a worker tells when it is
+# ready: the text of a HandoffKind::ready message.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::server::order");
@@ -17,5 +18,16 @@ struct SessionOrder {
   struct Device {
     index @0 :UInt32;           # of the server: which column of the tenant's page
     limitBytes @1 :UInt64;      # what the session is shown as the device's memory; 0: all of it
+  }
+}
+
+struct Inventory {
+  summary @0 :Text;             # "1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0"
+  devices @1 :List(Device);     # as the worker's driver counts them
+
+  struct Device {
+    name @0 :Text;
+    uuid @1 :Text;              # "GPU-..."
+    bytes @2 :UInt64;           # of memory in all
   }
 }

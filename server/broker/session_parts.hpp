@@ -9,19 +9,12 @@
 
 #include "scheduler/types.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/inventory.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/session_order.hpp"
 #include "server/broker/tenants.hpp"
 
 namespace gpuwire::server {
-
-// A GPU that the server offers, counted as its driver counts without CUDA_VISIBLE_DEVICES.
-struct ServerDevice {
-  scheduler::DeviceIndex index = 0;
-  uint64_t bytes = 0;        // of memory in all
-  std::string name;
-  std::string uuid;          // "GPU-..."
-};
 
 // A part that adds to sessions before they begin and hears of their lives. Called on the broker's thread; must not block.
 class SessionAttachments {

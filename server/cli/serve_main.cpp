@@ -47,6 +47,7 @@ struct ServeOptions {
   std::string listen = "127.0.0.1:9750";
   std::string device = "auto";
   unsigned software_devices = 1;
+  uint64_t software_memory_bytes = 0;
   bool allow_unencrypted_network = false;
   unsigned sessions_max = 64;
   unsigned spare_workers = 1;
@@ -73,6 +74,7 @@ void declare(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--software-devices", options.software_devices, "How many devices the software device shows")
       ->type_name("N")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--software-memory", options.software_memory_bytes, "How much memory each of them shows. Default: 4 GiB")->type_name("BYTES");
   app.add_flag("--allow-unencrypted-network", options.allow_unencrypted_network,
                "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they are: everybody who reaches "
                "the port can use the GPU, and everybody on the way can read and change the data");
@@ -103,6 +105,7 @@ WorkerCommand worker_command(const ServeOptions& options) {
     if (!value.empty()) command.arguments.insert(command.arguments.end(), {name, value});
   };
   pass_on("--confinement", options.confinement);
+  if (options.software_memory_bytes) pass_on("--software-memory", std::to_string(options.software_memory_bytes));
   pass_on("--module-cache", options.module_cache);
   pass_on("--software-library", options.software_library);
   return command;

@@ -123,12 +123,7 @@ Device describe(const DriverTable& cuda, CUdevice ordinal) {
   out.index = unsigned(ordinal);
   char text[256] = {};
   if (cuda.cuDeviceGetName && cuda.cuDeviceGetName(text, sizeof text - 1, ordinal) == CUDA_SUCCESS) out.name = text;
-  CUuuid uuid{};
-  auto get_uuid = cuda.cuDeviceGetUuid_v2 ? cuda.cuDeviceGetUuid_v2 : cuda.cuDeviceGetUuid;
-  if (get_uuid) get_uuid(&uuid, ordinal);
-  out.uuid = "GPU-";
-  for (int i = 0; i < 16; ++i)
-    out.uuid += fmt::format(fmt::runtime(i == 4 || i == 6 || i == 8 || i == 10 ? "-{:02x}" : "{:02x}"), static_cast<unsigned char>(uuid.bytes[i]));
+  out.uuid = uuid_text(cuda, ordinal);
   size_t bytes = 0;
   if (cuda.cuDeviceTotalMem_v2 && cuda.cuDeviceTotalMem_v2(&bytes, ordinal) == CUDA_SUCCESS) out.total_bytes = bytes;
   for (size_t i = 1; i < out.attributes.size(); ++i) {

@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kNvidiaLibrary = "libcuda.so.1";
 // What the software device reads when it is initialised.
 constexpr const char* kSoftwareDevicesVariable = "GPUWIRE_SOFTWARE_DEVICES";
+constexpr const char* kSoftwareMemoryVariable = "GPUWIRE_SOFTWARE_MEMORY_BYTES";
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue ..." -> "NVIDIA 580.159.04"
 std::string nvidia_name(int version) {
@@ -45,6 +46,15 @@ std::string describe_result(const DriverTable& driver, CUresult result) {
   return fmt::format("CUDA error {}", int(result));
 }
 
+std::string uuid_text(const DriverTable& driver, CUdevice device) {
+  CUuuid uuid{};
+  auto get_uuid = driver.cuDeviceGetUuid_v2 ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
+  if (get_uuid) get_uuid(&uuid, device);
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) text += fmt::format(fmt::runtime(i == 4 || i == 6 || i == 8 || i == 10 ? "-{:02x}" : "{:02x}"), static_cast<unsigned char>(uuid.bytes[i]));
+  return text;
+}
+
 tl::expected<DriverLibrary, std::string> DriverLibrary::open_one(const std::string& library, bool software, bool contexts) {
   DriverLibrary driver;
   driver.software_ = software;
@@ -71,6 +81,7 @@ tl::expected<DriverLibrary, std::string> DriverLibrary::open_one(const std::stri
 
 tl::expected<DriverLibrary, std::string> DriverLibrary::open(const DriverOptions& options) {
   ::setenv(kSoftwareDevicesVariable, std::to_string(options.software_devices).c_str(), 1);
+  if (options.software_memory_bytes) ::setenv(kSoftwareMemoryVariable, std::to_string(options.software_memory_bytes).c_str(), 1);
   if (options.device == DeviceChoice::software) return open_one(options.software_library, true, options.contexts);
   auto driver = open_one(kNvidiaLibrary, false, options.contexts);
   if (driver || options.device == DeviceChoice::cuda) return driver;

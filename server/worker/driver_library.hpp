@@ -18,6 +18,7 @@ struct DriverOptions {
   DeviceChoice device = DeviceChoice::automatic;
   std::string software_library;  // path of the software device's library
   unsigned software_devices = 1;
+  uint64_t software_memory_bytes = 0;  // of each; 0: the device's own default
   bool contexts = true;          // false: no memory of a device is taken, and nothing but facts can be asked
 };
 
@@ -57,5 +58,7 @@ class DriverLibrary {
 
 // "CUDA_ERROR_NO_DEVICE (100)", by the driver's own table of names.
 std::string describe_result(const DriverTable& driver, CUresult result);
+// "GPU-6770...", as nvidia-smi writes it.
+std::string uuid_text(const DriverTable& driver, CUdevice device);
 
 }  // namespace gpuwire::server

@@ -129,10 +129,18 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
   return message;
 }
 
-std::string device_summary(const DriverLibrary& driver) {
-  std::string name = device_name(driver.table(), 0);
+Inventory inventory_of(const DriverLibrary& driver) {
+  Inventory inventory;
   // cuDriverGetVersion gives 1000 * major + 10 * minor.
-  return fmt::format("{} x {}, {}, CUDA {}.{}", driver.device_count(), name, driver.name(), driver.version() / 1000, driver.version() % 1000 / 10);
+  inventory.summary = fmt::format("{} x {}, {}, CUDA {}.{}", driver.device_count(), device_name(driver.table(), 0), driver.name(), driver.version() / 1000,
+                                  driver.version() % 1000 / 10);
+  for (CUdevice device = 0; device < driver.device_count(); ++device) {
+    size_t bytes = 0;
+    if (driver.table().cuDeviceTotalMem_v2) driver.table().cuDeviceTotalMem_v2(&bytes, device);
+    inventory.devices.push_back(
+        {.index = uint32_t(device), .bytes = bytes, .name = device_name(driver.table(), device), .uuid = uuid_text(driver.table(), device)});
+  }
+  return inventory;
 }
 
 }  // namespace gpuwire::server

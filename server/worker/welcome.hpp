@@ -7,6 +7,7 @@
 
 #include <capnp/message.h>
 
+#include "server/broker/inventory.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {
@@ -17,7 +18,7 @@ class DriverLibrary;
 // device; takes milliseconds. A query that fails is told as its error, never as a made-up value.
 std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& driver, std::span<const ReplayEntry* const> calls);
 
-// "1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0".
-std::string device_summary(const DriverLibrary& driver);
+// What the broker is told of the devices.
+Inventory inventory_of(const DriverLibrary& driver);
 
 }  // namespace gpuwire::server

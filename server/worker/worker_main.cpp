@@ -168,11 +168,12 @@ int run(WorkerOptions options) {
   CallTable calls = management ? make_call_table(management_replay_table(), {}) : make_call_table(session_replay_table(), generated_replay_table());
   auto welcome = build_welcome(*driver, calls);
   std::unique_ptr<ModuleCache> cache = open_module_cache(options);
+  std::string inventory = encode(inventory_of(*driver));
   if (auto listed = confine_system_calls(options.confinement); !listed) {
     tell_broker(HandoffKind::failed, 0, listed.error());
     return 1;
   }
-  tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), device_summary(*driver));
+  tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), inventory);
   Handoff handoff;
   for (;;) {
     if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
@@ -203,6 +204,7 @@ int main(int argc, char** argv) {
   std::map<std::string, DeviceChoice> devices{{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
   app.add_option("--software-devices", options.driver.software_devices);
+  app.add_option("--software-memory", options.driver.software_memory_bytes);
   app.add_option("--software-library", options.driver.software_library);
   std::map<std::string, Confinement> levels{{"enforce", Confinement::enforce}, {"log", Confinement::log}, {"off", Confinement::off}};
   app.add_option("--confinement", options.confinement)->transform(CLI::CheckedTransformer(levels));

@@ -9,6 +9,7 @@
 
 #include "protocol/wire/preface.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/inventory.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::server;
@@ -44,7 +45,7 @@ int main(int, char** argv) {
     say(HandoffKind::failed, "the fake device is on holiday");
     return 1;
   }
-  say(HandoffKind::ready, "1 x fake device, fake driver");
+  say(HandoffKind::ready, encode(Inventory{"1 x fake device, fake driver", {{.bytes = 1 << 30, .name = "fake device", .uuid = "GPU-0"}}}));
   Handoff session;
   if (receive_handoff(kHandoffDescriptor, true, session) != HandoffReceived::message || !session.socket) return 0;
   say(HandoffKind::begun, "fake client");

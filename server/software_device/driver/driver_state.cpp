@@ -31,11 +31,33 @@ uint64_t setting(const char* name, uint64_t fallback) {
   return *end == 0 ? value : fallback;
 }
 
-CUuuid make_uuid(int ordinal) {
+// `number`: of the machine's devices; CUDA_VISIBLE_DEVICES does not change it.
+CUuuid make_uuid(int number) {
   CUuuid uuid{};
   std::memcpy(uuid.bytes, "gpuwire-software", sizeof uuid.bytes);
-  uuid.bytes[15] = static_cast<char>(ordinal);
+  uuid.bytes[15] = static_cast<char>(number);
   return uuid;
+}
+
+// The machine's devices that CUDA_VISIBLE_DEVICES lets the process see, in its order: numbers up to the first that is none; all without the variable.
+// (CUDA C++ Programming Guide, "CUDA Environment Variables"; the forms with UUIDs are not for this device.)
+std::vector<int> visible_devices(int count) {
+  std::vector<int> visible;
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) {
+    for (int number = 0; number < count; ++number) visible.push_back(number);
+    return visible;
+  }
+  while (*text >= '0' && *text <= '9') {
+    char* end = nullptr;
+    const unsigned long number = std::strtoul(text, &end, 10);
+    const bool twice = std::find(visible.begin(), visible.end(), static_cast<int>(number)) != visible.end();
+    if (number >= static_cast<unsigned long>(count)) break;
+    if (twice) return {};
+    visible.push_back(static_cast<int>(number));
+    text = *end == ',' ? end + 1 : "";
+  }
+  return visible;
 }
 
 thread_local CUstream thread_default_stream = CU_STREAM_LEGACY;
@@ -54,11 +76,12 @@ bool Device::charge(uint64_t bytes) noexcept {
 
 Driver::Driver() : engine(make_engine()) {
   const auto count = std::min<uint64_t>(setting("GPUWIRE_SOFTWARE_DEVICES", 1), kDevicesMax);
-  for (int ordinal = 0; ordinal < static_cast<int>(count); ++ordinal) {
+  for (const int number : visible_devices(static_cast<int>(count))) {
+    const int ordinal = static_cast<int>(devices.size());
     auto device = std::make_unique<Device>();
     device->ordinal = ordinal;
-    device->uuid = make_uuid(ordinal);
-    device->pci_bus = kFirstPciBus + ordinal;
+    device->uuid = make_uuid(number);
+    device->pci_bus = kFirstPciBus + number;
     device->total_bytes = setting("GPUWIRE_SOFTWARE_MEMORY_BYTES", kDefaultMemoryBytes);
     device->primary = std::make_shared<ContextSlot>();
     device->primary->handle = contexts.reserve();

@@ -1,0 +1,31 @@
+// What a worker that is ready tells the broker, which asks no driver itself: the devices.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::server {
+
+struct ServerDevice {
+  scheduler::DeviceIndex index = 0;  // of the server: as a worker counts that is shown all of them
+  uint64_t bytes = 0;                // of memory in all
+  std::string name;
+  std::string uuid;                  // "GPU-..."
+};
+
+struct Inventory {
+  std::string summary;               // for the line that says where the server listens
+  std::vector<ServerDevice> devices;
+};
+
+// For Handoff::text. Names are cut so that it always fits (kHandoffTextBytesMax).
+std::string encode(const Inventory& inventory);
+// The error says what cannot be.
+tl::expected<Inventory, std::string> decode_inventory(const std::string& text);
+
+}  // namespace gpuwire::server
