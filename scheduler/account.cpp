@@ -41,7 +41,7 @@ void Policy::State::settle_leases(DeviceIndex index, bool everything) {
     if (!session->started) continue;
     Time to = session->seen.last_end;
     if (session->seen.in_flight) to = Time::max();
-    else if (session->leased && session->gate.open) to = session->quiet_since() + settings.linger;
+    else if (session->leased && session->gate.open) to = session->quiet_since() + session->linger;
     if (to > device.time.settled()) time_claims.push_back({session, session->started_at, to});
   }
   for (const TimeCharge& one : device.time.settle_claims(until, time_claims, wanted)) charge(index, one, true);

@@ -54,7 +54,8 @@ void Policy::State::set_gate(Session& session, Gate gate) {
   const bool changes_it = gate != session.gate || regime != session.regime;
   if (gate.open && !session.gate.open) {
     session.opened_at = now;
-    session.started = false;
+    session.started = session.seen.in_flight;
+    session.started_at = now;
     session.submissions_at_opening = session.seen.submissions;
   } else if (!gate.open && session.gate.open) {
     session.closed_at = now;
@@ -96,7 +97,7 @@ std::optional<Time> Policy::State::next_due() const {
   for (const auto& [id, session] : sessions) {
     if (session->seen.in_flight && !session->gate.open) by(session->closed_at + settings.drain_wait_max);
     if (!session->leased || !session->gate.open) continue;
-    if (!session->wants) by(session->quiet_since() + settings.linger);
+    if (!session->wants) by(session->quiet_since() + session->linger);
     for (const DeviceIndex index : session->devices) {
       if (devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);
     }

@@ -8,6 +8,8 @@ namespace {
 
 // A session that co-runs keeps its gate open for this long though it is quiet.
 constexpr Duration kCoRunQuietMax = std::chrono::milliseconds(100);
+// Who wakes up with credit left from its turn does not interrupt another that holds the device for less than this.
+constexpr Duration kUndisturbed = std::chrono::milliseconds(4);
 
 bool contains(const std::vector<Tenant*>& tenants, const Tenant* tenant) { return std::find(tenants.begin(), tenants.end(), tenant) != tenants.end(); }
 
@@ -62,7 +64,7 @@ void Policy::State::grant(Session& session) {
     devices[index].holder = &session;
     share(*session.tenant, index).served = session.id;
   }
-  std::erase_if(claims, [&](const GangClaim& claim) { return claim.session == &session; });
+  std::erase_if(claims, [&](const LeaseClaim& claim) { return claim.session == &session; });
 }
 
 void Policy::State::keep_or_end_leases(Rank rank) {
@@ -78,27 +80,32 @@ void Policy::State::keep_or_end_leases(Rank rank) {
         return other != session.get() && other->tenant == session->tenant && !other->leased && may_run(*other, rank);
       });
     }
-    if (!keep) end_lease(*session);
+    if (keep) continue;
+    session->lapsed = !session->wants;
+    end_lease(*session);
   }
 }
 
 void Policy::State::grant_claims(Rank rank) {
-  std::erase_if(claims, [&](const GangClaim& claim) {
+  std::erase_if(claims, [&](const LeaseClaim& claim) {
     return claim.session->rank == rank && (claim.session->leased || !may_run(*claim.session, rank) || !in_credit(*claim.session->tenant, *claim.session));
   });
-  const std::vector<GangClaim> pending = claims;
-  for (const GangClaim& claim : pending) {
-    Session& gang = *claim.session;
-    if (gang.rank != rank) continue;
-    // Whoever was granted a device since the claim was made knew that it would have to give way.
-    const bool ready = std::all_of(gang.devices.begin(), gang.devices.end(), [&](DeviceIndex i) {
-      return devices[i].holder == nullptr || devices[i].holder->leased_at >= claim.made_at;
+  const std::vector<LeaseClaim> pending = claims;
+  for (const LeaseClaim& claim : pending) {
+    Session& claimer = *claim.session;
+    if (claimer.rank != rank) continue;
+    const bool ready = std::all_of(claimer.devices.begin(), claimer.devices.end(), [&](DeviceIndex i) {
+      const Session* holder = devices[i].holder;
+      if (holder == nullptr) return true;
+      if (claim.woken) return holder->tenant != claimer.tenant && now - holder->leased_at >= kUndisturbed;
+      // Whoever was granted a device since a gang's claim was made has it until the gang can begin.
+      return holder->leased_at >= claim.made_at;
     });
     if (!ready) continue;
-    for (const DeviceIndex index : gang.devices) {
+    for (const DeviceIndex index : claimer.devices) {
       if (devices[index].holder != nullptr) end_lease(*devices[index].holder);
     }
-    grant(gang);
+    grant(claimer);
   }
 }
 
@@ -113,8 +120,8 @@ Session* Policy::State::candidate_of(const Device& device, const Tenant& tenant,
     if (!in_credit(tenant, *session)) continue;
     const bool free = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex d) { return devices[d].holder == nullptr; });
     if (free) return session;
-    const bool claimed = std::any_of(claims.begin(), claims.end(), [&](const GangClaim& claim) { return claim.session == session; });
-    if (!claimed) claims.push_back({session, now});
+    const bool claimed = std::any_of(claims.begin(), claims.end(), [&](const LeaseClaim& claim) { return claim.session == session && !claim.woken; });
+    if (!claimed) claims.push_back({session, now, false});
   }
   return nullptr;
 }

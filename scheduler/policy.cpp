@@ -45,6 +45,7 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
   session->devices.assign(devices.begin(), devices.end());
   std::sort(session->devices.begin(), session->devices.end());
   session->devices.erase(std::unique(session->devices.begin(), session->devices.end()), session->devices.end());
+  session->linger = state.settings.linger;
   session->seen.last_end = session->opened_at = session->closed_at = state.now;
   for (const DeviceIndex index : session->devices) {
     Device& device = state.device_at(index);
@@ -66,7 +67,7 @@ void Policy::remove_session(SessionId id, Time now) {
   state.tick(now);
   Session& session = *found->second;
   state.end_lease(session);
-  std::erase_if(state.claims, [&](const GangClaim& claim) { return claim.session == &session; });
+  std::erase_if(state.claims, [&](const LeaseClaim& claim) { return claim.session == &session; });
   for (const DeviceIndex index : session.devices) {
     Device& device = state.devices[index];
     // What is not settled yet waits for somebody's first start, and this session's part in it is known only while it lives.
@@ -97,6 +98,11 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   own.last_end = seen.last_end == Time{} ? session.seen.last_end : std::clamp(state.clock.inside(seen.last_end), session.seen.last_end, std::max(at, session.seen.last_end));
   own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
   own.busy = std::max(own.busy, session.seen.busy);
+  if (own.submissions != session.seen.submissions) {
+    if (!state.active(session)) state.newcomer = true;
+    session.ever_active = true;
+    session.active_at = at;
+  }
   session.seen = own;
   if (!session.gate.open || session.started) {
     // Work that passed just before the gate closed.

@@ -61,6 +61,10 @@ struct Session {
   bool candidate = false;          // wants, or lingers on its lease
   bool selected = false;           // its gate shall be open
 
+  bool lapsed = false;             // its lease ended because it was quiet, and it has not wanted anything since
+  Duration return_gap = Duration::max();   // how long it was quiet when that happened, of late
+  Duration linger{};               // how long it keeps its lease when it is quiet
+
   bool ever_active = false;
   Time active_at{};                // when it last wanted
   Duration gpu_time{};
@@ -71,10 +75,12 @@ struct Session {
   Time quiet_since() const { return std::max(seen.last_end, opened_at); }
 };
 
-// The wish of a session with several devices for all of them at once.
-struct GangClaim {
+// A session that may cut leases of its rank short to come to its own: one with several devices, that gets all of them at once or none, or one
+// that has credit and was quiet for a while.
+struct LeaseClaim {
   Session* session = nullptr;
   Time made_at{};
+  bool woken = false;
 };
 
 struct CoRunState {
@@ -109,7 +115,7 @@ struct Policy::State {
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<SessionId, std::unique_ptr<Session>> sessions;
   std::vector<Device> devices;     // by DeviceIndex
-  std::vector<GangClaim> claims;   // oldest first
+  std::vector<LeaseClaim> claims;   // oldest first
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
@@ -136,6 +142,7 @@ struct Policy::State {
   // wants.cpp
   void update_wants();
   bool lingers(const Session& session) const;
+  void woke(Session& session);
   bool active(const Session& session) const;
 
   // regime_choice.cpp

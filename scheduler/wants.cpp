@@ -10,13 +10,25 @@ namespace {
 constexpr Duration kComeMax = std::chrono::microseconds(2500);
 // Sessions count as running side by side when each wanted the device within this.
 constexpr Duration kActiveFor = std::chrono::milliseconds(50);
+// A session that comes back this soon is waited for: two switches and the little that others could do meanwhile are worth less than its time.
+constexpr Duration kShortGap = std::chrono::milliseconds(2);
+constexpr Duration kLingerMax = std::chrono::microseconds(2500);
 
 }  // namespace
 
 bool Policy::State::active(const Session& session) const { return session.wants || (session.ever_active && now - session.active_at < kActiveFor); }
 
 bool Policy::State::lingers(const Session& session) const {
-  return session.leased && !session.wants && now < session.quiet_since() + settings.linger;
+  return session.leased && !session.wants && now < session.quiet_since() + session.linger;
+}
+
+// It wants the device again after its lease has lapsed.
+void Policy::State::woke(Session& session) {
+  session.lapsed = false;
+  const Duration gap = now - session.quiet_since();
+  session.return_gap = session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
+  session.linger = session.return_gap > kShortGap ? settings.linger : std::clamp(session.return_gap * 3 / 2, settings.linger, kLingerMax);
+  claims.push_back({&session, now, true});
 }
 
 void Policy::State::update_wants() {
@@ -25,6 +37,7 @@ void Policy::State::update_wants() {
     const bool does_not_come = session->gate.open && seen.waiting && seen.submissions == session->submissions_at_opening && now > session->opened_at + kComeMax;
     const bool wants = seen.in_flight || (seen.waiting && !does_not_come);
     if (wants && !active(*session)) newcomer = true;
+    if (wants && session->lapsed) woke(*session);
     session->wants = wants;
     if (wants) {
       session->ever_active = true;

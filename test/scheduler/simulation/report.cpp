@@ -1,0 +1,191 @@
+// What the policy reaches in the model, for the rows of the bar that can be modelled.
+#include <algorithm>
+#include <cstdio>
+
+#include "test/scheduler/simulation/world.hpp"
+
+namespace gpuwire::scheduler::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+Workload stream(Duration kernel) { return {.kernel = kernel}; }
+Workload graph(Duration length) { return {.kernel = length}; }
+Workload loop(Duration busy, Duration gap) { return {.kernel = busy, .burst = busy, .gap = gap, .bursts_per_request = 1, .rest_min = gap, .rest_max = gap}; }
+// Bursts of short kernels, as a network's layers are.
+Workload steps(Duration kernel, Duration busy, Duration gap) { return {.kernel = kernel, .burst = busy, .gap = gap, .bursts_per_request = 1, .rest_min = gap, .rest_max = gap}; }
+
+struct Party {
+  TenantPolicy policy;
+  Workload workload;
+  unsigned sessions = 1;
+};
+
+struct Outcome {
+  std::vector<double> rates;        // progress of each party per second, as a part of what it does alone
+  double sum = 0;
+};
+
+double alone(const Workload& load) {
+  World world(1, 1);
+  world.tenant(TenantId(1), {});
+  const SessionId id = world.add({.tenant = TenantId(1), .workload = load});
+  world.run(2s);
+  const double begun = world.progress(id);
+  world.run(4s);
+  return (world.progress(id) - begun) / 2;
+}
+
+// Rates between one second and `length` more, averaged over the sessions' progress.
+Outcome together(const std::vector<Party>& parties, Duration length, uint64_t seed, bool scheduling) {
+  World world(seed, 1);
+  world.scheduling = scheduling;
+  std::vector<std::vector<SessionId>> ids(parties.size());
+  for (size_t i = 0; i < parties.size(); ++i) {
+    world.tenant(TenantId(i + 1), parties[i].policy);
+    for (unsigned s = 0; s < parties[i].sessions; ++s) ids[i].push_back(world.add({.tenant = TenantId(i + 1), .workload = parties[i].workload, .arrives = 1s + 3ms * i + 1ms * s}));
+  }
+  world.run(2s);
+  std::vector<double> before(parties.size()), after(parties.size());
+  const auto sum_of = [&](size_t i) {
+    double sum = 0;
+    for (const SessionId id : ids[i]) sum += world.progress(id);
+    return sum;
+  };
+  for (size_t i = 0; i < parties.size(); ++i) before[i] = sum_of(i);
+  world.run(2s + length);
+  Outcome outcome;
+  for (size_t i = 0; i < parties.size(); ++i) {
+    outcome.rates.push_back((sum_of(i) - before[i]) / seconds(length) / alone(parties[i].workload));
+    outcome.sum += outcome.rates.back();
+  }
+  if (!world.wrong().empty()) std::printf("BROKEN: %s\n", world.wrong().c_str());
+  return outcome;
+}
+
+void shares(const char* name, const std::vector<double>& weights, const std::vector<Workload>& loads, std::vector<unsigned> sessions = {}) {
+  std::vector<Party> parties;
+  double all = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    parties.push_back({.policy = {.weight = weights[i]}, .workload = loads[i % loads.size()], .sessions = sessions.empty() ? 1 : sessions[i]});
+    all += weights[i];
+  }
+  const Outcome outcome = together(parties, 10s, 7, true);
+  double error = 0;
+  std::printf("%-44s", name);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double share = outcome.rates[i] / outcome.sum;
+    error = std::max(error, std::abs(share - weights[i] / all));
+    std::printf(" %6.2f", 100 * share);
+  }
+  std::printf("   error %.2f points, total %.1f%%%s\n", 100 * error, 100 * outcome.sum, error > 0.01 || outcome.sum < 0.98 ? "   MISSED" : "");
+}
+
+double percentile(std::vector<double> values, double part) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<size_t>(part * static_cast<double>(values.size())))];
+}
+
+void latency(const char* name, Workload request, const Workload& beside, unsigned neighbours = 1) {
+  request.rest_min = 2ms;
+  request.rest_max = 8ms;
+  const auto run = [&](bool with) {
+    World world(5, 1);
+    world.tenant(TenantId(1), {.service_class = ServiceClass::interactive});
+    const SessionId id = world.add({.tenant = TenantId(1), .workload = request});
+    for (unsigned i = 0; with && i < neighbours; ++i) {
+      world.tenant(TenantId(2 + i), {});
+      world.add({.tenant = TenantId(2 + i), .workload = beside});
+    }
+    world.run(11s);
+    if (!world.wrong().empty()) std::printf("BROKEN: %s\n", world.wrong().c_str());
+    return world.sessions()[static_cast<uint64_t>(id) - 1].request_seconds;
+  };
+  const std::vector<double> solo = run(false), shared = run(true);
+  std::printf("%-44s alone p50 %.3f p99 %.3f ms; beside p50 %.3f p99 %.3f ms: %.2fx, +%.3f ms\n", name, percentile(solo, 0.5) * 1e3, percentile(solo, 0.99) * 1e3,
+              percentile(shared, 0.5) * 1e3, percentile(shared, 0.99) * 1e3, percentile(shared, 0.99) / percentile(solo, 0.99),
+              (percentile(shared, 0.99) - percentile(solo, 0.99)) * 1e3);
+}
+
+void pair(const char* name, const Workload& a, const Workload& b) {
+  const std::vector<Party> parties = {{.workload = a}, {.workload = b}};
+  const Outcome plain = together(parties, 4s, 3, false), ours = together(parties, 4s, 3, true);
+  std::printf("%-44s plain %5.1f + %5.1f = %5.1f%%, gpuwire %5.1f + %5.1f = %5.1f%%%s\n", name, 100 * plain.rates[0], 100 * plain.rates[1], 100 * plain.sum, 100 * ours.rates[0],
+              100 * ours.rates[1], 100 * ours.sum, ours.sum < 0.95 * plain.sum || ours.sum < 0.97 ? "   MISSED" : "");
+}
+
+void all_shares() {
+  std::printf("shares over 10 s (goal: error <= 1 point, total >= 98%%)\n");
+  for (const Duration kernel : {Duration(20us), Duration(100us), Duration(1ms), Duration(10ms), Duration(50ms)}) {
+    const std::string of = " kernels of " + std::to_string(kernel / 1us) + " us";
+    shares(("2:1" + of).c_str(), {2, 1}, {stream(kernel)});
+    shares(("9:1" + of).c_str(), {9, 1}, {stream(kernel)});
+    shares(("8:4:2:1" + of).c_str(), {8, 4, 2, 1}, {stream(kernel)});
+  }
+  shares("2:1 of 50 ms, 20 us", {2, 1}, {stream(50ms), stream(20us)});
+  shares("2:1 of 20 us, 50 ms", {2, 1}, {stream(20us), stream(50ms)});
+  shares("9:1 of 50 ms, 20 us", {9, 1}, {stream(50ms), stream(20us)});
+  shares("9:1 of 20 us, 1 ms", {9, 1}, {stream(20us), stream(1ms)});
+  shares("8:4:2:1 of 100 us, 1 ms, 20 us, 10 ms", {8, 4, 2, 1}, {stream(100us), stream(1ms), stream(20us), stream(10ms)});
+  shares("2:1 graphs of 5 ms", {2, 1}, {graph(5ms)});
+  shares("9:1 graphs of 5 ms, 100 us kernels", {9, 1}, {graph(5ms), stream(100us)});
+  shares("2:1 sync loops 100 us + 20 us", {2, 1}, {loop(100us, 20us)});
+  shares("9:1 sync loops 5 us + 10 us", {9, 1}, {loop(5us, 10us)});
+  shares("8:4:2:1 sync loops 1 ms + 30 us", {8, 4, 2, 1}, {loop(1ms, 30us)});
+  shares("2:1 sync loop 20 us + 20 us beside stream", {2, 1}, {loop(20us, 20us), stream(1ms)});
+  for (const unsigned contexts : {1u, 8u, 64u}) {
+    const Outcome outcome = together({{.workload = stream(100us)}, {.workload = {.kernel = 100us, .contexts = contexts}}}, 10s, 7, true);
+    std::printf("beside a tenant with %2u contexts                %.2f%% of alone\n", contexts, 100 * outcome.rates[0]);
+  }
+  shares("1:1, second with 8 sessions", {1, 1}, {stream(100us)}, {1, 8});
+  shares("1:1, second with 32 sessions", {1, 1}, {stream(1ms)}, {1, 32});
+  shares("8 tenants", {1, 1, 1, 1, 1, 1, 1, 1}, {stream(100us)});
+}
+
+void all_latencies() {
+  std::printf("requests of an interactive tenant, every 2-8 ms, beside batch (goals: >= 5 ms 1.08x; 0.1 ms + 0.4 ms beside <= 100 us, + 1.2 ms beside 1 ms)\n");
+  const std::pair<const char*, Workload> requests[] = {
+      {"0.1 ms", {.kernel = 97us, .burst = 97us}},
+      {"1 ms, 10 syncs", {.kernel = 97us, .burst = 97us, .gap = 6us, .bursts_per_request = 10}},
+      {"5 ms, 50 kernels", {.kernel = 97us, .burst = 4850us}},
+      {"5 ms, 50 syncs", {.kernel = 97us, .burst = 97us, .gap = 6us, .bursts_per_request = 50}},
+      {"6 ms, 40 syncs, 50 us gaps", {.kernel = 97us, .burst = 97us, .gap = 50us, .bursts_per_request = 40}},
+  };
+  for (const auto& [name, request] : requests) {
+    for (const Duration kernel : {Duration(20us), Duration(100us), Duration(1ms), Duration(10ms), Duration(50ms)}) {
+      latency((std::string(name) + " beside " + std::to_string(kernel / 1us) + " us").c_str(), request, stream(kernel));
+    }
+    latency((std::string(name) + " beside seven of 100 us").c_str(), request, stream(100us), 7);
+  }
+}
+
+void all_pairs() {
+  std::printf("pairs of one class (goal: >= 95%% of plain co-running, >= 97%% of one alone)\n");
+  const std::pair<const char*, Workload> loads[] = {
+      {"inference 0.155 + 0.315 ms", steps(10us, 155us, 315us)},
+      {"sync loop 5 + 10 us", loop(5us, 10us)},
+      {"sync loop 100 + 300 us", loop(100us, 300us)},
+      {"steps 2.6 + 0.2 ms", steps(50us, 2600us, 200us)},
+      {"steps 2.3 + 0.5 ms", steps(50us, 2300us, 500us)},
+      {"steps 1.4 + 1.4 ms", steps(50us, 1400us, 1400us)},
+      {"steps 5 + 5 ms", steps(50us, 5ms, 5ms)},
+      {"steps 12 + 0.2 ms", steps(100us, 12ms, 200us)},
+      {"requests 5 ms each 50 ms", steps(100us, 5ms, 45ms)},
+  };
+  for (const auto& [name, load] : loads) pair(name, load, load);
+  pair("inference beside a stream of 100 us", loads[0].second, stream(100us));
+  pair("inference beside requests", loads[0].second, loads[8].second);
+  pair("5 + 5 ms beside a stream of 100 us", loads[6].second, stream(100us));
+}
+
+}  // namespace
+}  // namespace gpuwire::scheduler::test
+
+int main() {
+  gpuwire::scheduler::test::all_shares();
+  gpuwire::scheduler::test::all_latencies();
+  gpuwire::scheduler::test::all_pairs();
+}
