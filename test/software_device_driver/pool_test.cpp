@@ -38,6 +38,8 @@ TEST_CASE("A pool has settings, a limit and counts what is in use") {
   CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) == CUDA_SUCCESS);
   CHECK(owner == pool);
   CHECK(cuMemFree(address) == CUDA_SUCCESS);
+  CHECK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used) == CUDA_SUCCESS);
+  CHECK(used == 0);
   CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
   CHECK(cuMemPoolDestroy(pool) == CUDA_ERROR_INVALID_VALUE);
   CUmemoryPool standard = nullptr, current = nullptr;

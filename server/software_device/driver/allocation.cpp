@@ -67,6 +67,13 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   return begin;
 }
 
+void leave_pool(const MemoryRange& range) noexcept {
+  const auto pool = range.pool != nullptr ? driver().pools.find(range.pool) : nullptr;
+  if (pool != nullptr) {
+    pool->used_bytes.fetch_sub(range.bytes, std::memory_order_relaxed);
+  }
+}
+
 tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device) {
   const uint64_t taken = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (taken < bytes || !device.charge(taken)) {

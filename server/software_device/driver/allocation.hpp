@@ -21,6 +21,9 @@ inline constexpr uint64_t kPageBytes = 4096;
 // charged to the device while the backing lives. CUDA_ERROR_OUT_OF_MEMORY.
 tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device, uint64_t alignment_bytes = kAllocationAlignment);
 
+// The range is gone from the table: the pool that it came from, if any, has so much less in use.
+void leave_pool(const MemoryRange& range) noexcept;
+
 // Zeroed memory charged to the device while it lives, in no table: kernels cannot reach it by address. CUDA_ERROR_OUT_OF_MEMORY.
 tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device);
 

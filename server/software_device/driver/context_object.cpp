@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "protocol/cuda_abi/private_tables.hpp"
+#include "server/software_device/driver/allocation.hpp"
 #include "server/software_device/driver/driver_state.hpp"
 #include "server/software_device/driver/module_object.hpp"
 
@@ -311,7 +312,9 @@ void Context::shut_down() {
   release_images(handle_);
   MemoryTable& table = driver().memory;
   for (const uint64_t begin : table.select([&](const MemoryRange& range) { return range.context == handle_ && range.kind != MemoryKind::mapped; })) {
-    table.remove(begin, [](const MemoryRange&) { return true; });
+    if (const auto removed = table.remove(begin, [](const MemoryRange&) { return true; })) {
+      leave_pool(*removed);
+    }
   }
 }
 

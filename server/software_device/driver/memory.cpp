@@ -85,7 +85,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const CUresult result = context.synchronize();
-    driver().memory.remove(address, freeable);
+    if (const auto removed = driver().memory.remove(address, freeable)) {
+      leave_pool(*removed);
+    }
     return result;
   });
 }

@@ -125,10 +125,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
       return allocation->allocated.exchange(false, std::memory_order_relaxed) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
     context.submit_always(stream, [address, buffer_id = range->buffer_id] {
-      const auto removed = driver().memory.remove_buffer(address, buffer_id);
-      const auto pool = removed && removed->pool != nullptr ? driver().pools.find(removed->pool) : nullptr;
-      if (pool != nullptr) {
-        pool->used_bytes.fetch_sub(removed->bytes, std::memory_order_relaxed);
+      if (const auto removed = driver().memory.remove_buffer(address, buffer_id)) {
+        leave_pool(*removed);
       }
     });
     return CUDA_SUCCESS;

@@ -1,0 +1,96 @@
+#include "server/ledger/charges.hpp"
+
+#include "server/ledger/context_charges.hpp"
+#include "server/ledger/graph_charges.hpp"
+#include "server/ledger/pool_charges.hpp"
+#include "server/ledger/virtual_memory_charges.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// How the driver takes memory from the device (measured on an H200).
+constexpr uint64_t kChunkBytes = 2u << 20;
+constexpr uint64_t kSmallBytesMax = 1u << 20;  // up to here several allocations share a chunk
+constexpr uint64_t kSmallUnitBytes = 512;
+
+}  // namespace
+
+void HeldBook::put(uint64_t key, Held held) {
+  std::lock_guard lock(mutex_);
+  auto [place, fresh] = held_.try_emplace(key, held);
+  if (fresh) return;
+  // The driver gives no number twice, so what stood here has gone in a way that nobody told.
+  freed(place->second);
+  place->second = held;
+}
+
+std::optional<Held> HeldBook::take(uint64_t key) {
+  std::lock_guard lock(mutex_);
+  auto found = held_.find(key);
+  if (found == held_.end()) return std::nullopt;
+  Held held = found->second;
+  held_.erase(found);
+  return held;
+}
+
+void HeldBook::freed(const Held& held) {
+  if (!held.left) ledger_.give_back(held.column, held.bytes);
+}
+
+void HeldBook::leave(uint64_t key) {
+  std::lock_guard lock(mutex_);
+  auto found = held_.find(key);
+  if (found == held_.end() || found->second.left) return;
+  found->second.left = true;
+  ledger_.share(found->second.column, found->second.bytes);
+}
+
+void HeldBook::drop(CUcontext context) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(held_, [&](const auto& entry) {
+    if (entry.second.context != context) return false;
+    freed(entry.second);
+    return true;
+  });
+}
+
+LedgerParts::LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::vector<uint32_t> columns, bool software)
+    : driver(driver),
+      ledger(ledger),
+      columns(std::move(columns)),
+      software(software),
+      memory(ledger),
+      host(ledger),
+      arrays(ledger),
+      modules(ledger),
+      pools(std::make_unique<PoolCharges>(*this)),
+      virtual_memory(std::make_unique<VirtualMemoryCharges>(ledger)),
+      contexts(std::make_unique<ContextCharges>(*this)),
+      graphs(std::make_unique<GraphCharges>(*this)) {}
+
+LedgerParts::~LedgerParts() = default;
+
+std::optional<uint32_t> LedgerParts::column(CUdevice device) const {
+  if (device < 0 || size_t(device) >= columns.size()) return std::nullopt;
+  return columns[size_t(device)];
+}
+
+std::optional<uint32_t> LedgerParts::column(const CUmemLocation& location) const {
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? column(location.id) : kHostColumn;
+}
+
+CUresult LedgerParts::here(Place& place) const {
+  if (CUresult error = driver.cuCtxGetCurrent(&place.context)) return error;
+  if (CUresult error = driver.cuCtxGetDevice(&place.device)) return error;
+  std::optional<uint32_t> found = column(place.device);
+  if (!found) return CUDA_ERROR_OUT_OF_MEMORY;
+  place.column = *found;
+  return CUDA_SUCCESS;
+}
+
+uint64_t LedgerParts::taken(uint64_t bytes) const {
+  if (software) return bytes;
+  return round_up(bytes, bytes <= kSmallBytesMax ? kSmallUnitBytes : kChunkBytes);
+}
+
+}  // namespace gpuwire::server

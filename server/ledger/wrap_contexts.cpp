@@ -1,0 +1,160 @@
+// Contexts and their limits.
+#include "server/ledger/charges.hpp"
+#include "server/ledger/context_charges.hpp"
+#include "server/ledger/graph_charges.hpp"
+#include "server/ledger/pool_charges.hpp"
+
+namespace gpuwire::server {
+
+bool ContextCharges::reserve(CUdevice device, uint64_t& bytes) {
+  auto column = parts_.column(device);
+  if (!column) return false;
+  bytes = parts_.ledger.context_bytes(*column);
+  return parts_.ledger.reserve(*column, bytes);
+}
+
+void ContextCharges::give_back(CUdevice device, uint64_t bytes) {
+  if (auto column = parts_.column(device)) parts_.ledger.give_back(*column, bytes);
+}
+
+void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  contexts_[context] = {.device = device, .bytes = bytes};
+}
+
+void ContextCharges::gone(CUcontext context) {
+  for (HeldBook* book : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules}) book->drop(context);
+  parts_.pools->memory_was_freed();
+  parts_.graphs->settle();
+  std::lock_guard lock(mutex_);
+  auto found = contexts_.find(context);
+  if (found == contexts_.end()) return;
+  uint64_t bytes = found->second.bytes;
+  for (const auto& [limit, more] : found->second.limits) bytes += more;
+  give_back(found->second.device, bytes);
+  contexts_.erase(found);
+}
+
+bool ContextCharges::charge_warm_primary() {
+  std::lock_guard lock(primaries_mutex_);
+  CUcontext context = nullptr;
+  uint64_t bytes = 0;
+  if (!reserve(0, bytes)) return false;
+  if (parts_.driver.cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || parts_.driver.cuDevicePrimaryCtxRelease_v2(0) != CUDA_SUCCESS) {
+    give_back(0, bytes);
+    return false;
+  }
+  created(context, 0, bytes);
+  primaries_[0] = context;
+  return true;
+}
+
+CUresult ContextCharges::retain_primary(CUcontext* context, CUdevice device) {
+  std::lock_guard lock(primaries_mutex_);
+  auto retain = [&] { return parts_.driver.cuDevicePrimaryCtxRetain(context, device); };
+  if (primaries_.contains(device)) return retain();
+  CUresult result = create(context, device, retain);
+  if (result == CUDA_SUCCESS) primaries_[device] = *context;
+  return result;
+}
+
+// The driver knows who else holds it: what counts is whether it is there afterwards.
+CUresult ContextCharges::ended(CUdevice device, CUresult result) {
+  unsigned flags = 0;
+  int active = 1;
+  auto found = primaries_.find(device);
+  if (found == primaries_.end() || parts_.driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active) return result;
+  CUcontext context = found->second;
+  primaries_.erase(found);
+  gone(context);
+  return result;
+}
+
+CUresult ContextCharges::release_primary(CUdevice device) {
+  std::lock_guard lock(primaries_mutex_);
+  return ended(device, parts_.driver.cuDevicePrimaryCtxRelease_v2(device));
+}
+
+CUresult ContextCharges::reset_primary(CUdevice device) {
+  std::lock_guard lock(primaries_mutex_);
+  return ended(device, parts_.driver.cuDevicePrimaryCtxReset_v2(device));
+}
+
+CUresult ContextCharges::destroy(CUcontext context) {
+  CUresult result = parts_.driver.cuCtxDestroy_v2(context);
+  if (result == CUDA_SUCCESS) gone(context);
+  return result;
+}
+
+// What a limit takes from the device when it is as large as this.
+uint64_t ContextCharges::limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const {
+  int processors = 0, threads = 0;
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE:  // for every thread that can be resident
+      if (parts_.driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS) return 0;
+      if (parts_.driver.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS) return 0;
+      return product(value, uint64_t(processors) * uint64_t(threads));
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+    case CU_LIMIT_MALLOC_HEAP_SIZE: return value;
+    default: return 0;
+  }
+}
+
+CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
+  Place place;
+  if (CUresult error = parts_.here(place)) return error;
+  size_t before = 0;
+  auto get = parts_.driver.cuCtxGetLimit;
+  if (!get || get(&before, limit) != CUDA_SUCCESS) return parts_.driver.cuCtxSetLimit(limit, value);
+  uint64_t had = limit_bytes(place.device, limit, before), wanted = limit_bytes(place.device, limit, value);
+  Reservation growth(parts_.ledger, place.column, wanted - std::min(had, wanted));
+  if (!growth) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = parts_.driver.cuCtxSetLimit(limit, value);
+  size_t now = before;
+  if (result != CUDA_SUCCESS || get(&now, limit) != CUDA_SUCCESS) return result;
+  uint64_t has = limit_bytes(place.device, limit, now);
+  std::lock_guard lock(mutex_);
+  Charged& context = contexts_.try_emplace(place.context, Charged{.device = place.device}).first->second;
+  uint64_t& charged = context.limits[limit];
+  uint64_t grown = std::min(growth.bytes(), has - std::min(had, has)), shrunk = std::min(charged, had - std::min(had, has));
+  growth.keep(grown);
+  parts_.ledger.give_back(place.column, shrunk);
+  charged += grown - shrunk;
+  return result;
+}
+
+namespace {
+
+CUresult primary_ctx_retain(CUcontext* context, CUdevice device) { return ledger_parts().contexts->retain_primary(context, device); }
+CUresult primary_ctx_release(CUdevice device) { return ledger_parts().contexts->release_primary(device); }
+CUresult primary_ctx_reset(CUdevice device) { return ledger_parts().contexts->reset_primary(device); }
+
+CUresult ctx_create_v2(CUcontext* context, unsigned flags, CUdevice device) {
+  LedgerParts& parts = ledger_parts();
+  return parts.contexts->create(context, device, [&] { return parts.driver.cuCtxCreate_v2(context, flags, device); });
+}
+CUresult ctx_create_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
+  LedgerParts& parts = ledger_parts();
+  return parts.contexts->create(context, device, [&] { return parts.driver.cuCtxCreate_v3(context, affinity, count, flags, device); });
+}
+CUresult ctx_create_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags, CUdevice device) {
+  LedgerParts& parts = ledger_parts();
+  return parts.contexts->create(context, device, [&] { return parts.driver.cuCtxCreate_v4(context, params, flags, device); });
+}
+CUresult ctx_destroy(CUcontext context) { return ledger_parts().contexts->destroy(context); }
+CUresult ctx_set_limit(CUlimit limit, size_t value) { return ledger_parts().contexts->set_limit(limit, value); }
+
+}  // namespace
+
+void wrap_contexts(DriverTable& table) {
+  wrap(table.cuDevicePrimaryCtxRetain, &primary_ctx_retain);
+  wrap(table.cuDevicePrimaryCtxRelease_v2, &primary_ctx_release);
+  wrap(table.cuDevicePrimaryCtxReset_v2, &primary_ctx_reset);
+  wrap(table.cuCtxCreate_v2, &ctx_create_v2);
+  wrap(table.cuCtxCreate_v3, &ctx_create_v3);
+  wrap(table.cuCtxCreate_v4, &ctx_create_v4);
+  wrap(table.cuCtxDestroy_v2, &ctx_destroy);
+  wrap(table.cuCtxSetLimit, &ctx_set_limit);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,71 @@
+// Modules and libraries. Charged by what stands in their images: the driver tells nobody what it takes for them, and how much free memory there is before
+// and after a load depends on what all other processes do meanwhile.
+#include "server/ledger/charges.hpp"
+#include "server/ledger/image_bytes.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+fatbin::ComputeCapability capability(CUdevice device) {
+  int major = 0, minor = 0;
+  auto ask = ledger_parts().driver.cuDeviceGetAttribute;
+  ask(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  ask(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  return {uint32_t(major), uint32_t(minor)};
+}
+
+template <class Handle, class Load>
+CUresult charged(Handle* handle, const void* image, bool of_context, Load&& load) {
+  LedgerParts& parts = ledger_parts();
+  Place place;
+  // Without a context a library goes to the first device that uses it.
+  if (CUresult error = parts.here(place)) {
+    if (of_context || error == CUDA_ERROR_OUT_OF_MEMORY || parts.columns.empty()) return error;
+    place = {.column = parts.columns[0]};
+  }
+  Reservation reservation(parts.ledger, place.column, image_device_bytes(image, capability(place.device)));
+  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = load();
+  if (result != CUDA_SUCCESS) return result;
+  parts.modules.put(reinterpret_cast<uint64_t>(*handle), {.column = place.column, .bytes = reservation.bytes(), .context = of_context ? place.context : nullptr});
+  reservation.keep(reservation.bytes());
+  return result;
+}
+
+CUresult module_load_data(CUmodule* module, const void* image) {
+  return charged(module, image, true, [&] { return ledger_parts().driver.cuModuleLoadData(module, image); });
+}
+CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
+  return charged(module, image, true, [&] { return ledger_parts().driver.cuModuleLoadDataEx(module, image, count, options, values); });
+}
+CUresult module_load_fat_binary(CUmodule* module, const void* image) {
+  return charged(module, image, true, [&] { return ledger_parts().driver.cuModuleLoadFatBinary(module, image); });
+}
+CUresult library_load_data(CUlibrary* library, const void* image, CUjit_option* options, void** values, unsigned count, CUlibraryOption* library_options,
+                           void** library_values, unsigned library_count) {
+  return charged(library, image, false, [&] {
+    return ledger_parts().driver.cuLibraryLoadData(library, image, options, values, count, library_options, library_values, library_count);
+  });
+}
+
+CUresult module_unload(CUmodule module) {
+  LedgerParts& parts = ledger_parts();
+  return parts.modules.free(reinterpret_cast<uint64_t>(module), [&] { return parts.driver.cuModuleUnload(module); });
+}
+CUresult library_unload(CUlibrary library) {
+  LedgerParts& parts = ledger_parts();
+  return parts.modules.free(reinterpret_cast<uint64_t>(library), [&] { return parts.driver.cuLibraryUnload(library); });
+}
+
+}  // namespace
+
+void wrap_modules(DriverTable& table) {
+  wrap(table.cuModuleLoadData, &module_load_data);
+  wrap(table.cuModuleLoadDataEx, &module_load_data_ex);
+  wrap(table.cuModuleLoadFatBinary, &module_load_fat_binary);
+  wrap(table.cuLibraryLoadData, &library_load_data);
+  wrap(table.cuModuleUnload, &module_unload);
+  wrap(table.cuLibraryUnload, &library_unload);
+}
+
+}  // namespace gpuwire::server
