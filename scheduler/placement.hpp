@@ -1,10 +1,16 @@
 // Which GPUs a session gets, and who waits for them in which order. Pure logic; the broker asks.
+//
+// The order of the queue is class, then arrival. Who stands further back may overtake who does not fit now, so that a large request does not leave
+// GPUs empty; but a lower class never overtakes a higher one on a GPU that the higher one waits for, and within a class a request is overtaken
+// kOvertakenMax times at most. From then on the GPUs that it waits for take nobody from behind it until it has started. Who waits for a session of its
+// own tenant to end (the tenant's limits) holds up nobody.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -12,18 +18,19 @@
 
 namespace gpuwire::scheduler {
 
+inline constexpr unsigned kOvertakenMax = 8;
+
 struct PlacementRequest {
   SessionId session{};
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
-  unsigned gpus = 1;
+  unsigned gpus = 1;                       // > 0
   uint64_t memory_bytes = 0;               // wanted free on each of them at the start; 0: whatever there is
   std::vector<DeviceIndex> allowed;        // empty: all
   unsigned tenant_sessions_max = 0;        // 0: no bound
-  uint64_t tenant_limit_bytes = 0;         // per GPU; 0: no bound
 };
 
-struct Placed { std::vector<DeviceIndex> devices; };
+struct Placed { std::vector<DeviceIndex> devices; };                       // ascending
 struct Queued { size_t place = 1; size_t waiting = 1; std::string why; };  // place counts from 1
 struct NeverFits { std::string reason; };                                  // one line for the client
 using PlacementAnswer = std::variant<Placed, Queued, NeverFits>;
@@ -37,16 +44,22 @@ class Placement {
   explicit Placement(std::vector<Device> devices);
   ~Placement();
 
-  // How much memory could be reserved on the device for this tenant now.
-  using FreeBytes = std::function<uint64_t(TenantId, DeviceIndex)>;
-  void set_free_bytes(FreeBytes free_bytes);
+  using Bytes = std::function<uint64_t(TenantId, DeviceIndex)>;
+  // `free_now`: how much memory could be reserved on the device for this tenant now. `most`: how much if nobody used any (its limit, and what is
+  // guaranteed to others). Without them: the device's bytes.
+  void set_memory(Bytes free_now, Bytes most);
+  // Of all devices; sessions that there are go on.
+  void set_sessions_max(unsigned sessions_max);
 
-  // Least loaded devices that fit, or a place in the queue (class first, then arrival), or the reason why it could never be served.
+  // The least loaded devices that fit, or a place in the queue, or the reason why it could never be served.
   PlacementAnswer ask(const PlacementRequest& request);
   // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads.
   std::vector<std::pair<SessionId, Placed>> start_waiting();
+  // In the queue's order.
   std::vector<std::pair<SessionId, Queued>> waiting() const;
 
+  // A waiting one whose tenant's settings have changed: keeps its arrival. The answer: it could never be served now, and is out of the queue.
+  std::optional<NeverFits> revise(const PlacementRequest& request);
   void cancel(SessionId waiting);
   void leave(SessionId running);
 

@@ -1,0 +1,267 @@
+#include "scheduler/placement.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+
+namespace gpuwire::scheduler {
+namespace {
+
+std::string gpus_text(size_t count) { return count == 1 ? "1 GPU" : fmt::format("{} GPUs", count); }
+std::string bytes_text(uint64_t bytes) {
+  return bytes % (uint64_t(1) << 20) == 0 ? fmt::format("{:.4g} GiB", double(bytes) / double(uint64_t(1) << 30)) : fmt::format("{} bytes", bytes);
+}
+
+}  // namespace
+
+struct Placement::State {
+  struct Waiting {
+    PlacementRequest request;
+    uint64_t arrival = 0;
+    unsigned overtaken = 0;
+  };
+  struct Running {
+    TenantId tenant{};
+    uint64_t memory_bytes = 0;
+    std::vector<DeviceIndex> devices;
+  };
+  // Why a request does not start now.
+  struct Obstacle {
+    std::string why;
+    bool own = false;                        // its tenant's own limit: holds up nobody else
+  };
+
+  std::vector<Device> devices;
+  Bytes free_now, most;
+  std::vector<Waiting> queue;                // by class, then arrival
+  std::map<SessionId, Running> running;
+  uint64_t arrivals = 0;
+
+  std::vector<DeviceIndex> allowed(const PlacementRequest& request) const;
+  // Those of `allowed` that could ever have the memory.
+  std::vector<DeviceIndex> possible(const PlacementRequest& request) const;
+  std::string never(const PlacementRequest& request) const;
+  size_t sessions_on(DeviceIndex device) const;
+  size_t sessions_of(TenantId tenant) const;
+  // What sessions there were told they would find free; a second one is not promised the same bytes before the first has taken them.
+  uint64_t promised(DeviceIndex device, const TenantId* tenant) const;
+  bool has_memory(const PlacementRequest& request, DeviceIndex device) const;
+  std::vector<DeviceIndex> least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const;
+  // `blocked`: devices that somebody in front is owed. Devices, or an obstacle.
+  std::variant<Placed, Obstacle> place(const PlacementRequest& request, const std::set<DeviceIndex>& blocked) const;
+  // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
+  std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may);
+  bool before(const Waiting& a, const Waiting& b) const {
+    return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class : a.arrival < b.arrival;
+  }
+  // One pass over the queue: `visit` gets each waiting one's index with where it could be placed or why not, and says whether that is enough.
+  template <class Visit>
+  void walk(Visit&& visit) const;
+};
+
+std::vector<DeviceIndex> Placement::State::allowed(const PlacementRequest& request) const {
+  std::vector<DeviceIndex> found;
+  for (DeviceIndex device = 0; device < devices.size(); ++device) {
+    if (request.allowed.empty() || std::count(request.allowed.begin(), request.allowed.end(), device)) found.push_back(device);
+  }
+  return found;
+}
+
+std::vector<DeviceIndex> Placement::State::possible(const PlacementRequest& request) const {
+  std::vector<DeviceIndex> found = allowed(request);
+  std::erase_if(found, [&](DeviceIndex device) {
+    return std::min(devices[device].bytes, most ? most(request.tenant, device) : UINT64_MAX) < request.memory_bytes;
+  });
+  return found;
+}
+
+std::string Placement::State::never(const PlacementRequest& request) const {
+  size_t may = allowed(request).size();
+  if (may < request.gpus) return fmt::format("{} asked for, and this server has {} for the tenant", gpus_text(request.gpus), gpus_text(may));
+  size_t can = possible(request).size();
+  if (can >= request.gpus) return {};
+  uint64_t largest = 0;
+  for (DeviceIndex device : allowed(request)) largest = std::max(largest, std::min(devices[device].bytes, most ? most(request.tenant, device) : UINT64_MAX));
+  std::string of_each = request.gpus == 1 ? "" : fmt::format(" on each of {}", gpus_text(request.gpus));
+  return fmt::format("{}{} asked for, and the tenant can never have that much: {} at most on a GPU{}", bytes_text(request.memory_bytes), of_each, bytes_text(largest),
+                     can ? fmt::format(", and enough on {} only", gpus_text(can)) : "");
+}
+
+size_t Placement::State::sessions_on(DeviceIndex device) const {
+  return size_t(std::count_if(running.begin(), running.end(), [&](const auto& one) {
+    return std::count(one.second.devices.begin(), one.second.devices.end(), device) != 0;
+  }));
+}
+
+size_t Placement::State::sessions_of(TenantId tenant) const {
+  return size_t(std::count_if(running.begin(), running.end(), [&](const auto& one) { return one.second.tenant == tenant; }));
+}
+
+uint64_t Placement::State::promised(DeviceIndex device, const TenantId* tenant) const {
+  uint64_t sum = 0;
+  for (const auto& [session, one] : running) {
+    if (std::count(one.devices.begin(), one.devices.end(), device) && (!tenant || one.tenant == *tenant)) sum += one.memory_bytes;
+  }
+  return sum;
+}
+
+bool Placement::State::has_memory(const PlacementRequest& request, DeviceIndex device) const {
+  uint64_t wanted = request.memory_bytes;
+  if (wanted == 0) return true;
+  auto room_beside = [&](uint64_t bytes, uint64_t taken) { return taken <= bytes && bytes - taken >= wanted; };
+  return room_beside(devices[device].bytes, promised(device, nullptr)) && (!most || room_beside(most(request.tenant, device), promised(device, &request.tenant))) &&
+         (!free_now || free_now(request.tenant, device) >= wanted);
+}
+
+std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const {
+  auto load = [&](DeviceIndex device) {
+    uint64_t free = free_now ? free_now(request.tenant, device) : devices[device].bytes;
+    return std::tuple(sessions_on(device), UINT64_MAX - free, device);
+  };
+  std::sort(candidates.begin(), candidates.end(), [&](DeviceIndex a, DeviceIndex b) { return load(a) < load(b); });
+  candidates.resize(request.gpus);
+  std::sort(candidates.begin(), candidates.end());
+  return candidates;
+}
+
+std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const PlacementRequest& request, const std::set<DeviceIndex>& blocked) const {
+  if (request.tenant_sessions_max && sessions_of(request.tenant) >= request.tenant_sessions_max)
+    return Obstacle{fmt::format("the tenant has as many sessions as it may ({})", request.tenant_sessions_max), true};
+  std::vector<DeviceIndex> candidates = possible(request);
+  Obstacle obstacle;
+  auto keep = [&](auto&& fits, const std::string& why) {
+    std::erase_if(candidates, [&](DeviceIndex device) { return !fits(device); });
+    if (candidates.size() < request.gpus && obstacle.why.empty()) obstacle.why = why;
+  };
+  keep([&](DeviceIndex device) { return has_memory(request, device); },
+       fmt::format("{} are not free on {} now", bytes_text(request.memory_bytes), gpus_text(request.gpus)));
+  keep([&](DeviceIndex device) { return !devices[device].sessions_max || sessions_on(device) < devices[device].sessions_max; }, "the GPUs have as many sessions as they may");
+  keep([&](DeviceIndex device) { return !blocked.contains(device); }, "others are in front");
+  if (!obstacle.why.empty()) return obstacle;
+  return Placed{least_loaded(std::move(candidates), request)};
+}
+
+template <class Visit>
+void Placement::State::walk(Visit&& visit) const {
+  std::set<DeviceIndex> owed;                                          // to those in front, who are not overtaken (any more)
+  std::set<DeviceIndex> wanted;                                        // by those in front of the same class, who may be
+  for (size_t i = 0; i < queue.size(); ++i) {
+    if (i > 0 && queue[i].request.service_class != queue[i - 1].request.service_class) owed.merge(wanted);
+    auto what = place(queue[i].request, owed);
+    if (visit(i, what)) return;
+    auto* obstacle = std::get_if<Obstacle>(&what);
+    if (obstacle && obstacle->own) continue;
+    std::vector<DeviceIndex> waits_for = possible(queue[i].request);
+    bool may_be_overtaken = obstacle && queue[i].overtaken < kOvertakenMax;
+    (may_be_overtaken ? wanted : owed).insert(waits_for.begin(), waits_for.end());
+  }
+}
+
+std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const std::function<bool(SessionId)>& may) {
+  std::vector<size_t> passed;
+  std::optional<size_t> found;
+  Placed placed;
+  walk([&](size_t i, auto& what) {
+    auto* obstacle = std::get_if<Obstacle>(&what);
+    if (obstacle && !obstacle->own) passed.push_back(i);
+    if (obstacle || !may(queue[i].request.session)) return false;
+    placed = std::move(std::get<Placed>(what));
+    found = i;
+    return true;
+  });
+  if (!found) return std::nullopt;
+  for (size_t earlier : passed) {
+    std::vector<DeviceIndex> waits_for = possible(queue[earlier].request);
+    queue[earlier].overtaken += std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
+      return std::binary_search(placed.devices.begin(), placed.devices.end(), device);
+    });
+  }
+  PlacementRequest request = std::move(queue[*found].request);
+  queue.erase(queue.begin() + ptrdiff_t(*found));
+  running[request.session] = {request.tenant, request.memory_bytes, placed.devices};
+  return std::pair(request.session, std::move(placed));
+}
+
+Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<State>()) { state_->devices = std::move(devices); }
+Placement::~Placement() = default;
+
+void Placement::set_memory(Bytes free_now, Bytes most) {
+  state_->free_now = std::move(free_now);
+  state_->most = std::move(most);
+}
+
+void Placement::set_sessions_max(unsigned sessions_max) {
+  for (Device& device : state_->devices) device.sessions_max = sessions_max;
+}
+
+PlacementAnswer Placement::ask(const PlacementRequest& request) {
+  if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
+  State::Waiting one{request, ++state_->arrivals};
+  auto at = std::upper_bound(state_->queue.begin(), state_->queue.end(), one, [&](const auto& a, const auto& b) { return state_->before(a, b); });
+  state_->queue.insert(at, one);
+  if (auto started = state_->start_one([&](SessionId session) { return session == request.session; })) return std::move(started->second);
+  for (auto& [session, queued] : waiting()) {
+    if (session == request.session) return queued;
+  }
+  return NeverFits{"a session of this number waits already"};
+}
+
+std::vector<std::pair<SessionId, Placed>> Placement::start_waiting() {
+  std::vector<std::pair<SessionId, Placed>> started;
+  while (auto one = state_->start_one([](SessionId) { return true; })) started.push_back(std::move(*one));
+  return started;
+}
+
+std::vector<std::pair<SessionId, Queued>> Placement::waiting() const {
+  std::vector<std::pair<SessionId, Queued>> all;
+  state_->walk([&](size_t i, auto& what) {
+    auto* obstacle = std::get_if<State::Obstacle>(&what);
+    all.emplace_back(state_->queue[i].request.session, Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start"});
+    return false;
+  });
+  return all;
+}
+
+std::optional<NeverFits> Placement::revise(const PlacementRequest& request) {
+  auto& queue = state_->queue;
+  auto at = std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return one.request.session == request.session; });
+  if (at == queue.end()) return std::nullopt;
+  if (std::string reason = state_->never(request); !reason.empty()) {
+    queue.erase(at);
+    return NeverFits{std::move(reason)};
+  }
+  at->request = request;
+  std::stable_sort(queue.begin(), queue.end(), [&](const auto& a, const auto& b) { return state_->before(a, b); });
+  return std::nullopt;
+}
+
+void Placement::cancel(SessionId waiting) {
+  std::erase_if(state_->queue, [&](const auto& one) { return one.request.session == waiting; });
+}
+
+void Placement::leave(SessionId running) { state_->running.erase(running); }
+
+std::string Placement::check() const {
+  const State& state = *state_;
+  for (const auto& [session, one] : state.running) {
+    if (!std::is_sorted(one.devices.begin(), one.devices.end()) || std::adjacent_find(one.devices.begin(), one.devices.end()) != one.devices.end())
+      return fmt::format("session {} has a device twice", uint64_t(session));
+    if (one.devices.empty() || one.devices.back() >= state.devices.size()) return fmt::format("session {} has a device that there is not", uint64_t(session));
+  }
+  for (DeviceIndex device = 0; device < state.devices.size(); ++device) {
+    if (state.promised(device, nullptr) > state.devices[device].bytes) return fmt::format("device {} is promised beyond its memory", device);
+  }
+  for (size_t i = 1; i < state.queue.size(); ++i) {
+    if (!state.before(state.queue[i - 1], state.queue[i])) return fmt::format("place {} of the queue is not in order", i + 1);
+  }
+  for (const auto& one : state.queue) {
+    if (state.running.contains(one.request.session)) return fmt::format("session {} waits and runs", uint64_t(one.request.session));
+    if (one.overtaken > kOvertakenMax) return fmt::format("session {} was overtaken {} times", uint64_t(one.request.session), one.overtaken);
+  }
+  return {};
+}
+
+}  // namespace gpuwire::scheduler
