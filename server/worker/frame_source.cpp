@@ -7,7 +7,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "server/worker/limits.hpp"
@@ -25,8 +24,8 @@ inline void relax() {
 
 }  // namespace
 
-FrameSource::FrameSource(int socket, int wake, uint32_t spin_us)
-    : socket_(socket), wake_(wake), spin_us_(spin_us), decoder_(wire::Sender::client), wanted_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+FrameSource::FrameSource(Channel& channel, int wake, uint32_t spin_us)
+    : channel_(channel), wake_(wake), spin_us_(spin_us), decoder_(wire::Sender::client), wanted_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 // --- the executor ---------------------------------------------------------------------------------------------------------------------------
 
@@ -60,7 +59,7 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
   }
   Clock::time_point started{};
   for (;;) {
-    ssize_t got = ::recv(socket_, room.data(), room.size(), MSG_DONTWAIT);
+    ssize_t got = channel_.receive(room.data(), room.size());
     if (got > 0) {
       decoder_.filled(size_t(got));
       buffered_ += uint64_t(got);
@@ -87,8 +86,8 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
 }
 
 bool FrameSource::wait_readable(int timeout_ms) {
-  pollfd ready[2] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}};
-  ::poll(ready, 2, timeout_ms);
+  pollfd ready[2] = {{channel_.descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}};
+  ::poll(ready, 2, channel_.pending() ? 0 : timeout_ms);
   return ready[1].revents == 0;
 }
 
@@ -122,9 +121,7 @@ bool FrameSource::input_pending() {
   uint64_t here = buffered_ + kept_.size();
   if (here > decoder_.bulk_left()) return true;
   if (here != 0) return false;  // still within this frame's bulk
-  std::byte probe;
-  ssize_t got = ::recv(socket_, &probe, 1, MSG_DONTWAIT | MSG_PEEK);
-  return got >= 0 || (errno != EAGAIN && errno != EINTR);  // the end of the connection is news too
+  return channel_.input();
 }
 
 bool FrameSource::read(std::span<std::byte> out) {
@@ -146,7 +143,7 @@ bool FrameSource::read_bulk(std::span<std::byte> out) {
     out = out.subspan(taken);
   }
   while (!out.empty()) {
-    ssize_t got = ::recv(socket_, out.data(), out.size(), MSG_WAITALL);
+    ssize_t got = channel_.receive_bulk(out.data(), out.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) {
       if (wait_readable(-1)) continue;
@@ -185,8 +182,8 @@ void FrameSource::give_back() {
 
 FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes) {
   for (;;) {
-    pollfd ready[3] = {{socket_, POLLIN, 0}, {wake_, POLLIN, 0}, {wanted_.get(), POLLIN, 0}};
-    if (::poll(ready, 3, -1) < 0) continue;
+    pollfd ready[3] = {{channel_.descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}, {wanted_.get(), POLLIN, 0}};
+    if (::poll(ready, 3, channel_.pending() ? 0 : -1) < 0) continue;
     if (ready[2].revents != 0) {
       uint64_t count = 0;
       [[maybe_unused]] ssize_t got = ::read(wanted_.get(), &count, sizeof count);
@@ -194,7 +191,7 @@ FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes) {
     }
     if (ready[1].revents != 0) return Ahead::ended;
     std::span<std::byte> room = kept_.space();
-    ssize_t got = ::recv(socket_, room.data(), room.size(), MSG_DONTWAIT);
+    ssize_t got = channel_.receive(room.data(), room.size());
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return Ahead::ended;  // which the executor finds, too
     kept_.added(size_t(got));

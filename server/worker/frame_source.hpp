@@ -11,10 +11,11 @@
 #include "server/broker/handoff.hpp"
 #include "server/replay/replay.hpp"
 #include "server/worker/byte_queue.hpp"
+#include "server/worker/channel.hpp"
 
 namespace gpuwire::server {
 
-// Reads a connected stream socket for one thread, the executor. Does not own the descriptor.
+// Reads a connection for one thread, the executor. Does not own it.
 //
 // Once it is shared, a second thread may read ahead while the executor is kept in a call (stand_in.hpp): the connection then belongs to
 // whoever holds the role. What the second thread has read is kept as it came, and the executor finds it before what is still in the socket.
@@ -22,7 +23,7 @@ class FrameSource final : public BulkReader {
  public:
   // `wake`: a descriptor that, once readable, ends every wait. `spin_us`: how long to look at the socket after the last bytes before
   // sleeping in the kernel.
-  FrameSource(int socket, int wake, uint32_t spin_us);
+  FrameSource(Channel& channel, int wake, uint32_t spin_us);
 
   enum class Next : uint8_t {
     frame,
@@ -95,7 +96,7 @@ class FrameSource final : public BulkReader {
   Filled fill(int deadline_ms);
   bool discard_bulk();
 
-  const int socket_;
+  Channel& channel_;
   const int wake_;
   const uint32_t spin_us_;
   wire::FrameDecoder decoder_;

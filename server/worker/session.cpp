@@ -55,9 +55,9 @@ CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<
 Session::Session(SessionParts parts)
     : parts_(std::move(parts)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
-      source_(parts_.socket, wake_.get(), if_cores(parts_, kSocketSpinUs)),
+      source_(*parts_.channel, wake_.get(), if_cores(parts_, kSocketSpinUs)),
       stand_in_(stand_in_parts()),
-      outbox_(parts_.socket),
+      outbox_(*parts_.channel),
       watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
       poll_us_(if_cores(parts_, kWaitPollUs)) {}
@@ -100,7 +100,7 @@ StandIn::Parts Session::stand_in_parts() {
 
 std::optional<SessionEnd> Session::begin() {
   wire::PrefaceBytes preface = wire::encode(wire::own_preface());
-  if (!outbox_.raw(preface)) return SessionEnd{EndCause::cut, "the connection was cut before the handshake"};
+  if (!parts_.greeted && !outbox_.raw(preface)) return SessionEnd{EndCause::cut, "the connection was cut before the handshake"};
   if (auto end = read_hello()) {
     tell_ending(*end);
     return end;
@@ -308,6 +308,7 @@ std::optional<SessionEnd> Session::stopped() {
 
 SessionEnd Session::connection_ended() {
   if (auto end = stopped()) return *end;
+  if (std::string broken = parts_.channel->failure(); !broken.empty()) return {EndCause::cut, std::move(broken)};
   return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
 }
 

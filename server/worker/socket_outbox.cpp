@@ -28,14 +28,11 @@ kj::ArrayPtr<const capnp::word> one_segment(capnp::MessageBuilder& message, kj::
 
 bool SocketOutbox::write_all(iovec* parts, size_t count) {
   while (count != 0) {
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = count;
-    ssize_t sent = ::sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ssize_t sent = channel_.send(parts, count);
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) return false;
-      pollfd ready{socket_, POLLOUT, 0};
+      pollfd ready{channel_.descriptor(), POLLOUT, 0};
       if (int events = ::poll(&ready, 1, int(kPeerStallMs)); events == 0 || (ready.revents & (POLLERR | POLLHUP))) return false;
       continue;
     }
@@ -66,7 +63,7 @@ void SocketOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& messag
   if (wire::FrameKind(header.kind) == wire::FrameKind::notice) header.sequence = ++notice_sequence_;
   if (!write_all(parts, bulk.empty() ? 2 : 3)) {
     broken_ = true;
-    ::shutdown(socket_, SHUT_RDWR);
+    ::shutdown(channel_.descriptor(), SHUT_RDWR);
   }
 }
 
@@ -105,7 +102,7 @@ bool SocketOutbox::raw(std::span<const std::byte> bytes) {
   if (broken_) return false;
   if (!write_all(&part, 1)) {
     broken_ = true;
-    ::shutdown(socket_, SHUT_RDWR);
+    ::shutdown(channel_.descriptor(), SHUT_RDWR);
   }
   return !broken_;
 }

@@ -7,16 +7,15 @@
 #include <span>
 
 #include "server/replay/replay.hpp"
-
-struct iovec;
+#include "server/worker/channel.hpp"
 
 namespace gpuwire::server {
 
-// Writes each frame with one system call straight from where its parts lie. Any thread; frames do not mix. A client that takes nothing for
+// Writes each frame with one call straight from where its parts lie. Any thread; frames do not mix. A client that takes nothing for
 // kPeerStallMs, or is gone, makes it drop everything from then on and shuts the socket down, which the executor sees as the end.
 class SocketOutbox final : public Outbox {
  public:
-  explicit SocketOutbox(int socket) : socket_(socket) {}
+  explicit SocketOutbox(Channel& channel) : channel_(channel) {}
 
   void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) override;
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) override;
@@ -34,7 +33,7 @@ class SocketOutbox final : public Outbox {
   void send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk);
   bool write_all(iovec* parts, size_t count);  // under mutex_
 
-  const int socket_;
+  Channel& channel_;
   std::mutex mutex_;
   bool broken_ = false;           // under mutex_
   uint64_t notice_sequence_ = 0;  // under mutex_

@@ -1,6 +1,7 @@
 // gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a client's socket.
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -20,6 +21,7 @@
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
+#include "server/worker/channel.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/limits.hpp"
@@ -67,8 +69,9 @@ void tune(int socket) {
 }
 
 // Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it is waiting for.
-void close_gently(int socket) {
-  ::shutdown(socket, SHUT_WR);
+void close_gently(Channel& channel) {
+  int socket = channel.descriptor();
+  channel.finish();
   char discarded[4096];
   for (uint32_t waited_ms = 0; waited_ms < kEndingNoticeMs;) {
     ssize_t got = ::recv(socket, discarded, sizeof discarded, MSG_DONTWAIT);
@@ -112,12 +115,33 @@ struct Prepared {
   Management* management;  // null: the session runs a program
 };
 
-[[noreturn]] void serve(Handoff handoff, const Prepared& prepared) {
-  ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
+// Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md). Takes the order's copy of it.
+tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order) {
+  if (order.tls_key.empty()) return Channel(socket);
+  tls::SessionKey key;
+  static_assert(sizeof key == kTlsKeyBytes);
+  std::memcpy(key.data(), order.tls_key.data(), key.size());
+  tls::Context context = tls::key_server_context(key);
+  OPENSSL_cleanse(order.tls_key.data(), order.tls_key.size());
+  OPENSSL_cleanse(key.data(), key.size());
+  auto channel = tls::TlsChannel::accept(context, socket);
+  if (!channel) return tl::unexpected(std::string("out of memory"));
+  if (auto met = channel->handshake(std::chrono::milliseconds(wire::kHandshakeTimeoutMs)); !met) return tl::unexpected(met.error());
+  return Channel(socket, std::move(channel));
+}
+
+[[noreturn]] void serve(Handoff handoff, SessionOrder order, const Prepared& prepared) {
   int socket = handoff.socket.release();
   tune(socket);
+  auto channel = open_channel(socket, order);
+  if (!channel) {
+    tell_broker(HandoffKind::ended, uint32_t(EndCause::fault), channel.error());
+    std::exit(0);
+  }
+  ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
   BrokerShares shares(kHandoffDescriptor);
-  Session session({.socket = socket,
+  Session session({.channel = &*channel,
+                   .greeted = order.greeted,
                    .driver = &prepared.driver.table(),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
@@ -135,7 +159,7 @@ struct Prepared {
   }
   warden.begin_grace();
   tell_broker(HandoffKind::ended, uint32_t(end->cause), end->reason);
-  close_gently(socket);
+  close_gently(*channel);
   session.release();
   std::exit(0);  // without unwinding: the warden watches over the driver's own clean-up too
 }
@@ -179,11 +203,12 @@ int run(WorkerOptions options) {
     if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
     if (handoff.kind != HandoffKind::session || !handoff.socket) continue;
     auto order = decode_session_order(handoff.text);
+    OPENSSL_cleanse(handoff.text.data(), handoff.text.size());  // may hold the connection's key
     if (!order) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
       return 1;
     }
-    serve(std::move(handoff), {*driver, calls, *welcome, cache.get(), management.get()});
+    serve(std::move(handoff), std::move(*order), {*driver, calls, *welcome, cache.get(), management.get()});
   }
 }
 

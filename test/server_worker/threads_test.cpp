@@ -151,7 +151,8 @@ TEST_CASE("more text than a pipe holds passes through") {
 
 TEST_CASE("a message of several segments is sent as one") {
   SocketPair sockets;
-  SocketOutbox outbox(sockets.ours.get());
+  Channel channel(sockets.ours.get());
+  SocketOutbox outbox(channel);
   capnp::MallocMessageBuilder builder(8, capnp::AllocationStrategy::FIXED_SIZE);
   auto ending = builder.initRoot<schema::Ending>();
   std::string reason(1000, 'r');
@@ -175,7 +176,8 @@ TEST_CASE("frames of several threads do not mix") {
   constexpr unsigned kThreads = 4, kFrames = 200;
   std::vector<std::byte> bulk(10'001, std::byte{0x5a});
   {
-    SocketOutbox outbox(sockets.ours.get());
+    Channel channel(sockets.ours.get());
+    SocketOutbox outbox(channel);
     std::vector<std::thread> senders;
     for (unsigned t = 0; t < kThreads; ++t) {
       senders.emplace_back([&, t] {
@@ -203,7 +205,8 @@ TEST_CASE("frames of several threads do not mix") {
 
 TEST_CASE("a client that is gone makes the outbox drop, not block") {
   SocketPair sockets;
-  SocketOutbox outbox(sockets.ours.get());
+  Channel channel(sockets.ours.get());
+  SocketOutbox outbox(channel);
   sockets.theirs.reset();
   capnp::MallocMessageBuilder builder(64);
   builder.initRoot<schema::Result>();
@@ -215,7 +218,8 @@ TEST_CASE("a client that is gone makes the outbox drop, not block") {
 TEST_CASE("frames and bulk come out as they went in, however they were cut") {
   SocketPair sockets;
   OwnedDescriptor wake(::eventfd(0, EFD_CLOEXEC));
-  FrameSource source(sockets.ours.get(), wake.get(), 0);
+  Channel channel(sockets.ours.get());
+  FrameSource source(channel, wake.get(), 0);
   std::vector<std::byte> stream;
   auto append = [&](const void* data, size_t bytes) {
     stream.insert(stream.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes);
@@ -262,7 +266,8 @@ TEST_CASE("frames and bulk come out as they went in, however they were cut") {
 TEST_CASE("a source that is woken ends its wait, and one with a deadline keeps it") {
   SocketPair sockets;
   OwnedDescriptor wake(::eventfd(0, EFD_CLOEXEC));
-  FrameSource source(sockets.ours.get(), wake.get(), 0);
+  Channel channel(sockets.ours.get());
+  FrameSource source(channel, wake.get(), 0);
   CHECK(!source.input_pending());
   CHECK(source.next(1) == FrameSource::Next::late);
   std::thread waker([&] {
@@ -319,7 +324,8 @@ bool is_bulk_of(uint64_t frame, std::span<const std::byte> bulk) {
 struct StandInFixture {
   SocketPair sockets;
   OwnedDescriptor wake{::eventfd(0, EFD_CLOEXEC)};
-  FrameSource source{sockets.ours.get(), wake.get(), 0};
+  Channel channel{sockets.ours.get()};
+  FrameSource source{channel, wake.get(), 0};
   ReplayEntry answer{nullptr, "answer", true, true};
   std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0};
   StandIn stand_in{{.source = source,
