@@ -10,6 +10,7 @@ from pathlib import Path
 
 import emit_client
 import emit_coverage
+import emit_gate
 import emit_mocks
 import emit_names
 import emit_schema
@@ -35,6 +36,7 @@ def outputs(api):
         "client/trace.cpp": emit_trace.source(),
         "server/driver_table.hpp": emit_server.driver_table_header(api),
         "server/driver_table.cpp": emit_server.driver_table_source(api),
+        "server/gated_driver.cpp": emit_gate.source(api),
         "server/hand.hpp": emit_server.hand_header(api),
         "server/replay_functions.hpp": emit_server.replay_functions_header(api),
         "server/replay_table.cpp": emit_server.replay_table_source(api),

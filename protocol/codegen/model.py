@@ -9,6 +9,8 @@ FIRST_ORDINAL = 1000
 ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
 NEEDS = ("context", "initialised", "nothing")
+WORK = ("", "compute", "transfer")
+GATE_EFFECTS = ("", "begins_capture", "ends_capture", "enters_context", "ends_context")
 
 # kind -> (C type, Cap'n Proto type)
 SCALARS = {
@@ -161,6 +163,11 @@ class Function:
     via: str = ""
     null_stream: bool = False
     results_always: bool = False
+    gives_work: str = ""
+    work_key: list = field(default_factory=list)  # C expressions over parameter names
+    work_bytes: str = ""
+    work_stream: str = ""
+    gate_effect: str = ""
     variants: list = field(default_factory=list)
     target: "Function | None" = None  # of same_as and via
 
@@ -309,7 +316,7 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
-    "results_always",
+    "results_always", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
 
@@ -332,6 +339,11 @@ def parse_function(name, table, family):
         via=table.get("via", ""),
         null_stream=table.get("null_stream", False),
         results_always=table.get("results_always", False),
+        gives_work=table.get("gives_work", ""),
+        work_key=table.get("work_key", []),
+        work_bytes=table.get("work_bytes", ""),
+        work_stream=table.get("work_stream", ""),
+        gate_effect=table.get("gate_effect", ""),
         variants=table.get("variants", []),
     )
     check_function(function, table, where)
@@ -359,7 +371,12 @@ def check_function(function, table, where):
         demand(not function.travels, "an ordinal is for what travels")
     if "class" in table and function.server == "none":
         demand(function.is_hand, "what is never sent is written by hand on the client")
+    demand(function.gives_work in WORK, "gives_work")
+    demand(function.gate_effect in GATE_EFFECTS and not (function.gate_effect and function.gives_work), "gate_effect")
     names = {p.name for p in function.params}
+    for expression in [*function.work_key, function.work_bytes, function.work_stream]:
+        demand(bool(function.gives_work) or not expression, "work_* describe what gives_work")
+        demand({word for word in re.findall(r"(?<![>.\w])[A-Za-z_]\w*", expression)} <= names, f"'{expression}' is over unknown parameters")
     for p in function.params:
         demand(set(p.count_names) <= names, f"{p.name}: count over unknown parameter")
         if function.travels and p.kind == "list" and p.item.is_handle:

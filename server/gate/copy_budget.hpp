@@ -1,0 +1,36 @@
+// How many bytes of large copies a session may give the host's link.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "server/gate/limits.hpp"
+#include "server/gate/page.hpp"
+
+namespace gpuwire::server {
+
+// A bucket that fills at the rate that it is told. One thread.
+class CopyBudget {
+ public:
+  // Takes the bytes, on credit if need be. What to wait before the copy is made; zero: nothing.
+  std::chrono::nanoseconds take(uint64_t bytes, uint64_t bytes_per_ms, PageTime now) {
+    if (bytes_per_ms == 0) {
+      filled_ = now;
+      left_ = 0;
+      return {};
+    }
+    double rate = double(bytes_per_ms) / 1e6;  // per ns
+    left_ = std::min(left_ + double((now - filled_).count()) * rate, rate * double(std::chrono::nanoseconds(kCopyBurst).count()));
+    filled_ = now;
+    double debt = -left_;
+    left_ -= double(bytes);
+    return std::chrono::nanoseconds(int64_t(std::max(debt, 0.0) / rate));
+  }
+
+ private:
+  PageTime filled_{};
+  double left_ = 0;  // bytes
+};
+
+}  // namespace gpuwire::server

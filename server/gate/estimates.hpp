@@ -1,0 +1,23 @@
+// How long work takes, by what it is: learned from when it was seen done.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+
+namespace gpuwire::server {
+
+// Not synchronised.
+class Estimates {
+ public:
+  // None: nothing like it has been seen.
+  std::optional<std::chrono::nanoseconds> find(uint64_t key) const;
+  // A moving average, kEstimateShare for the new one.
+  void learn(uint64_t key, std::chrono::nanoseconds took);
+
+ private:
+  std::unordered_map<uint64_t, double> known_;  // ns
+};
+
+}  // namespace gpuwire::server

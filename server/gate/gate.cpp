@@ -1,0 +1,233 @@
+#include "server/gate/gate.hpp"
+
+#include <algorithm>
+
+#include <sys/prctl.h>
+
+#include "server/driver_table.hpp"
+#include "server/gate/futex.hpp"
+#include "server/gate/limits.hpp"
+
+namespace gpuwire::server {
+
+using std::chrono::nanoseconds;
+
+namespace {
+
+// Who the gate holds up, and how often it has been told not to.
+thread_local const Gate* held_up_by = nullptr;
+thread_local unsigned unasked = 0;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+Gate::Unasked::Unasked() { ++unasked; }
+Gate::Unasked::~Unasked() { --unasked; }
+
+Gate::Gate(GateParts parts) : parts_(parts), word_(&parts.page->gate), meter_(*parts.driver, *parts.page) {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Gate::enter_executor() { held_up_by = this; }
+
+bool Gate::held_up() const { return held_up_by == this && unasked == 0; }
+
+// --- passing ---------------------------------------------------------------------------------------------------------------------------------
+
+Gate::Passage Gate::enter(const Work& work) {
+  tail_ready_.store(true, std::memory_order_relaxed);
+  // What is only recorded gives no work.
+  if (meter_.capturing(work.stream)) return Passage::uncounted;
+  bool asks = held_up();
+  if (work.kind == WorkKind::transfer && work.bytes >= kLargeCopyBytes) {
+    if (asks) budget(work.bytes);
+    return Passage::uncounted;
+  }
+  for (;;) {
+    GateWord word = read();
+    if (word.unhindered()) {
+      go_on(asks);
+      return Passage::uncounted;
+    }
+    uint32_t seen = progress_.load(std::memory_order_relaxed);
+    if (asks && word.closed()) {
+      if (stopping_.load(std::memory_order_relaxed)) return Passage::refused;
+      wait_open(word);
+      continue;
+    }
+    nanoseconds wait = asks && word.bound().count() != 0 ? meter_.wait_for_room(work, word.bound()) : nanoseconds{};
+    if (wait > nanoseconds{}) {
+      if (stopping_.load(std::memory_order_relaxed)) return Passage::refused;
+      wait_progress(seen, wait);
+      continue;
+    }
+    meter_.submitting(work);
+    // The arbiter closes the gate, then reads whether anything is in flight; here it is the other way round. One of the two sees the other.
+    if (asks && read(std::memory_order_seq_cst).closed()) {
+      meter_.withdrawn();
+      continue;
+    }
+    break;
+  }
+  go_on(asks);
+  return Passage::counted;
+}
+
+void Gate::go_on(bool asks) {
+  if (!asks || !stands_) return;
+  stands_ = false;
+  meter_.set_waiting(false);
+  parts_.page->waited_ns.fetch_add(uint64_t((page_now() - stands_since_).count()), std::memory_order_relaxed);
+}
+
+void Gate::leave(const Work& work, bool done) {
+  meter_.submitted(work, done);
+  if (parked_.load(std::memory_order_seq_cst)) call_meter();
+}
+
+void Gate::wait_open(GateWord seen) {
+  if (!stands_) {
+    stands_ = true;
+    stands_since_ = page_now();
+    parts_.page->waits.fetch_add(1, std::memory_order_relaxed);
+    meter_.set_waiting(true);
+    ring();
+    if (parts_.cores >= kGateSpinCoresMin) {
+      for (PageTime until = stands_since_ + kGateSpin; page_now() < until; relax()) {
+        if (read().word != seen.word) return;
+      }
+    }
+  }
+  futex_wait(parts_.page->gate, seen.word, kGateSleep);
+}
+
+void Gate::wait_progress(uint32_t seen, nanoseconds at_most) {
+  at_bound_.store(true, std::memory_order_relaxed);
+  if (parked_.load(std::memory_order_seq_cst)) call_meter();
+  if (parts_.cores >= kGateSpinCoresMin) {
+    for (PageTime until = page_now() + std::min(at_most, kRoomSpin); page_now() < until; relax()) {
+      if (progress_.load(std::memory_order_relaxed) != seen) return;
+    }
+  } else {
+    futex_wait(progress_, seen, std::min(at_most, kLookLong));
+  }
+  at_bound_.store(false, std::memory_order_relaxed);
+}
+
+void Gate::budget(uint64_t bytes) {
+  PageTime now = page_now();
+  PageTime until = now + copies_.take(bytes, parts_.page->copy_bytes_per_ms.load(std::memory_order_relaxed), now);
+  while (now < until && !stopping_.load(std::memory_order_relaxed)) {
+    futex_wait(progress_, progress_.load(std::memory_order_relaxed), std::min(until - now, kGateSleep));
+    now = page_now();
+  }
+}
+
+void Gate::ring() {
+  parts_.page->rings.fetch_add(1, std::memory_order_release);
+  if (parts_.doorbell < 0) return;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(parts_.doorbell, &one, sizeof one);
+}
+
+void Gate::call_meter() {
+  parts_.page->attention.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake(parts_.page->attention);
+}
+
+// --- the session -----------------------------------------------------------------------------------------------------------------------------
+
+void Gate::going_idle() {
+  executor_idle_.store(true, std::memory_order_relaxed);
+  parts_.page->idle_since.store(page_now().count(), std::memory_order_relaxed);
+}
+
+void Gate::woken() {
+  executor_idle_.store(false, std::memory_order_relaxed);
+  parts_.page->idle_since.store(0, std::memory_order_relaxed);
+  if (unhindered() && parked_.load(std::memory_order_seq_cst)) call_meter();
+}
+
+void Gate::interrupt() {
+  stopping_.store(true, std::memory_order_relaxed);
+  futex_wake(parts_.page->gate);
+  futex_wake(progress_);
+}
+
+void Gate::stop() {
+  if (!thread_.joinable()) return;
+  word_.store(&open_, std::memory_order_relaxed);
+  quit_.store(true, std::memory_order_relaxed);
+  call_meter();
+  thread_.join();
+}
+
+// --- the meter's thread ----------------------------------------------------------------------------------------------------------------------
+
+void Gate::run() {
+  ::prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0);  // ns; the default of 50 us is longer than the sleeps here
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (driver().cuThreadExchangeStreamCaptureMode) driver().cuThreadExchangeStreamCaptureMode(&mode);
+  while (!quit_.load(std::memory_order_relaxed)) {
+    if (parts_.page->gate.load(std::memory_order_seq_cst) == 0) look_free();
+    else look_metered();
+  }
+}
+
+void Gate::look_metered() {
+  SessionPage& page = *parts_.page;
+  uint32_t attention = page.attention.load(std::memory_order_acquire);
+  GateWord word{page.gate.load(std::memory_order_seq_cst)};
+  PageTime now = page_now();
+  if (!metered_) {
+    // Until now nobody has counted what was submitted.
+    metered_ = true;
+    tail_since_ = now;
+    tail_ready_.store(false, std::memory_order_relaxed);
+    meter_.expect_tail();
+  }
+  page.answered.store(attention, std::memory_order_release);
+  bool patient = now - tail_since_ < kTailPatience && !executor_idle_.load(std::memory_order_relaxed) && !tail_ready_.load(std::memory_order_relaxed);
+  if (!patient && meter_.tail_expected()) meter_.mark_tail();
+
+  parked_.store(true, std::memory_order_seq_cst);
+  Meter::Look look = meter_.look();
+  if (look.in_flight) parked_.store(false, std::memory_order_relaxed);
+  if (look.progress || look.drained) {
+    progress_.fetch_add(1, std::memory_order_relaxed);
+    if (at_bound_.load(std::memory_order_relaxed)) futex_wake(progress_);
+  }
+  if (word.closed() && !was_closed_) closed_at_ = now;
+  was_closed_ = word.closed();
+  if (look.drained && word.closed()) ring();
+  if (!look.in_flight) return sleep(attention, kParkedSleep);
+  bool eager = word.closed() || word.bound().count() != 0 || look.waits_for_start;
+  bool spins = parts_.cores >= kGateSpinCoresMin && ((word.closed() && now - closed_at_ < kDrainSpin) || at_bound_.load(std::memory_order_relaxed));
+  if (look.still >= kAlone) std::this_thread::sleep_for(kLookLong);
+  else if (!spins) std::this_thread::sleep_for(eager ? kLook : kLookCalm);
+}
+
+void Gate::look_free() {
+  SessionPage& page = *parts_.page;
+  uint32_t attention = page.attention.load(std::memory_order_acquire);
+  page.answered.store(attention, std::memory_order_release);
+  metered_ = was_closed_ = false;
+  parked_.store(true, std::memory_order_seq_cst);
+  // Marks from before are followed to their end.
+  bool busy = meter_.marked() ? meter_.look().in_flight : meter_.sample();
+  bool idle = !busy && executor_idle_.load(std::memory_order_relaxed);
+  quiet_samples_ = idle ? std::min(quiet_samples_ + 1, kSampleQuietMax) : 0;
+  bool parks = quiet_samples_ == kSampleQuietMax;
+  parked_.store(parks, std::memory_order_relaxed);
+  sleep(attention, parks ? kParkedSleep : kSample);
+}
+
+// Parked, it sleeps until it is called; the bound is for what was missed.
+void Gate::sleep(uint32_t attention, nanoseconds at_most) { futex_wait(parts_.page->attention, attention, at_most); }
+
+}  // namespace gpuwire::server

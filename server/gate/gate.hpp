@@ -1,0 +1,137 @@
+// The gate of one session: what gives the GPU work passes it, or waits until the arbiter opens it.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "server/gate/copy_budget.hpp"
+#include "server/gate/meter.hpp"
+#include "server/gate/page.hpp"
+#include "server/gate/work.hpp"
+
+namespace gpuwire::server {
+
+struct DriverTable;
+
+struct GateParts {
+  SessionPage* page = nullptr;          // outlives the gate
+  int doorbell = -1;                    // an eventfd of the arbiter's; -1: nobody is woken
+  const DriverTable* driver = nullptr;  // what is behind the gate; outlives it
+  unsigned cores = 1;                   // how many the process may run on
+};
+
+// Only the thread that called enter_executor() is ever held up, outside Unasked: all others pass and are counted, since somebody may wait for them who
+// holds up the GPU.
+class Gate {
+ public:
+  // Starts the meter's thread.
+  explicit Gate(GateParts parts);
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  ~Gate() { stop(); }
+
+  const DriverTable& driver() const { return *parts_.driver; }
+
+  // --- around driver calls (generated code) ------------------------------------------------------------------------------------------------
+  // One load: nothing is asked and nothing is counted.
+  bool unhindered() const { return word_.load(std::memory_order_relaxed)->load(std::memory_order_relaxed) == 0; }
+  template <class Call>
+  CUresult submit(const Work& work, Call&& call) {
+    Passage passage = enter(work);
+    if (passage == Passage::refused) return CUDA_ERROR_SYSTEM_NOT_READY;
+    CUresult result = call();
+    if (passage == Passage::counted) leave(work, result == CUDA_SUCCESS);
+    return result;
+  }
+  template <class Call>
+  CUresult begins_capture(CUstream stream, Call&& call) {
+    return meter_.begin_capture(stream, call);
+  }
+  template <class Call>
+  CUresult ends_capture(CUstream stream, Call&& call) {
+    return meter_.end_capture(stream, call);
+  }
+  template <class Call>
+  CUresult enters_context(CUcontext context, Call&& call) {
+    meter_.enter_context(context);
+    return call();
+  }
+  template <class Call>
+  CUresult ends_context(Call&& call) {
+    meter_.forget();
+    return call();
+  }
+
+  // --- the session ---------------------------------------------------------------------------------------------------------------------------
+  // The calling thread is the one that the gate holds up from now on.
+  void enter_executor();
+  // The executor has nothing to do and is about to sleep; it has something again.
+  void going_idle();
+  void woken();
+
+  // While it exists, the calling thread passes unasked: its work is part of what other work in flight waits for.
+  class Unasked {
+   public:
+    Unasked();
+    ~Unasked();
+    Unasked(const Unasked&) = delete;
+    Unasked& operator=(const Unasked&) = delete;
+  };
+
+  // The session ends: whoever stands at the gate goes on at once and is refused, as is everybody whom it would hold up from now on. Any thread.
+  void interrupt();
+  // Ends the meter's thread. From then on everything passes. Executor only.
+  void stop();
+
+ private:
+  enum class Passage : uint8_t { counted, uncounted, refused };
+  Passage enter(const Work& work);
+  void leave(const Work& work, bool done);
+  bool held_up() const;
+  GateWord read(std::memory_order order = std::memory_order_acquire) const { return {word_.load(std::memory_order_relaxed)->load(order)}; }
+  void wait_open(GateWord seen);
+  void go_on(bool asks);
+  void wait_progress(uint32_t seen, std::chrono::nanoseconds at_most);
+  void budget(uint64_t bytes);
+  void ring();
+  void call_meter();
+
+  // --- the meter's thread ---
+  void run();
+  void look_metered();
+  void look_free();
+  void sleep(uint32_t attention, std::chrono::nanoseconds at_most);
+
+  const GateParts parts_;
+  const std::atomic<uint32_t> open_{0};
+  // The page's word, or after stop() a word of our own. Nothing is published through it: relaxed.
+  std::atomic<const std::atomic<uint32_t>*> word_;
+  Meter meter_;
+  CopyBudget copies_;
+  bool stands_ = false;  // executor: it has told that it waits
+  PageTime stands_since_{};
+
+  // Grows whenever the meter has seen something done; the executor sleeps on it (futex) at the bound. The meter's counts are under its mutex: relaxed.
+  std::atomic<uint32_t> progress_{0};
+  std::atomic<bool> at_bound_{false};       // the executor waits for progress_: spares a system call; a stale one costs one sleep of kLookLong
+  std::atomic<bool> stopping_{false};       // set by interrupt(); sleeps are bounded, so relaxed
+  std::atomic<bool> executor_idle_{false};  // a hint for the meter; relaxed
+  std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed: kTailPatience is the other way to know
+  std::atomic<bool> quit_{false};           // of the thread; with call_meter() behind it
+  // The meter sleeps until it is called. Set before it looks for the last time and read behind what it looks at: sequentially consistent on both
+  // sides, so that either it sees the work or the worker sees this.
+  std::atomic<bool> parked_{false};
+
+  // The meter's thread only.
+  bool metered_ = false;
+  bool was_closed_ = false;
+  PageTime closed_at_{}, tail_since_{};
+  unsigned quiet_samples_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server

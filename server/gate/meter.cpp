@@ -1,0 +1,401 @@
+#include "server/gate/meter.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+
+#include "server/driver_table.hpp"
+#include "server/gate/limits.hpp"
+
+namespace gpuwire::server {
+
+using std::chrono::nanoseconds;
+
+namespace {
+
+constexpr size_t kLanesKept = 32;  // lanes without marks, of streams that may be used again
+constexpr nanoseconds kUnknownWeight = 10us;
+
+int64_t count(PageTime time) { return time.count(); }
+
+}  // namespace
+
+// --- contexts and captures -------------------------------------------------------------------------------------------------------------------
+
+Meter::Context* Meter::find(CUcontext native) {
+  auto found = std::ranges::find(contexts_, native, &Context::native);
+  return found == contexts_.end() ? nullptr : &*found;
+}
+
+Meter::Context* Meter::find_or_add(CUcontext native) {
+  if (!native) return nullptr;
+  if (Context* context = find(native)) return context;
+  if (contexts_.size() >= kGateContextsMax) return nullptr;
+  contexts_.emplace_back().native = native;
+  return &contexts_.back();
+}
+
+Meter::Context* Meter::current() {
+  CUcontext native = nullptr;
+  return driver_.cuCtxGetCurrent(&native) == CUDA_SUCCESS ? find_or_add(native) : nullptr;
+}
+
+void Meter::enter_context(CUcontext context) {
+  std::lock_guard lock(mutex_);
+  find_or_add(context);
+}
+
+void Meter::forget() {
+  std::lock_guard lock(mutex_);
+  for (Context& context : contexts_) {
+    for (Lane& lane : context.lanes) {
+      for (Mark& mark : lane.marks) driver_.cuEventDestroy_v2(mark.event);
+    }
+    for (CUevent event : context.free) driver_.cuEventDestroy_v2(event);
+    if (context.sample) driver_.cuEventDestroy_v2(context.sample);
+    if (context.start_word) driver_.cuMemFreeHost(context.start_word);
+  }
+  contexts_.clear();
+  if (start_context_) started(began_);
+  tell();
+}
+
+bool Meter::is_capturing(CUstream stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream's answer is an error while a capture forbids it: nothing may be recorded there either.
+  return driver_.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool Meter::capturing(CUstream stream) {
+  std::lock_guard lock(mutex_);
+  // A capture spreads to other streams by events, so it is the stream itself that is asked.
+  return !captures_.empty() && is_capturing(stream);
+}
+
+CUresult Meter::begin_capture(CUstream stream, const std::function<CUresult()>& call) {
+  std::lock_guard lock(mutex_);
+  CUresult result = call();
+  if (result == CUDA_SUCCESS) captures_.push_back(stream);
+  return result;
+}
+
+CUresult Meter::end_capture(CUstream stream, const std::function<CUresult()>& call) {
+  std::lock_guard lock(mutex_);
+  CUresult result = call();
+  // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another stream's).
+  if (!is_capturing(stream)) std::erase(captures_, stream);
+  return result;
+}
+
+// --- submissions -----------------------------------------------------------------------------------------------------------------------------
+
+bool Meter::in_flight() const {
+  return submitting_ != 0 || tail_expected_ || std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
+}
+
+void Meter::submitting(const Work& work) {
+  std::lock_guard lock(mutex_);
+  PageTime now = page_now();
+  bool fresh = !in_flight();
+  ++submitting_;
+  if (!burst_) begin_burst(now);
+  page_.submissions.fetch_add(1, std::memory_order_relaxed);
+  uint32_t opening = page_.opening.load(std::memory_order_acquire);
+  if (opening != opening_) {
+    opening_ = opening;
+    begin_opening(work, now, fresh);
+  }
+  update_quiet(now);
+  tell();
+}
+
+void Meter::submitted(const Work& work, bool done) {
+  std::lock_guard lock(mutex_);
+  --submitting_;
+  if (done && !mark(work)) tail_expected_ = true;
+  tell();
+}
+
+bool Meter::mark(const Work& work) {
+  Context* context = current();
+  if (!context || context->marks >= kMarksMax) return false;
+  CUevent event = take_event(*context);
+  if (!event) return false;
+  if (driver_.cuEventRecord(event, work.stream) != CUDA_SUCCESS) {
+    context->free.push_back(event);
+    return false;
+  }
+  Mark mark = expectation(work, kUnknownWeight);
+  mark.event = event;
+  push(*context, work.stream, false, mark);
+  return true;
+}
+
+CUevent Meter::take_event(Context& context) {
+  CUevent event = nullptr;
+  if (!context.free.empty()) {
+    event = context.free.back();
+    context.free.pop_back();
+    return event;
+  }
+  return driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : nullptr;
+}
+
+void Meter::push(Context& context, CUstream stream, bool everything, Mark mark) {
+  auto lane = std::ranges::find_if(context.lanes, [&](const Lane& other) { return other.stream == stream && other.everything == everything; });
+  if (lane == context.lanes.end()) {
+    context.lanes.push_back({stream, everything, {}});
+    lane = context.lanes.end() - 1;
+  }
+  if (context.marks++ == 0) context.progress = page_now();
+  context.estimated += mark.estimate;
+  context.unknown += !mark.known;
+  lane->marks.push_back(mark);
+}
+
+Meter::Mark Meter::expectation(const Work& work, nanoseconds unknown) const {
+  Mark mark;
+  mark.key = work.bytes ? key_of({work.key, uint64_t(std::bit_width(work.bytes))}) : work.key;
+  auto learned = estimates_.find(mark.key);
+  mark.known = learned || work.bytes;
+  mark.estimate = learned ? *learned : work.bytes ? kCopyBase + nanoseconds(int64_t(double(work.bytes) / kCopyBytesPerNs)) : unknown;
+  return mark;
+}
+
+nanoseconds Meter::wait_for_room(const Work& work, nanoseconds bound) {
+  std::lock_guard lock(mutex_);
+  Context* context = current();
+  if (!context || context->marks == 0) return {};
+  nanoseconds still = start_context_ ? nanoseconds{} : page_now() - context->progress;
+  if (still > std::max(kStall, kStallEstimates * context->estimated) * (context->stalled + 1)) {
+    context->stalled = std::min(context->stalled + 1, kStallStepsMax);
+    context->stall_credit = size_t(1) << context->stalled;
+  }
+  if (context->stall_credit != 0) {
+    --context->stall_credit;
+    return {};
+  }
+  // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
+  nanoseconds expected = expectation(work, bound / 2).estimate;
+  bool long_one = expected >= kAlone || still >= kAlone || (context->marks == 1 && context->estimated >= kAlone);
+  if (long_one || context->unknown >= 2) return kLookLong;
+  nanoseconds left = std::max(context->estimated - still, nanoseconds{});
+  if (left + expected <= bound || (context->marks == 1 && left <= kOverlap)) return {};
+  return std::clamp(expected <= bound ? left + expected - bound : left - kOverlap, nanoseconds(5us), kLookLong);
+}
+
+// --- openings and bursts ---------------------------------------------------------------------------------------------------------------------
+
+void Meter::begin_opening(const Work& work, PageTime now, bool fresh) {
+  if (fresh && ask_for_start(work)) return;
+  started(now);
+}
+
+// An event on a stream with nothing in it is done although the context has not got the GPU; a word that the device writes is not (measured).
+bool Meter::ask_for_start(const Work& work) {
+  Context* context = current();
+  if (!context || !driver_.cuStreamWriteValue64_v2) return false;
+  if (!context->start_word) {
+    void* memory = nullptr;
+    if (driver_.cuMemHostAlloc(&memory, sizeof(uint64_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) return false;
+    context->start_word = static_cast<uint64_t*>(memory);
+    std::atomic_ref(*context->start_word).store(context->start_asked, std::memory_order_relaxed);
+  }
+  CUdeviceptr address = 0;
+  if (driver_.cuMemHostGetDevicePointer_v2(&address, context->start_word, 0) != CUDA_SUCCESS) return false;
+  if (driver_.cuStreamWriteValue64_v2(work.stream, address, ++context->start_asked, 0) != CUDA_SUCCESS) return false;
+  start_context_ = context->native;
+  return true;
+}
+
+void Meter::started(PageTime when) {
+  start_context_ = nullptr;
+  began_ = counted_ = when;
+  page_.first_start.store(count(when), std::memory_order_relaxed);
+  page_.started.store(opening_, std::memory_order_release);
+}
+
+void Meter::begin_burst(PageTime now) {
+  burst_ = true;
+  began_ = counted_ = now;
+  page_.bursts.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Meter::count_busy(PageTime now) {
+  if (!burst_ || start_context_) return;
+  busy_ += now - counted_;
+  counted_ = now;
+}
+
+void Meter::end_burst(PageTime now) {
+  if (start_context_) started(began_);
+  count_busy(now);
+  burst_ = false;
+  page_.last_end.store(count(now), std::memory_order_relaxed);
+}
+
+void Meter::update_quiet(PageTime now) {
+  bool quiet = !burst_ && !waiting_;
+  if (quiet == (quiet_since_ != PageTime{})) return;
+  if (!quiet) quiet_ += now - quiet_since_;
+  quiet_since_ = quiet ? now : PageTime{};
+}
+
+void Meter::set_waiting(bool waiting) {
+  std::lock_guard lock(mutex_);
+  waiting_ = waiting;
+  update_quiet(page_now());
+  tell();
+  page_.waiting.store(waiting, std::memory_order_relaxed);
+}
+
+PageTime Meter::least_progress() const {
+  PageTime least{};
+  for (const Context& context : contexts_) {
+    if (context.marks != 0 && (least == PageTime{} || context.progress < least)) least = context.progress;
+  }
+  return least;
+}
+
+void Meter::tell() {
+  nanoseconds estimated{};
+  for (const Context& context : contexts_) estimated += context.estimated;
+  page_.in_flight_ns.store(uint64_t(estimated.count()), std::memory_order_relaxed);
+  page_.busy_ns.store(uint64_t(busy_.count()), std::memory_order_relaxed);
+  page_.quiet_ns.store(uint64_t(quiet_.count()), std::memory_order_relaxed);
+  page_.quiet_since.store(count(quiet_since_), std::memory_order_relaxed);
+  page_.stuck_since.store(start_context_ ? 0 : count(least_progress()), std::memory_order_relaxed);
+  page_.in_flight.store(burst_, std::memory_order_seq_cst);
+}
+
+// --- looking ---------------------------------------------------------------------------------------------------------------------------------
+
+void Meter::collect(Context& context) {
+  context.done.clear();
+  for (Lane& lane : context.lanes) {
+    // A failed context answers with its error: nothing of it is in flight any more.
+    while (!lane.marks.empty() && driver_.cuEventQuery(lane.marks.front().event) != CUDA_ERROR_NOT_READY) {
+      Mark& mark = lane.marks.front();
+      context.free.push_back(mark.event);
+      context.estimated -= mark.estimate;
+      context.unknown -= !mark.known;
+      --context.marks;
+      context.done.push_back(mark);
+      lane.marks.pop_front();
+    }
+  }
+  if (context.lanes.size() > kLanesKept) std::erase_if(context.lanes, [](const Lane& lane) { return lane.marks.empty(); });
+}
+
+void Meter::learn(Context& context, PageTime now) {
+  nanoseconds took = now - context.progress;
+  context.progress = now;
+  context.stalled = 0;
+  context.stall_credit = 0;
+  nanoseconds expected{};
+  for (const Mark& mark : context.done) expected += mark.key ? mark.estimate : nanoseconds{};
+  // What stands for everything says nothing of one kind of work.
+  bool everything = std::ranges::any_of(context.done, [](const Mark& mark) { return mark.key == 0; });
+  if (everything || expected <= nanoseconds{} || took <= nanoseconds{}) return;
+  for (const Mark& mark : context.done) {
+    estimates_.learn(mark.key, nanoseconds(int64_t(double(took.count()) * double(mark.estimate.count()) / double(expected.count()))));
+  }
+}
+
+void Meter::look_for_start(PageTime now, bool progress) {
+  if (!start_context_) return;
+  Context* context = find(start_context_);
+  bool begun = !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) >= context->start_asked;
+  if (!begun && !progress) return;
+  // Begun and done between two looks: it cannot have begun before the last one.
+  PageTime when = progress ? std::max(looked_, began_) : now;
+  started(when);
+  for (Context& each : contexts_) each.progress = std::max(each.progress, when);
+}
+
+Meter::Look Meter::look() {
+  std::lock_guard lock(mutex_);
+  PageTime now = page_now();
+  Look look;
+  for (Context& context : contexts_) {
+    context.done.clear();
+    if (context.marks == 0) continue;
+    driver_.cuCtxSetCurrent(context.native);
+    collect(context);
+    look.progress |= !context.done.empty();
+  }
+  look_for_start(now, look.progress);
+  for (Context& context : contexts_) {
+    if (!context.done.empty()) learn(context, now);
+  }
+  count_busy(now);
+  if (burst_ && !in_flight()) {
+    end_burst(now);
+    look.drained = true;
+  }
+  looked_ = now;
+  update_quiet(now);
+  tell();
+  look.in_flight = burst_;
+  look.waits_for_start = start_context_ != nullptr;
+  PageTime least = least_progress();
+  if (least != PageTime{}) look.still = now - least;
+  return look;
+}
+
+void Meter::expect_tail() {
+  std::lock_guard lock(mutex_);
+  PageTime now = page_now();
+  tail_expected_ = true;
+  if (!burst_) begin_burst(now);
+  update_quiet(now);
+  tell();
+}
+
+bool Meter::tail_expected() {
+  std::lock_guard lock(mutex_);
+  return tail_expected_;
+}
+
+bool Meter::marked() {
+  std::lock_guard lock(mutex_);
+  return least_progress() != PageTime{};
+}
+
+void Meter::mark_tail() {
+  std::lock_guard lock(mutex_);
+  tail_expected_ = false;
+  // It would break off the capture. What is in flight then is seen when more is submitted, or not at all.
+  if (!captures_.empty() || !driver_.cuCtxRecordEvent) return;
+  for (Context& context : contexts_) {
+    driver_.cuCtxSetCurrent(context.native);
+    CUevent event = take_event(context);
+    if (!event) continue;
+    if (driver_.cuCtxRecordEvent(context.native, event) == CUDA_SUCCESS) push(context, nullptr, true, {.event = event, .known = true});
+    else context.free.push_back(event);
+  }
+  tell();
+}
+
+bool Meter::sample() {
+  std::lock_guard lock(mutex_);
+  if (captures_.empty() && driver_.cuCtxRecordEvent) {
+    bool busy = false;
+    for (Context& context : contexts_) {
+      driver_.cuCtxSetCurrent(context.native);
+      if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
+      if (driver_.cuCtxRecordEvent(context.native, context.sample) != CUDA_SUCCESS) continue;
+      PageTime until = page_now() + kSampleLook;
+      while (driver_.cuEventQuery(context.sample) == CUDA_ERROR_NOT_READY && !busy) busy = page_now() > until;
+    }
+    PageTime now = page_now();
+    count_busy(now);
+    if (busy && !burst_) begin_burst(now);
+    if (!busy && burst_) end_burst(now);
+    update_quiet(now);
+    tell();
+  }
+  return burst_;
+}
+
+}  // namespace gpuwire::server

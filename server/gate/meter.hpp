@@ -1,0 +1,139 @@
+// What a session has in flight on its GPUs, and since when: events behind its submissions, looked at from outside.
+#pragma once
+
+#include <cuda.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <vector>
+
+#include "server/gate/estimates.hpp"
+#include "server/gate/page.hpp"
+#include "server/gate/work.hpp"
+
+namespace gpuwire::server {
+
+struct DriverTable;
+
+// Tells the session's page what it finds. Events without timing cost the GPU nothing; none is ever recorded into a stream that is being captured.
+//
+// Two sides: threads that submit, with the work's context current, and the one thread that looks (the gate's meter thread), which changes its own
+// current context as it likes.
+class Meter {
+ public:
+  Meter(const DriverTable& driver, SessionPage& page) : driver_(driver), page_(page) {}
+
+  // --- threads that submit -----------------------------------------------------------------------------------------------------------------
+  // From here on it counts as in flight. Each is followed by submitted() or withdrawn().
+  void submitting(const Work& work);
+  // `done`: the driver has taken it.
+  void submitted(const Work& work, bool done);
+  void withdrawn() { submitted({}, false); }
+  // Zero: the work may go in now; otherwise when to ask again, unless progress is seen before.
+  std::chrono::nanoseconds wait_for_room(const Work& work, std::chrono::nanoseconds bound);
+
+  // Is the stream being captured? Cheap while the session captures nothing.
+  bool capturing(CUstream stream);
+  // Around the driver's calls, which run inside: what looks at the device from outside would break off a capture that begins meanwhile.
+  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
+  CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
+  void enter_context(CUcontext context);
+  // A context is about to go: all events are given up, of all contexts; what was in flight elsewhere counts as done.
+  void forget();
+
+  // The session waits at the gate, or does not any more: then it wants the GPU although nothing is in flight.
+  void set_waiting(bool waiting);
+
+  // --- the thread that looks ---------------------------------------------------------------------------------------------------------------
+  struct Look {
+    bool in_flight = false;
+    bool progress = false;  // something was seen done
+    bool drained = false;   // the last of it
+    bool waits_for_start = false;
+    std::chrono::nanoseconds still{};  // since the last progress
+  };
+  Look look();
+  // Something may be in flight that nobody has marked: counts as in flight until mark_tail().
+  void expect_tail();
+  bool tail_expected();
+  // Is anything marked that was not seen done yet?
+  bool marked();
+  // Marks all that the contexts have been given so far.
+  void mark_tail();
+  // Has any context work left? For the free regime, in which nothing is marked: the answer stands for the time until the next.
+  bool sample();
+
+ private:
+  struct Mark {
+    CUevent event = nullptr;
+    uint64_t key = 0;
+    std::chrono::nanoseconds estimate{};
+    bool known = false;  // the estimate was learned
+  };
+  struct Lane {  // of one stream, or what stands for all of them
+    CUstream stream = nullptr;
+    bool everything = false;
+    std::deque<Mark> marks;
+  };
+  struct Context {
+    CUcontext native = nullptr;
+    std::vector<Lane> lanes;
+    std::vector<CUevent> free;
+    CUevent sample = nullptr;
+    size_t marks = 0;                      // in all lanes
+    std::chrono::nanoseconds estimated{};  // sum over the marks
+    size_t unknown = 0;                    // marks whose work was never seen before
+    PageTime progress{};                   // the last time something was seen done, or marks came to be
+    unsigned stalled = 0;                  // steps of kStall without progress
+    size_t stall_credit = 0;               // submissions that may go in because of it
+    uint64_t* start_word = nullptr;        // pinned; where the device writes that it has begun
+    uint64_t start_asked = 0;
+    std::vector<Mark> done;                // of this look
+  };
+
+  Context* find(CUcontext native);
+  Context* find_or_add(CUcontext native);
+  Context* current();
+  bool mark(const Work& work);
+  CUevent take_event(Context& context);
+  void push(Context& context, CUstream stream, bool everything, Mark mark);
+  void collect(Context& context);
+  void learn(Context& context, PageTime now);
+  void look_for_start(PageTime now, bool progress);
+  void begin_opening(const Work& work, PageTime now, bool fresh);
+  bool ask_for_start(const Work& work);
+  void started(PageTime when);
+  Mark expectation(const Work& work, std::chrono::nanoseconds unknown) const;
+  bool in_flight() const;
+  void begin_burst(PageTime now);
+  void count_busy(PageTime now);
+  void end_burst(PageTime now);
+  void update_quiet(PageTime now);
+  PageTime least_progress() const;
+  void tell();
+  bool is_capturing(CUstream stream) const;
+
+  const DriverTable& driver_;
+  SessionPage& page_;
+  mutable std::mutex mutex_;        // over all below, and over driver calls that do not wait for the device
+  std::list<Context> contexts_;     // at most kGateContextsMax
+  std::vector<CUstream> captures_;  // where captures have begun
+  Estimates estimates_;
+  size_t submitting_ = 0;
+  bool tail_expected_ = false;
+  bool waiting_ = false;
+  bool burst_ = false;
+  uint32_t opening_ = 0;             // the last that a submission was made in
+  CUcontext start_context_ = nullptr;  // where the begin of the first work since then is awaited; null: it is not
+  PageTime looked_{};                // the last time
+  PageTime began_{};                 // of the burst: when its work first ran
+  PageTime counted_{};               // up to here it is in busy_
+  PageTime quiet_since_{};           // zero: not quiet
+  std::chrono::nanoseconds busy_{}, quiet_{};
+};
+
+}  // namespace gpuwire::server

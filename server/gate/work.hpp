@@ -1,0 +1,36 @@
+// One call that gives the GPU work, as the gate sees it.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+namespace gpuwire::server {
+
+enum class WorkKind : uint8_t {
+  compute,   // waits for the compute slice of its context
+  transfer,  // a copy over the host's link: a large one does not
+};
+
+struct Work {
+  WorkKind kind = WorkKind::compute;
+  CUstream stream = nullptr;
+  uint64_t key = 0;    // equal for calls of which one takes about as long as another
+  uint64_t bytes = 0;  // of a copy, when known
+};
+
+// For generated code: parts of a key.
+template <class T>
+uint64_t word(T value) {
+  if constexpr (std::is_pointer_v<T>) return reinterpret_cast<uintptr_t>(value);
+  else return uint64_t(value);
+}
+inline uint64_t key_of(std::initializer_list<uint64_t> parts) {
+  uint64_t key = 0x9e3779b97f4a7c15u;
+  for (uint64_t part : parts) key = (key ^ part ^ (part >> 29)) * 0xbf58476d1ce4e5b9u, key ^= key >> 32;
+  return key;
+}
+
+}  // namespace gpuwire::server
