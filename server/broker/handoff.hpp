@@ -29,6 +29,7 @@ enum class HandoffKind : uint32_t {
   claim = 9,         // worker: asks for the one under this token
   withdraw = 10,     // worker: it is not shared any more
   share_answer = 11, // broker: to share and claim; number: 1 for yes, then the claimed descriptor is attached
+  warn = 12,         // broker: text, a line for the standard error of the client's program
 };
 
 // A descriptor with one owner.

@@ -166,7 +166,7 @@ nanoseconds Meter::wait_for_room(const Work& work, nanoseconds bound) {
   std::lock_guard lock(mutex_);
   Context* context = current();
   if (!context || context->marks == 0) return {};
-  nanoseconds still = start_context_ ? nanoseconds{} : page_now() - context->progress;
+  nanoseconds still = page_now() - context->progress;
   if (still > std::max(kStall, kStallEstimates * context->estimated) * (context->stalled + 1)) {
     context->stalled = std::min(context->stalled + 1, kStallStepsMax);
     context->stall_credit = size_t(1) << context->stalled;
@@ -175,6 +175,7 @@ nanoseconds Meter::wait_for_room(const Work& work, nanoseconds bound) {
     --context->stall_credit;
     return {};
   }
+  if (start_context_) still = {};  // nothing of it has run
   // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
   nanoseconds expected = expectation(work, bound / 2).estimate;
   bool long_one = expected >= kAlone || still >= kAlone || (context->marks == 1 && context->estimated >= kAlone);

@@ -81,7 +81,10 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
       if (spent_ms >= deadline_ms) return Filled::late;
       wait_ms = int(deadline_ms - spent_ms);
     }
-    if (!wait_readable(wait_ms)) return Filled::ended;
+    if (observer_) observer_(true);
+    bool readable = wait_readable(wait_ms);
+    if (observer_) observer_(false);
+    if (!readable) return Filled::ended;
   }
 }
 

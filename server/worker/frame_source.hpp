@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -24,6 +25,8 @@ class FrameSource final : public BulkReader {
   // `wake`: a descriptor that, once readable, ends every wait. `spin_us`: how long to look at the socket after the last bytes before
   // sleeping in the kernel.
   FrameSource(Channel& channel, int wake, uint32_t spin_us);
+  // Told before the executor sleeps because there is nothing to read, and after it. Before the first wait.
+  void observe_sleep(std::function<void(bool sleeps)> observer) { observer_ = std::move(observer); }
 
   enum class Next : uint8_t {
     frame,
@@ -99,6 +102,7 @@ class FrameSource final : public BulkReader {
   Channel& channel_;
   const int wake_;
   const uint32_t spin_us_;
+  std::function<void(bool)> observer_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;
   bool seen_ahead_ = false;

@@ -15,6 +15,7 @@
 #include "schema/handshake.capnp.h"
 #include "schema/session.capnp.h"
 #include "server/driver_table.hpp"
+#include "server/gate/gate.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/memory.hpp"
 #include "server/replay/reply.hpp"
@@ -60,7 +61,9 @@ Session::Session(SessionParts parts)
       outbox_(*parts_.channel),
       watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
-      poll_us_(if_cores(parts_, kWaitPollUs)) {}
+      poll_us_(if_cores(parts_, kWaitPollUs)) {
+  if (Gate* gate = parts_.gate) source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
+}
 
 Session::~Session() { release(); }
 
@@ -110,6 +113,7 @@ std::optional<SessionEnd> Session::begin() {
   std::copy_n(parts_.id.begin(), std::min(parts_.id.size(), id.size()), id.begin());
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
   enter_thread();
+  if (parts_.gate) parts_.gate->enter_executor();
   start_capture();
   state_ = std::make_unique<SessionState>(*this, parts_.settings);
   return std::nullopt;
@@ -224,7 +228,13 @@ void Session::dispatch(const ReplayEntry& entry, Call& call) {
     finish(*this, call, error);
     return;
   }
-  entry.function(*this, call);
+  if (entry.out_of_turn) {
+    // Something on the GPU waits for the answer; if it had to wait for a turn, neither would come.
+    Gate::Unasked unasked;
+    entry.function(*this, call);
+  } else {
+    entry.function(*this, call);
+  }
   // A call with nothing to say but that it was done leaves the reply to its caller. Without all of its bulk it was not done.
   if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
 }
@@ -297,6 +307,7 @@ void Session::stop(EndCause cause, std::string reason) {
     stop_ = SessionEnd{cause, std::move(reason)};
   }
   stopping_.store(true, std::memory_order_relaxed);
+  if (parts_.gate) parts_.gate->interrupt();
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
@@ -322,6 +333,7 @@ void Session::tell_ending(const SessionEnd& end) {
 }
 
 bool Session::release() {
+  if (parts_.gate) parts_.gate->stop();
   stand_in_.stop();
   bool at_rest = !state_ || state_->end();
   watcher_.stop();

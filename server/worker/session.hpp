@@ -23,6 +23,8 @@
 
 namespace gpuwire::server {
 
+class Gate;  // server/gate/gate.hpp
+
 // By ordinal; null: unknown.
 using CallTable = std::array<const ReplayEntry*, wire::kOrdinalMax>;
 CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls);
@@ -52,6 +54,7 @@ struct SessionParts {
   unsigned cores = 1;         // how many the process may run on
   SessionSettings settings;
   Management* management = nullptr;  // of a management session
+  Gate* gate = nullptr;              // that stands before the driver's functions; null: none
 };
 
 // Who the client says it is; for logs only.

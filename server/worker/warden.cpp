@@ -18,8 +18,8 @@ void signal(const OwnedDescriptor& event) {
 
 }  // namespace
 
-Warden::Warden(int handoff, int socket, std::function<void(std::string)> stop, std::function<void(Handoff)> hear)
-    : handoff_(handoff), socket_(socket), stop_(std::move(stop)), hear_(std::move(hear)), wake_(::eventfd(0, EFD_CLOEXEC)), quit_(::eventfd(0, EFD_CLOEXEC)) {
+Warden::Warden(int handoff, int socket, Hooks hooks)
+    : handoff_(handoff), socket_(socket), hooks_(std::move(hooks)), wake_(::eventfd(0, EFD_CLOEXEC)), quit_(::eventfd(0, EFD_CLOEXEC)) {
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -34,14 +34,14 @@ bool Warden::hear_broker() {
   Handoff said;
   switch (receive_handoff(handoff_, false, said)) {
     case HandoffReceived::none_yet: return false;
-    case HandoffReceived::closed: stop_("the server has gone"); return true;
+    case HandoffReceived::closed: hooks_.stop("the server has gone"); return true;
     case HandoffReceived::message: break;
   }
   if (said.kind != HandoffKind::stop) {
-    hear_(std::move(said));
+    hooks_.hear(std::move(said));
     return false;
   }
-  stop_(said.text);
+  hooks_.stop(said.text);
   return true;
 }
 
@@ -55,6 +55,7 @@ void Warden::watch() {
     }
     if (watched[3].revents) return;
     if (watched[0].revents) ending = hear_broker();
+    if (watched[1].revents) hooks_.gone();
     if (watched[1].revents || watched[2].revents) ending = true;
   }
   pollfd quit{quit_.get(), POLLIN, 0};

@@ -16,8 +16,14 @@ class Warden {
  public:
   static constexpr int kExitOverdue = 3;  // the process's exit code when the warden had to end it
 
-  // `stop`: called once, on the warden's thread, when the broker ends the session. `hear`: what else the broker says. Neither may block.
-  Warden(int handoff, int socket, std::function<void(std::string reason)> stop, std::function<void(Handoff)> hear);
+  // On the warden's thread; none may block. `stop`: the broker ends the session, once. `gone`: the client has closed its side, once. `hear`: what else the
+  // broker says.
+  struct Hooks {
+    std::function<void(std::string reason)> stop;
+    std::function<void()> gone;
+    std::function<void(Handoff)> hear;
+  };
+  Warden(int handoff, int socket, Hooks hooks);
   Warden(const Warden&) = delete;
   Warden& operator=(const Warden&) = delete;
   ~Warden();
@@ -31,8 +37,7 @@ class Warden {
 
   const int handoff_;
   const int socket_;
-  const std::function<void(std::string)> stop_;
-  const std::function<void(Handoff)> hear_;
+  const Hooks hooks_;
   OwnedDescriptor wake_;
   OwnedDescriptor quit_;
   std::thread thread_;

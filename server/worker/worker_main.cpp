@@ -18,6 +18,10 @@
 
 #include "server/broker/handoff.hpp"
 #include "server/broker/session_order.hpp"
+#include "server/driver_table.hpp"
+#include "server/gate/gate.hpp"
+#include "server/gate/gated_driver.hpp"
+#include "server/gate/session_page.hpp"
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
@@ -115,6 +119,35 @@ struct Prepared {
   Management* management;  // null: the session runs a program
 };
 
+// The gate before a driver, and what it stands on.
+struct GatedDriver {
+  MappedPage page;
+  OwnedDescriptor doorbell;
+  DriverTable table;
+  Gate gate;
+
+  GatedDriver(MappedPage mapped, OwnedDescriptor bell, const DriverTable& behind)
+      : page(std::move(mapped)), doorbell(std::move(bell)), table(behind),
+        gate({.page = page.get(), .doorbell = doorbell.get(), .driver = &behind, .cores = usable_cores()}) {
+    put_gate_before(table, gate);
+  }
+};
+
+// Null: the broker shares the GPU without one. A page that is not one ends the session: its work would pass unasked.
+tl::expected<std::unique_ptr<GatedDriver>, std::string> open_gate(Handoff& handoff, const DriverTable& behind) {
+  OwnedDescriptor descriptor = take(handoff, OrderDescriptor::session_page);
+  if (!descriptor) return nullptr;
+  auto page = MappedPage::map(std::move(descriptor));
+  if (!page) return tl::unexpected(page.error());
+  return std::make_unique<GatedDriver>(std::move(*page), take(handoff, OrderDescriptor::doorbell), behind);
+}
+
+// The device's own output takes the same way to the client. A client that reads nothing misses it.
+void say_to_client(const std::string& line) {
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (::poll(&room, 1, 0) == 1) [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
 // Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md). Takes the order's copy of it.
 tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order) {
   if (order.tls_key.empty()) return Channel(socket);
@@ -130,7 +163,7 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
   return Channel(socket, std::move(channel));
 }
 
-[[noreturn]] void serve(Handoff handoff, SessionOrder order, const Prepared& prepared) {
+[[noreturn]] void serve(Handoff handoff, SessionOrder order, std::unique_ptr<GatedDriver> gated, const Prepared& prepared) {
   int socket = handoff.socket.release();
   tune(socket);
   auto channel = open_channel(socket, order);
@@ -142,16 +175,22 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
   BrokerShares shares(kHandoffDescriptor);
   Session session({.channel = &*channel,
                    .greeted = order.greeted,
-                   .driver = &prepared.driver.table(),
+                   .driver = gated ? &gated->table : &prepared.driver.table(),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
                    .id = handoff.id,
                    .primary_warm = !prepared.management,
                    .cores = usable_cores(),
                    .settings = {.module_cache = prepared.module_cache, .shares = &shares},
-                   .management = prepared.management});
-  Warden warden(kHandoffDescriptor, socket, [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); },
-                [&](Handoff said) { shares.heard(std::move(said)); });
+                   .management = prepared.management,
+                   .gate = gated ? &gated->gate : nullptr});
+  Warden warden(kHandoffDescriptor, socket,
+                {.stop = [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); },
+                 .gone = [&] { if (gated) gated->gate.interrupt(); },
+                 .hear = [&](Handoff said) {
+                   if (said.kind == HandoffKind::warn) say_to_client(said.text);
+                   else shares.heard(std::move(said));
+                 }});
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
     tell_broker(HandoffKind::begun, 0, describe(session.client()));
@@ -208,7 +247,12 @@ int run(WorkerOptions options) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
       return 1;
     }
-    serve(std::move(handoff), std::move(*order), {*driver, calls, *welcome, cache.get(), management.get()});
+    auto gated = open_gate(handoff, driver->table());
+    if (!gated) {
+      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), gated.error());
+      return 1;
+    }
+    serve(std::move(handoff), std::move(*order), std::move(*gated), {*driver, calls, *welcome, cache.get(), management.get()});
   }
 }
 

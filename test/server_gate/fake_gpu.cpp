@@ -1,0 +1,184 @@
+#include "fake_gpu.hpp"
+
+#include <atomic>
+#include <cstdlib>
+
+using gpuwire::server::DriverTable;
+
+namespace {
+FakeGpu* gpu = nullptr;
+}
+
+struct FakeGpu::Calls {
+  static CUresult launch(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream, void**, void**) {
+    std::lock_guard lock(gpu->mutex_);
+    ++gpu->launched_;
+    if (!gpu->capturing_.count(stream)) gpu->queue_.push_back({Kind::work});
+    return CUDA_SUCCESS;
+  }
+  static CUresult copy(CUdeviceptr, const void*, size_t, CUstream) {
+    std::lock_guard lock(gpu->mutex_);
+    ++gpu->launched_;
+    gpu->queue_.push_back({Kind::work});
+    return CUDA_SUCCESS;
+  }
+  static CUresult create(CUevent* event, unsigned) {
+    std::lock_guard lock(gpu->mutex_);
+    *event = reinterpret_cast<CUevent>(gpu->next_event_++);
+    gpu->events_[*event] = 0;
+    return CUDA_SUCCESS;
+  }
+  static CUresult destroy(CUevent event) {
+    std::lock_guard lock(gpu->mutex_);
+    return gpu->events_.erase(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  static CUresult record(CUevent event, CUstream stream) {
+    std::lock_guard lock(gpu->mutex_);
+    gpu->broke_capture_ |= gpu->capturing_.count(stream) != 0;
+    ++gpu->recorded_;
+    return gpu->add(event);
+  }
+  static CUresult record_everything(CUcontext, CUevent event) {
+    std::lock_guard lock(gpu->mutex_);
+    gpu->broke_capture_ |= !gpu->capturing_.empty();
+    ++gpu->everything_;
+    return gpu->add(event);
+  }
+  static CUresult query(CUevent event) {
+    std::lock_guard lock(gpu->mutex_);
+    auto found = gpu->events_.find(event);
+    if (found == gpu->events_.end()) return CUDA_ERROR_INVALID_HANDLE;
+    return found->second == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  }
+  static CUresult current(CUcontext* context) {
+    *context = FakeGpu::context();
+    return CUDA_SUCCESS;
+  }
+  static CUresult set_current(CUcontext) { return CUDA_SUCCESS; }
+  static CUresult release(CUdevice) { return CUDA_SUCCESS; }
+  static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
+    std::lock_guard lock(gpu->mutex_);
+    *status = gpu->capturing_.count(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  }
+  static CUresult begin_capture(CUstream stream, CUstreamCaptureMode) {
+    gpu->set_capturing(stream, true);
+    return CUDA_SUCCESS;
+  }
+  static CUresult end_capture(CUstream stream, CUgraph*) {
+    gpu->set_capturing(stream, false);
+    return CUDA_SUCCESS;
+  }
+  static CUresult alloc(void** memory, size_t bytes, unsigned) {
+    *memory = std::calloc(1, bytes);
+    return CUDA_SUCCESS;
+  }
+  static CUresult free(void* memory) {
+    std::free(memory);
+    return CUDA_SUCCESS;
+  }
+  static CUresult device_pointer(CUdeviceptr* address, void* memory, unsigned) {
+    *address = reinterpret_cast<CUdeviceptr>(memory);
+    return CUDA_SUCCESS;
+  }
+  static CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
+    std::lock_guard lock(gpu->mutex_);
+    gpu->broke_capture_ |= gpu->capturing_.count(stream) != 0;
+    gpu->queue_.push_back({Kind::word, nullptr, reinterpret_cast<uint64_t*>(address), value});
+    return CUDA_SUCCESS;
+  }
+};
+
+FakeGpu::FakeGpu() {
+  gpu = this;
+  table_.cuLaunchKernel = &Calls::launch;
+  table_.cuMemcpyHtoDAsync_v2 = &Calls::copy;
+  table_.cuEventCreate = &Calls::create;
+  table_.cuEventDestroy_v2 = &Calls::destroy;
+  table_.cuEventRecord = &Calls::record;
+  table_.cuEventQuery = &Calls::query;
+  table_.cuCtxRecordEvent = &Calls::record_everything;
+  table_.cuCtxGetCurrent = &Calls::current;
+  table_.cuCtxSetCurrent = &Calls::set_current;
+  table_.cuDevicePrimaryCtxRelease_v2 = &Calls::release;
+  table_.cuStreamIsCapturing = &Calls::is_capturing;
+  table_.cuStreamBeginCapture_v2 = &Calls::begin_capture;
+  table_.cuStreamEndCapture = &Calls::end_capture;
+  table_.cuMemHostAlloc = &Calls::alloc;
+  table_.cuMemFreeHost = &Calls::free;
+  table_.cuMemHostGetDevicePointer_v2 = &Calls::device_pointer;
+  table_.cuStreamWriteValue64_v2 = &Calls::write_value;
+}
+
+FakeGpu::~FakeGpu() { gpu = nullptr; }
+
+CUcontext FakeGpu::context() { return reinterpret_cast<CUcontext>(uintptr_t(0xc0)); }
+
+CUresult FakeGpu::add(CUevent event) {
+  if (!events_.count(event)) return CUDA_ERROR_INVALID_HANDLE;
+  if (queue_.empty()) return CUDA_SUCCESS;
+  ++events_[event];
+  queue_.push_back({Kind::event, event});
+  return CUDA_SUCCESS;
+}
+
+void FakeGpu::run(const Operation& operation) {
+  if (operation.kind == Kind::word) std::atomic_ref(*operation.word).store(operation.value, std::memory_order_release);
+  auto event = events_.find(operation.event);
+  if (event != events_.end() && event->second != 0) --event->second;
+}
+
+void FakeGpu::begin() {
+  std::lock_guard lock(mutex_);
+  for (; !queue_.empty() && queue_.front().kind != Kind::work; queue_.pop_front()) run(queue_.front());
+}
+
+void FakeGpu::finish(size_t operations) {
+  begin();
+  for (size_t i = 0; i < operations; ++i) {
+    std::lock_guard lock(mutex_);
+    while (!queue_.empty() && queue_.front().kind != Kind::work) run(queue_.front()), queue_.pop_front();
+    if (!queue_.empty()) queue_.pop_front();
+    while (!queue_.empty() && queue_.front().kind != Kind::work) run(queue_.front()), queue_.pop_front();
+  }
+}
+
+size_t FakeGpu::in_flight() {
+  std::lock_guard lock(mutex_);
+  size_t count = 0;
+  for (const Operation& operation : queue_) count += operation.kind == Kind::work;
+  return count;
+}
+
+void FakeGpu::finish_all() { finish(in_flight()); }
+
+size_t FakeGpu::launched() {
+  std::lock_guard lock(mutex_);
+  return launched_;
+}
+
+size_t FakeGpu::events_recorded() {
+  std::lock_guard lock(mutex_);
+  return recorded_;
+}
+
+size_t FakeGpu::events_alive() {
+  std::lock_guard lock(mutex_);
+  return events_.size();
+}
+
+size_t FakeGpu::everything_recorded() {
+  std::lock_guard lock(mutex_);
+  return everything_;
+}
+
+bool FakeGpu::recorded_into_a_capture() {
+  std::lock_guard lock(mutex_);
+  return broke_capture_;
+}
+
+void FakeGpu::set_capturing(CUstream stream, bool capturing) {
+  std::lock_guard lock(mutex_);
+  if (capturing) capturing_.insert(stream);
+  else capturing_.erase(stream);
+}

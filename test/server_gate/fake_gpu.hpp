@@ -1,0 +1,58 @@
+// A driver whose work is done when the test says so. One at a time, because a driver table's functions know nothing but their arguments.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "server/driver_table.hpp"
+
+// Any thread.
+class FakeGpu {
+ public:
+  FakeGpu();
+  ~FakeGpu();
+  const gpuwire::server::DriverTable& table() const { return table_; }
+
+  // Kernels launched and not done, and events behind them, are done in the order in which they came; a word is written in its turn.
+  size_t in_flight();
+  size_t launched();
+  void finish(size_t operations);
+  void finish_all();
+  // Nothing but a word in front is done: the context has got the GPU.
+  void begin();
+  size_t events_recorded();
+  size_t events_alive();
+  size_t everything_recorded();       // times that cuCtxRecordEvent was called
+  bool recorded_into_a_capture();
+  void set_capturing(CUstream stream, bool capturing);
+
+  static CUcontext context();
+  static CUstream stream(uintptr_t number) { return reinterpret_cast<CUstream>(number); }
+
+ private:
+  enum class Kind { work, event, word };
+  struct Operation {
+    Kind kind;
+    CUevent event = nullptr;
+    uint64_t* word = nullptr;
+    uint64_t value = 0;
+  };
+  struct Calls;
+  CUresult add(CUevent event);
+  void run(const Operation& operation);
+
+  std::mutex mutex_;
+  gpuwire::server::DriverTable table_;
+  std::deque<Operation> queue_;
+  std::map<CUevent, size_t> events_;   // how many records of it are not done
+  std::set<CUstream> capturing_;
+  uintptr_t next_event_ = 0x1000;
+  size_t launched_ = 0, recorded_ = 0, everything_ = 0;
+  bool broke_capture_ = false;
+};

@@ -1,0 +1,76 @@
+// A gate before a FakeGpu, with the test in the arbiter's place.
+#pragma once
+
+#include <chrono>
+#include <future>
+#include <thread>
+
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "fake_gpu.hpp"
+#include "server/broker/handoff.hpp"
+#include "server/gate/futex.hpp"
+#include "server/gate/gate.hpp"
+#include "server/gate/gated_driver.hpp"
+#include "server/gate/page.hpp"
+
+inline constexpr std::chrono::seconds kPatience{10};
+
+template <class Condition>
+bool becomes(Condition condition) {
+  auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+struct GateFixture {
+  FakeGpu gpu;
+  gpuwire::server::SessionPage page;
+  gpuwire::server::OwnedDescriptor doorbell{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  gpuwire::server::DriverTable table = gpu.table();
+  gpuwire::server::Gate gate{{.page = &page, .doorbell = doorbell.get(), .driver = &gpu.table(), .cores = 1}};
+  CUstream stream = FakeGpu::stream(0x51);
+
+  GateFixture() {
+    gpuwire::server::put_gate_before(table, gate);
+    gate.enter_executor();
+  }
+
+  // As the arbiter does it.
+  void set(bool open, bool metered = true, std::chrono::nanoseconds bound = {}) {
+    if (open) page.opening.fetch_add(1, std::memory_order_release);
+    page.gate.store(gpuwire::server::GateWord::of(open, metered, bound), std::memory_order_seq_cst);
+    page.attention.fetch_add(1, std::memory_order_release);
+    gpuwire::server::futex_wake(page.gate);
+    gpuwire::server::futex_wake(page.attention);
+  }
+  void set_and_wait(bool open, bool metered = true, std::chrono::nanoseconds bound = {}) {
+    set(open, metered, bound);
+    uint32_t said = page.attention.load();
+    REQUIRE(becomes([&] { return page.answered.load() >= said; }));
+  }
+  CUresult launch(uintptr_t function = 1) {
+    return table.cuLaunchKernel(reinterpret_cast<CUfunction>(function), 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr);
+  }
+  // On a thread that the gate holds up.
+  std::future<CUresult> launch_elsewhere(uintptr_t function = 1) {
+    return std::async(std::launch::async, [this, function] {
+      gate.enter_executor();
+      return launch(function);
+    });
+  }
+  bool idle() { return becomes([&] { return page.in_flight.load() == 0; }); }
+  bool rang() {
+    uint64_t count = 0;
+    return becomes([&] { return ::read(doorbell.get(), &count, sizeof count) == ssize_t(sizeof count); });
+  }
+  void forget_rings() {
+    uint64_t count = 0;
+    while (::read(doorbell.get(), &count, sizeof count) > 0) {}
+  }
+};

@@ -1,0 +1,159 @@
+#include "fixture.hpp"
+#include "server/gate/limits.hpp"
+
+using namespace gpuwire::server;
+using namespace std::chrono_literals;
+
+TEST_CASE_FIXTURE(GateFixture, "an open gate without meter counts nothing") {
+  CHECK(gate.unhindered());
+  for (int i = 0; i < 100; ++i) CHECK(launch() == CUDA_SUCCESS);
+  CHECK(gpu.launched() == 100);
+  CHECK(page.submissions == 0);
+  CHECK(gpu.events_recorded() == 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a closed gate holds up the executor until it is opened, and knocks once") {
+  set_and_wait(false);
+  REQUIRE(idle());
+  forget_rings();
+  auto result = launch_elsewhere();
+  CHECK(rang());
+  CHECK(becomes([&] { return page.waiting == 1; }));
+  CHECK(gpu.launched() == 0);
+  set(true);
+  CHECK(result.get() == CUDA_SUCCESS);
+  CHECK(gpu.launched() == 1);
+  CHECK(page.waiting == 0);
+  CHECK(page.in_flight == 1);
+  CHECK(page.waits == 1);
+  CHECK(page.waited_ns > 0);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a gate that is opened without meter lets go whoever stood at it") {
+  set_and_wait(false);
+  auto result = launch_elsewhere();
+  CHECK(becomes([&] { return page.waiting == 1; }));
+  set(true, false);
+  CHECK(result.get() == CUDA_SUCCESS);
+  CHECK(page.waiting == 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "threads that the gate does not hold up pass a closed one and are counted") {
+  set_and_wait(false);
+  REQUIRE(idle());
+  auto result = std::async(std::launch::async, [&] { return launch(); });
+  CHECK(result.get() == CUDA_SUCCESS);
+  CHECK(page.in_flight == 1);
+  CHECK(page.submissions == 1);
+  forget_rings();
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(rang());  // whoever closed the gate waits for the drain
+}
+
+TEST_CASE_FIXTURE(GateFixture, "work that others wait for passes a closed gate unasked") {
+  set_and_wait(false);
+  {
+    Gate::Unasked unasked;
+    CHECK(launch() == CUDA_SUCCESS);
+  }
+  auto held_up = launch_elsewhere();
+  CHECK(becomes([&] { return page.waiting == 1; }));
+  gpu.finish_all();
+  set(true);
+  CHECK(held_up.get() == CUDA_SUCCESS);
+  gpu.finish_all();
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the end of a session ends the waiting at a closed gate") {
+  set_and_wait(false);
+  auto result = launch_elsewhere();
+  CHECK(becomes([&] { return page.waiting == 1; }));
+  gate.interrupt();
+  CHECK(result.get() == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(gpu.launched() == 0);
+  CHECK(launch() == CUDA_ERROR_SYSTEM_NOT_READY);
+  gate.stop();
+  CHECK(launch() == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the end of a session ends the waiting at the bound") {
+  set_and_wait(true, true, 500us);
+  REQUIRE(idle());
+  CHECK(launch(1) == CUDA_SUCCESS);
+  CHECK(launch(2) == CUDA_SUCCESS);
+  auto result = launch_elsewhere(3);
+  gate.interrupt();
+  CHECK(result.get() == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(gpu.launched() == 2);
+  gpu.finish_all();
+}
+
+TEST_CASE_FIXTURE(GateFixture, "no more than two launches of unknown length are in flight while there is a bound") {
+  set_and_wait(true, true, 500us);
+  REQUIRE(idle());
+  CHECK(launch(1) == CUDA_SUCCESS);
+  CHECK(launch(2) == CUDA_SUCCESS);
+  auto third = launch_elsewhere(3);
+  gpu.finish(1);
+  CHECK(third.get() == CUDA_SUCCESS);
+  CHECK(gpu.in_flight() == 2);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "work that waits for what is submitted later gets it in spite of the bound") {
+  set_and_wait(true, true, 500us);
+  REQUIRE(idle());
+  // None of them ends before the last one is launched.
+  constexpr int kNeeded = 8;
+  auto results = std::async(std::launch::async, [&] {
+    gate.enter_executor();
+    bool all = true;
+    for (int i = 0; i < kNeeded; ++i) all &= launch(uintptr_t(i + 1)) == CUDA_SUCCESS;
+    return all;
+  });
+  CHECK(results.get());
+  CHECK(gpu.in_flight() == kNeeded);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a capture passes a closed gate, and nothing is recorded into it") {
+  set_and_wait(false);
+  CHECK(table.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  for (int i = 0; i < 3; ++i) CHECK(launch() == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(!gpu.recorded_into_a_capture());
+  CHECK(page.submissions == 0);
+  auto result = launch_elsewhere();  // the capture is over
+  CHECK(becomes([&] { return page.waiting == 1; }));
+  set(true);
+  CHECK(result.get() == CUDA_SUCCESS);
+  gpu.finish_all();
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a large copy over the host's link does not wait for a turn, a small one does") {
+  set_and_wait(false);
+  char memory[1] = {};
+  CHECK(table.cuMemcpyHtoDAsync_v2(0x1000, memory, kLargeCopyBytes, stream) == CUDA_SUCCESS);
+  CHECK(page.submissions == 0);
+  auto small = std::async(std::launch::async, [&] {
+    gate.enter_executor();
+    return table.cuMemcpyHtoDAsync_v2(0x1000, memory, kLargeCopyBytes - 1, stream);
+  });
+  CHECK(becomes([&] { return page.waiting == 1; }));
+  set(true);
+  CHECK(small.get() == CUDA_SUCCESS);
+  gpu.finish_all();
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the executor's sleep is told") {
+  gate.going_idle();
+  CHECK(page.idle_since > 0);
+  gate.woken();
+  CHECK(page.idle_since == 0);
+}

@@ -1,0 +1,147 @@
+#include "fixture.hpp"
+
+using namespace gpuwire::server;
+using namespace std::chrono_literals;
+
+TEST_CASE_FIXTURE(GateFixture, "a submission is in flight until it is done, and its time is counted") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  uint64_t bursts = page.bursts, busy = page.busy_ns;
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(page.in_flight == 1);
+  CHECK(page.bursts == bursts + 1);
+  CHECK(page.submissions == 2);
+  gpu.finish(1);
+  CHECK(page.in_flight == 1);
+  gpu.finish(1);
+  CHECK(idle());
+  CHECK(page.last_end > 0);
+  CHECK(page.busy_ns >= busy);
+  CHECK(becomes([&] { return page.quiet_since != 0; }));
+  CHECK(page.in_flight_ns == 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the first start after an opening is when the device has written its word") {
+  set_and_wait(false);
+  REQUIRE(idle());
+  set(true);
+  CHECK(launch() == CUDA_SUCCESS);
+  uint32_t opening = page.opening;
+  CHECK(page.started != opening);
+  CHECK(page.stuck_since == 0);  // it has not got the GPU
+  auto before = page_now();
+  gpu.begin();
+  CHECK(becomes([&] { return page.started == opening; }));
+  CHECK(page.first_start >= before.count());
+  CHECK(becomes([&] { return page.stuck_since >= before.count(); }));
+  // A later burst of the same opening asks no more.
+  gpu.finish_all();
+  CHECK(idle());
+  int64_t first = page.first_start;
+  CHECK(launch() == CUDA_SUCCESS);
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(page.first_start == first);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "time before the context has got the GPU is nobody's") {
+  set_and_wait(false);
+  REQUIRE(idle());
+  uint64_t busy = page.busy_ns;
+  set(true);
+  auto submitted = page_now();
+  CHECK(launch() == CUDA_SUCCESS);
+  while (page_now() - submitted < 5ms) std::this_thread::yield();
+  auto began = page_now();
+  gpu.begin();
+  CHECK(becomes([&] { return page.started == page.opening; }));
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(page.busy_ns - busy <= uint64_t((page_now() - began).count()));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "closing the gate tells what was in flight before anybody counted") {
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  forget_rings();
+  set_and_wait(false);
+  CHECK(page.in_flight == 1);
+  CHECK(becomes([&] { return gpu.everything_recorded() > 0; }));
+  CHECK(page.in_flight == 1);
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(rang());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a device at rest is seen at rest soon after the gate has closed") {
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  gate.going_idle();
+  set(false);
+  CHECK(rang());
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "no look at the device breaks off a capture") {
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  CHECK(table.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) {
+    set_and_wait(false);
+    CHECK(rang());
+    set_and_wait(true, false);
+  }
+  CHECK(!gpu.recorded_into_a_capture());
+  CUgraph graph = nullptr;
+  CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the free regime's samples find a busy device and one at rest") {
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  gate.woken();
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(becomes([&] { return page.in_flight == 1; }));
+  CHECK(page.submissions == 0);
+  gpu.finish_all();
+  CHECK(idle());
+  gate.going_idle();
+  size_t seen = gpu.everything_recorded();
+  CHECK(seen > 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the end of a context gives up its events") {
+  set_and_wait(true);
+  for (int i = 0; i < 10; ++i) CHECK(launch() == CUDA_SUCCESS);
+  CHECK(gpu.events_alive() > 0);
+  gate.stop();  // nothing is marked from here on
+  CHECK(table.cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(gpu.events_alive() == 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a kernel that goes on and on is told with the time since when") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  auto before = page_now();
+  CHECK(launch() == CUDA_SUCCESS);
+  gpu.begin();
+  CHECK(becomes([&] { return page.stuck_since >= before.count(); }));
+  int64_t since = page.stuck_since;
+  CHECK(launch() == CUDA_SUCCESS);  // more behind it changes nothing
+  CHECK(page.stuck_since == since);
+  gpu.finish(1);
+  CHECK(becomes([&] { return page.stuck_since > since; }));
+  gpu.finish(1);
+  CHECK(becomes([&] { return page.stuck_since == 0; }));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "more work than there are marks is still in flight until the last of it is done") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  constexpr size_t kMany = 5000;
+  for (size_t i = 0; i < kMany; ++i) CHECK(launch() == CUDA_SUCCESS);
+  gpu.finish(kMany - 1);
+  CHECK(page.in_flight == 1);
+  CHECK(becomes([&] { return gpu.everything_recorded() > 0; }));
+  gpu.finish_all();
+  CHECK(idle());
+}
