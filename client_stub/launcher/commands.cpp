@@ -37,6 +37,9 @@ std::string summary_of(const std::string& command) {
   if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
   if (command == "serve") return "offer this machine's GPUs to clients";
   if (command == "admin") return "say who may use this server: certificates, tokens, revocation";
+  if (command == "top") return "what the tenants and sessions of this machine's server do, live";
+  if (command == "status") return "this machine's server in short: devices, tenants, sessions, queue";
+  if (command == "metrics") return "the server's figures for Prometheus (started by serve)";
   if (command == "worker") return "one session of a server (started by serve)";
   if (command == "login") return "who connects to a server (started by serve)";
   return {};

@@ -6,12 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
-#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
 #include "server/cli/listen_address.hpp"
+#include "server/cli/observation.hpp"
+#include "server/log/log.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -111,17 +112,13 @@ WorkerCommand worker_command(const ServeOptions& options) {
   return command;
 }
 
-void start_log(const std::string& level) {
-  auto logger = spdlog::stderr_logger_st("gpuwire-serve");
-  logger->set_level(spdlog::level::from_str(level == "warn" ? "warning" : level));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
-  spdlog::set_default_logger(logger);
+std::string text_of(const boost::asio::ip::tcp::endpoint& where) {
+  std::string address = where.address().to_string();
+  return fmt::format(fmt::runtime(where.address().is_v6() ? "[{}]:{}" : "{}:{}"), address, where.port());
 }
 
-void print_listening(const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
-  std::string address = where.address().to_string();
-  if (where.address().is_v6()) address = "[" + address + "]";
-  std::printf("listening on %s:%u, %s\n", address.c_str(), unsigned(where.port()), devices.c_str());
+void print_listening(const std::string& where, const std::string& devices) {
+  std::printf("listening on %s, %s\n", where.c_str(), devices.c_str());
   std::fflush(stdout);
 }
 
@@ -138,18 +135,24 @@ int serve(const ServeOptions& options) {
                                         "between it and its clients is yours alone, say --allow-unencrypted-network",
                                         options.listen));
   }
-  start_log(options.log_level);
-  if (!listen->address().is_loopback())
-    spdlog::warn("unencrypted and open: everybody who reaches {} can use this machine's GPU, and the network can read the data", options.listen);
   Configuration configuration = open_configuration();
   configuration.sessions_max = options.sessions_max;
+  start_log("gpuwire-serve", configuration.log_format == "json" ? LogFormat::json : LogFormat::text, options.log_level);
+  if (!listen->address().is_loopback())
+    spdlog::warn("unencrypted and open: everybody who reaches {} can use this machine's GPU, and the network can read the data", options.listen);
   boost::asio::io_context io(1);
   Broker broker(io, {.listen = *listen,
                      .worker = worker_command(options),
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
-                     .configuration = std::move(configuration)});
-  if (auto started = broker.start(print_listening); !started) return fail(1, started.error());
+                     .configuration = configuration});
+  auto observation = Observation::start(io, broker, configuration, {});
+  if (!observation) return fail(1, observation.error());
+  auto listening = [&](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
+    (*observation)->listening(text_of(where), devices);
+    print_listening(text_of(where), devices);
+  };
+  if (auto started = broker.start(listening); !started) return fail(1, started.error());
   io.run();
   if (!broker.failure().empty()) return fail(1, broker.failure());
   return 0;

@@ -79,6 +79,7 @@ struct TenantFigures {
 struct SessionDeviceFigures {
   uint32_t device = 0;
   uint64_t memory_used_bytes = 0;
+  uint64_t memory_peak_bytes = 0;
   bool operator==(const SessionDeviceFigures&) const = default;
 };
 
@@ -88,6 +89,7 @@ struct SessionFigures {
   std::string service_class;
   std::string state;                      // queued, starting, running, ending
   std::string peer, program, host, security;
+  std::string credential;                 // a certificate's serial or a token's number
   int64_t client_pid = 0, worker_pid = 0;
   double since_unix_s = 0;                // begun, or queued
   uint64_t place = 0;                     // in the queue, from 1; 0: it does not wait

@@ -14,6 +14,7 @@
 #include "server/broker/handoff.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/session_state.hpp"
+#include "server/worker/end_cause.hpp"
 #include "server/worker/frame_source.hpp"
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
@@ -29,14 +30,6 @@ class Gate;  // server/gate/gate.hpp
 using CallTable = std::array<const ReplayEntry*, wire::kOrdinalMax>;
 CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls);
 
-// How a session ended.
-enum class EndCause : uint8_t {
-  finished,  // the client said goodbye, or closed between two frames
-  cut,       // the connection went away
-  fault,     // the client sent what cannot be
-  stopped,   // stop() was called
-  internal,  // the server's own failure
-};
 struct SessionEnd {
   EndCause cause = EndCause::finished;
   std::string reason;  // one line

@@ -23,7 +23,7 @@ inline Snapshot sample_snapshot() {
                {.name = "bob", .service_class = "batch", .weight = 1, .sessions = {{"queued", 1}, {"running", 1}},
                 .devices = {{.device = 0, .gpu_time_ns = 3'000'000'000, .memory_used_bytes = 30ull << 30}}, .bytes_in = 1000, .bytes_out = 2000, .begun = 1}};
   s.sessions = {{.id = 3, .tenant = "alice", .service_class = "interactive", .state = "running", .peer = "10.0.0.7:4711", .program = "python", .host = "laptop",
-                 .security = "tls certificate", .client_pid = 99, .worker_pid = 5001, .since_unix_s = 1'699'999'000, .devices = {{0, 20ull << 30}},
+                 .security = "tls certificate", .credential = "0a1b", .client_pid = 99, .worker_pid = 5001, .since_unix_s = 1'699'999'000, .devices = {{0, 20ull << 30, 22ull << 30}},
                  .memory_limit_bytes = 40ull << 30, .gpu_time_ns = 6'000'000'000, .gate_open = true, .holds_lease = true, .in_flight_ns = 450'000, .gate_waits = 12,
                  .gate_wait_ns = 100'000'000, .bytes_in = 4'000'000, .bytes_out = 60'000'000, .replies = 800, .round_trip_us = 210},
                 {.id = 4, .tenant = "bob", .service_class = "batch", .state = "running", .peer = "10.0.0.8:4712", .program = "train\x1b[2J", .host = "node\n8",

@@ -1,0 +1,60 @@
+// What `gpuwire top` and `gpuwire status` show, made of one snapshot, or of two with an interval between them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/control/figures.hpp"
+#include "server/control/figures_json.hpp"
+
+namespace gpuwire::server {
+
+enum class SortKey : uint8_t { gpu, memory, link, tenant, id };
+std::optional<SortKey> sort_key_named(std::string_view name);
+
+// Two snapshots of one server; what has grown in between, per second. Both outlive it.
+class Interval {
+ public:
+  Interval(const Snapshot& before, const Snapshot& after);
+
+  const Snapshot& now() const { return after_; }
+  double seconds() const { return seconds_; }  // 0: they are one
+  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs.
+  double gpu_share(const DeviceFigures& device) const;
+  double system_share(const DeviceFigures& device) const;
+  double gpu_share(const TenantFigures& tenant) const;
+  double gpu_share(const SessionFigures& session) const;
+  double gate_wait_share(const SessionFigures& session) const;
+  double bytes_in_per_s(const SessionFigures& session) const;
+  double bytes_out_per_s(const SessionFigures& session) const;
+  double replies_per_s(const SessionFigures& session) const;
+  double bytes_in_per_s(const TenantFigures& tenant) const;
+  double bytes_out_per_s(const TenantFigures& tenant) const;
+
+ private:
+  double rate(uint64_t before, uint64_t after) const;
+  const SessionFigures& earlier(const SessionFigures& session) const;
+  const TenantFigures& earlier(const TenantFigures& tenant) const;
+  const DeviceFigures& earlier(const DeviceFigures& device) const;
+
+  const Snapshot& before_;
+  const Snapshot& after_;
+  double seconds_;
+};
+
+// The part of the time since the session began, or the server was started.
+double gpu_share_since_start(const SessionFigures& session, const Snapshot& snapshot);
+double gpu_share_since_start(const TenantFigures& tenant, const Snapshot& snapshot);
+
+// Indices of the sessions as they are to be shown; who waits comes last, in the order of the queue.
+std::vector<size_t> session_order(const Interval& interval, SortKey sort);
+
+// Lines without their ends; `width`: cut to so many columns, 0: not cut.
+std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width);
+std::vector<std::string> status_lines(const Snapshot& snapshot);
+
+// The snapshot as it is, with `interval_s` and, in devices, tenants and sessions, the figures of the interval.
+Json top_json(const Interval& interval, SortKey sort);
+
+}  // namespace gpuwire::server

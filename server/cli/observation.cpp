@@ -1,0 +1,87 @@
+#include "server/cli/observation.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <pwd.h>
+#include <spdlog/spdlog.h>
+
+#include "server/control/socket_path.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+std::string user_name(uid_t uid) {
+  std::array<char, 16384> text;
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(uid, &entry, text.data(), text.size(), &found) != 0 || !found) return {};
+  return entry.pw_name;
+}
+
+std::vector<std::string> tenants_of(const TenantDirectory& tenants, uid_t uid) {
+  std::vector<std::string> names;
+  std::string user = user_name(uid);
+  if (user.empty()) return names;
+  for (const Tenant& tenant : tenants.all()) {
+    const auto& users = tenant.settings.unix_users;
+    if (tenant.known && std::find(users.begin(), users.end(), user) != users.end()) names.push_back(tenant.settings.name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload)
+    : broker_(broker), audit_log_(std::move(audit_log)), monitor_(broker.book(), broker.tenants(), audit_log_), control_(io, sources(std::move(reload))) {
+  broker.sessions().add_part(monitor_);
+}
+
+tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost::asio::io_context& io, Broker& broker, const Configuration& configuration,
+                                                                          Reload reload) {
+  AuditLog audit_log;
+  if (!configuration.audit_log.empty()) {
+    auto opened = AuditLog::open(configuration.audit_log);
+    if (!opened) return tl::unexpected(opened.error());
+    audit_log = std::move(*opened);
+  }
+  std::unique_ptr<Observation> observation(new Observation(io, broker, std::move(audit_log), std::move(reload)));
+  observation->monitor_.server().sessions_max = configuration.sessions_max;
+  if (auto opened = observation->open_control_socket(configuration); !opened) return tl::unexpected(opened.error());
+  return observation;
+}
+
+tl::expected<void, std::string> Observation::open_control_socket(const Configuration& configuration) {
+  if (!configuration.control_socket.empty()) return control_.listen(configuration.control_socket);
+  auto path = default_control_socket();
+  auto listening = path ? control_.listen(*path) : tl::expected<void, std::string>(tl::unexpect, path.error());
+  if (!listening) spdlog::warn("{}; `gpuwire top`, `status` and `admin` cannot ask this server", listening.error());
+  return {};
+}
+
+ControlSources Observation::sources(Reload reload) {
+  return {.snapshot = [this] { return monitor_.snapshot(); },
+          .reload = std::move(reload),
+          .end_session = [this](uint64_t session, const std::string& reason) { return broker_.sessions().stop(scheduler::SessionId(session), reason); },
+          .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
+          .tenants_of_user = [this](uid_t uid) { return tenants_of(broker_.tenants(), uid); },
+          .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
+}
+
+size_t Observation::end_tenant(const std::string& tenant, const std::string& reason) {
+  std::vector<scheduler::SessionId> sessions;
+  for (const auto& [number, session] : broker_.book().all())
+    if (session.tenant == tenant) sessions.push_back(number);
+  return size_t(std::count_if(sessions.begin(), sessions.end(), [&](scheduler::SessionId session) { return broker_.sessions().stop(session, reason); }));
+}
+
+void Observation::listening(std::string where, std::string devices) {
+  monitor_.server().listen.push_back(std::move(where));
+  monitor_.server().devices = std::move(devices);
+}
+
+void Observation::reopen_files() {
+  if (auto reopened = audit_log_.reopen(); !reopened) spdlog::error("{}; lines go on into the file that was open", reopened.error());
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,55 @@
+// gpuwire-status: `gpuwire status`.
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "server/cli/figures_view.hpp"
+#include "server/control/control_client.hpp"
+#include "server/control/socket_path.hpp"
+
+namespace {
+
+constexpr int kExitUsage = 2;
+
+constexpr const char* kDescription =
+    "Shows the server that runs on this machine: its devices, what its tenants have had since it was started, its sessions, and who waits for a GPU.\n";
+
+constexpr const char* kFooter =
+    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) sees that tenant.\n"
+    "\n"
+    "Environment:\n"
+    "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
+    "\n"
+    "Exit status: 0; 1 with a line on stderr when no server answers or it refuses; 2 wrong use.";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace gpuwire::server;
+  std::string control;
+  bool json = false;
+  CLI::App app(kDescription, "gpuwire status");
+  app.footer(kFooter);
+  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
+  app.add_option("--control", control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
+  app.add_flag("--json", json, "Print one JSON object with every figure instead of tables (docs/monitoring.md)");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  auto snapshot = find_control_socket(control).and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); }).and_then([](ControlClient client) {
+    return client.snapshot();
+  });
+  if (!snapshot) {
+    std::fprintf(stderr, "gpuwire status: %s\n", snapshot.error().c_str());
+    return 1;
+  }
+  if (json) {
+    std::puts(to_json(*snapshot).dump(2, ' ', true, Json::error_handler_t::replace).c_str());
+    return 0;
+  }
+  for (const std::string& line : status_lines(*snapshot)) std::puts(line.c_str());
+  return 0;
+}

@@ -1,0 +1,44 @@
+// A terminal whose screen is drawn again and again.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <termios.h>
+
+#include "server/broker/handoff.hpp"
+
+namespace gpuwire::server {
+
+// While it exists, standard output's other screen is shown, keys come at once and without echo, and SIGINT, SIGTERM, SIGHUP and SIGWINCH are events. The
+// destructor puts everything back. One at a time.
+class Terminal {
+ public:
+  // None: standard input or output is no terminal.
+  static std::optional<Terminal> open();
+  Terminal(Terminal&& other) noexcept;
+  Terminal& operator=(Terminal&&) = delete;
+  ~Terminal();
+
+  // Replaces what is shown, in one write; lines that do not fit are left out.
+  void draw(const std::vector<std::string>& lines);
+  size_t columns() const { return columns_; }
+
+  enum class Event : uint8_t { key, resized, stop, readable, hung_up };
+  // Waits for one; `descriptor`: readable is an event, too. key() says which.
+  Event wait(int descriptor);
+  char key() const { return key_; }
+
+ private:
+  Terminal() = default;
+  void measure();
+
+  bool active_ = false;
+  termios before_{};
+  OwnedDescriptor signals_;
+  size_t columns_ = 80, rows_ = 24;
+  char key_ = 0;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,158 @@
+// gpuwire-top: `gpuwire top`.
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "server/cli/figures_view.hpp"
+#include "server/cli/terminal.hpp"
+#include "server/control/control_client.hpp"
+#include "server/control/limits.hpp"
+#include "server/control/socket_path.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr char kControlC = 3;
+
+constexpr const char* kDescription =
+    "Shows what the tenants and sessions of the server on this machine do, again after each interval: on a terminal in place, elsewhere one table after the\n"
+    "other.\n";
+
+constexpr const char* kFooter =
+    "Columns:\n"
+    "  GPU%      GPU time in the interval; 100 is one GPU all the time. SYS%: switches between tenants, which nobody is charged for\n"
+    "  ALL%      the same since the session began, or the server was started\n"
+    "  REGIME    free: one tenant, unhindered. co-run: several at once. lease: one at a time\n"
+    "  STATE     running* has the lease, running! has a warning (below the tables)\n"
+    "  MEMORY    used of the limit, on one GPU: where most is used\n"
+    "  FLIGHT    estimated GPU time of work that was submitted and is not done\n"
+    "  GATE%     part of the interval in which the session's next work stood at its closed gate\n"
+    "  WAITS/s   times that the program waited for an answer of the server\n"
+    "  IN/s OUT/s  bytes from and to the client; RTT: the connection's round trip, as the kernel measures it\n"
+    "\n"
+    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number.\n"
+    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) sees that tenant.\n"
+    "\n"
+    "Environment:\n"
+    "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
+    "\n"
+    "Exit status: 0; 1 with a line on stderr when no server answers, or it ends; 2 wrong use.";
+
+struct TopOptions {
+  std::string control;
+  double interval_s = 1;
+  std::string sort = "gpu";
+  bool json = false, once = false;
+};
+
+void declare(CLI::App& app, TopOptions& options) {
+  app.footer(kFooter);
+  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
+  app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
+  app.add_option("-i,--interval", options.interval_s, "Time between two looks, in seconds")
+      ->type_name("S")->check(CLI::Range(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0))->capture_default_str();
+  app.add_option("--sort", options.sort, "Sessions in which order")->type_name("KEY")->check(CLI::IsMember({"gpu", "memory", "link", "tenant", "id"}))->capture_default_str();
+  app.add_flag("--json", options.json, "Print one JSON object for each interval, on a line of its own (docs/monitoring.md)");
+  app.add_flag("--once", options.once, "Look for one interval, print, and end");
+}
+
+int fail(const std::string& reason) {
+  std::fprintf(stderr, "gpuwire top: %s\n", reason.c_str());
+  return 1;
+}
+
+tl::expected<Snapshot, std::string> snapshot_in(const tl::expected<Json, std::string>& answer) {
+  if (!answer) return tl::unexpected(answer.error());
+  auto found = answer->find("snapshot");
+  if (found == answer->end()) return tl::unexpected(std::string("an answer without a snapshot"));
+  return snapshot_from_json(*found);
+}
+
+// What standard output shows: false when it has gone.
+bool print(const Interval& interval, const TopOptions& options, SortKey sort) {
+  if (options.json) {
+    std::puts(dump(top_json(interval, sort)).c_str());
+  } else {
+    for (const std::string& line : top_lines(interval, sort, 0)) std::puts(line.c_str());
+    if (!options.once) std::puts("");
+  }
+  return std::fflush(stdout) == 0;
+}
+
+int top_plain(ControlClient& client, Snapshot before, const TopOptions& options, SortKey sort) {
+  const int patience_ms = int(options.interval_s * 1000) + int(kControlAnswerMs);
+  for (;;) {
+    auto after = snapshot_in(client.next_answer(patience_ms));
+    if (!after) return fail(after.error());
+    if (!print(Interval(before, *after), options, sort) || options.once) return 0;
+    before = std::move(*after);
+  }
+}
+
+// What a key does. False: quit.
+bool press(char key, SortKey& sort) {
+  switch (key) {
+    case 'q': case 'Q': case kControlC: return false;
+    case 'g': sort = SortKey::gpu; break;
+    case 'm': sort = SortKey::memory; break;
+    case 'l': sort = SortKey::link; break;
+    case 't': sort = SortKey::tenant; break;
+    case 'i': sort = SortKey::id; break;
+  }
+  return true;
+}
+
+// Not empty: why it ended by itself.
+std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, SortKey sort) {
+  Snapshot before = first, after = std::move(first);
+  for (;;) {
+    terminal.draw(top_lines(Interval(before, after), sort, terminal.columns()));
+    switch (terminal.wait(client.descriptor())) {
+      case Terminal::Event::key:
+        if (!press(terminal.key(), sort)) return {};
+        break;
+      case Terminal::Event::resized: break;
+      case Terminal::Event::stop:
+      case Terminal::Event::hung_up: return {};
+      case Terminal::Event::readable: {
+        auto next = snapshot_in(client.next_answer(int(kControlAnswerMs)));
+        if (!next) return next.error();
+        before = std::exchange(after, std::move(*next));
+      }
+    }
+  }
+}
+
+int top(const TopOptions& options) {
+  auto client = find_control_socket(options.control).and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); });
+  if (!client) return fail(client.error());
+  SortKey sort = *sort_key_named(options.sort);
+  auto first = snapshot_in(client->ask({{"command", "watch"}, {"interval_ms", uint64_t(std::lround(options.interval_s * 1000))}}));
+  if (!first) return fail(first.error());
+  if (!options.json && !options.once) {
+    if (auto terminal = Terminal::open()) {
+      std::string ended = top_live(std::move(*terminal), *client, std::move(*first), sort);
+      return ended.empty() ? 0 : fail(ended);
+    }
+  }
+  return top_plain(*client, std::move(*first), options, sort);
+}
+
+}  // namespace
+}  // namespace gpuwire::server
+
+int main(int argc, char** argv) {
+  gpuwire::server::TopOptions options;
+  CLI::App app(gpuwire::server::kDescription, "gpuwire top");
+  gpuwire::server::declare(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : gpuwire::server::kExitUsage;
+  }
+  return gpuwire::server::top(options);
+}

@@ -1,0 +1,70 @@
+#include "server/control/audit_trail.hpp"
+
+#include <algorithm>
+
+#include "server/worker/end_cause.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+LogFields who(const SessionRecord& session) {
+  LogFields fields{{"session", uint64_t(session.number)}, {"tenant", session.tenant}, {"identified_by", session.security}, {"peer", session.peer}};
+  if (!session.program.empty()) fields["program"] = session.program;
+  if (!session.host.empty()) fields["host"] = session.host;
+  if (session.client_pid) fields["client_pid"] = session.client_pid;
+  if (session.management) fields["management"] = true;
+  return fields;
+}
+
+void add_end(LogFields& fields, const SessionEvent& event, const SessionFigures& last) {
+  fields["cause"] = end_word(event);
+  fields["reason"] = event.text;
+  auto begun = event.session.begun;
+  double seconds = begun.time_since_epoch().count() == 0 ? 0 : std::chrono::duration<double>(std::chrono::system_clock::now() - begun).count();
+  uint64_t peak_bytes = 0;
+  for (const SessionDeviceFigures& device : last.devices) peak_bytes += std::max(device.memory_peak_bytes, device.memory_used_bytes);
+  fields["seconds"] = std::max(seconds, 0.0);
+  fields["gpu_seconds"] = double(last.gpu_time_ns) / 1e9;
+  fields["peak_memory_bytes"] = peak_bytes;
+  fields["bytes_in"] = last.bytes_in;
+  fields["bytes_out"] = last.bytes_out;
+}
+
+}  // namespace
+
+std::string refusal_word(const SessionEvent&) { return "refused"; }
+
+std::string end_word(const SessionEvent& event) { return event.end_cause == SessionEvent::kDied ? "died" : name_of(EndCause(event.end_cause)); }
+
+void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last) {
+  LogFields fields = who(event.session);
+  switch (event.kind) {
+    case SessionEvent::Kind::queued:
+      fields["place"] = event.session.place;
+      fields["waits_for"] = event.text;
+      log.write("queued", fields);
+      break;
+    case SessionEvent::Kind::admitted:
+      fields["gpus"] = event.session.devices;
+      log.write("admitted", fields);
+      break;
+    case SessionEvent::Kind::begun:
+      fields["gpus"] = event.session.devices;
+      fields["client"] = event.text;
+      fields["worker_pid"] = event.session.worker_pid;
+      log.write("begun", fields);
+      break;
+    case SessionEvent::Kind::ended:
+      fields["gpus"] = event.session.devices;
+      add_end(fields, event, last);
+      log.write("ended", fields);
+      break;
+    case SessionEvent::Kind::refused:
+      fields["why"] = refusal_word(event);
+      fields["reason"] = event.text;
+      log.write("refused", fields);
+      break;
+  }
+}
+
+}  // namespace gpuwire::server

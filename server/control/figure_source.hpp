@@ -1,0 +1,19 @@
+// What the arbiter and the ledger add to the figures.
+#pragma once
+
+#include "server/broker/session_book.hpp"
+#include "server/control/figures.hpp"
+
+namespace gpuwire::server {
+
+// Called on the broker's thread; must not block.
+class FigureSource {
+ public:
+  virtual ~FigureSource() = default;
+  // Of a session that has its devices: `figures.devices` has an entry for each. Also once when it has just ended, before its parts let it go.
+  virtual void add(const SessionRecord& session, SessionFigures& figures) { (void)session, (void)figures; }
+  // Of tenants and devices. Every known tenant stands in it with an entry for each device.
+  virtual void add(Snapshot& snapshot) { (void)snapshot; }
+};
+
+}  // namespace gpuwire::server

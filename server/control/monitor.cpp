@@ -1,0 +1,170 @@
+#include "server/control/monitor.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include <unistd.h>
+
+#include "server/control/audit_trail.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using std::chrono::system_clock;
+
+const std::vector<double> kQueueWaitBoundsS{0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400};
+
+double unix_s(system_clock::time_point when) { return std::chrono::duration<double>(when.time_since_epoch()).count(); }
+
+const char* name_of(scheduler::ServiceClass service_class) {
+  switch (service_class) {
+    case scheduler::ServiceClass::realtime: return "realtime";
+    case scheduler::ServiceClass::interactive: return "interactive";
+    case scheduler::ServiceClass::batch: return "batch";
+    case scheduler::ServiceClass::scavenger: return "scavenger";
+  }
+  return "?";
+}
+
+TenantMemory memory_on(const TenantConfiguration& settings, uint32_t device) {
+  auto own = settings.gpu_memory.find(device);
+  return own == settings.gpu_memory.end() ? settings.memory : own->second;
+}
+
+}  // namespace
+
+Monitor::Monitor(SessionBook& book, const TenantDirectory& tenants, AuditLog& audit_log) : book_(book), tenants_(tenants), audit_log_(audit_log) {
+  server_.release = GPUWIRE_VERSION;
+  server_.pid = ::getpid();
+  server_.started_unix_s = unix_s(system_clock::now());
+  book.observe([this](const SessionEvent& event) { see(event); });
+}
+
+void Monitor::devices_known(std::span<const ServerDevice> devices) {
+  devices_.clear();
+  for (const ServerDevice& device : devices) devices_.push_back({.index = device.index, .name = device.name, .memory_bytes = device.bytes});
+}
+
+// --- what happens -----------------------------------------------------------------------------------------------------------------------------
+
+void Monitor::see(const SessionEvent& event) {
+  auto kept = last_.extract(event.session.number);
+  const SessionFigures last = kept ? std::move(kept.mapped()) : SessionFigures{};
+  count(event, last);
+  audit(audit_log_, event, last);
+  if (kept && event.kind != SessionEvent::Kind::ended && event.kind != SessionEvent::Kind::refused) last_.insert(std::move(kept));
+}
+
+Monitor::Past& Monitor::past(const std::string& tenant) {
+  Past& past = past_[tenant];
+  if (past.queue_wait_s.bounds.empty()) past.queue_wait_s = {.bounds = kQueueWaitBoundsS, .counts = std::vector<uint64_t>(kQueueWaitBoundsS.size() + 1)};
+  return past;
+}
+
+void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
+  const std::string& tenant = event.session.tenant;
+  if (!tenants_.find(event.session.tenant_id) || tenants_.find(event.session.tenant_id)->settings.name != tenant) {
+    if (event.kind == SessionEvent::Kind::refused) ++refused_[refusal_word(event)];
+    return;
+  }
+  Past& past = this->past(tenant);
+  switch (event.kind) {
+    case SessionEvent::Kind::queued: break;
+    case SessionEvent::Kind::admitted:
+      past.queue_wait_s.observe(std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));
+      break;
+    case SessionEvent::Kind::begun: ++past.begun; break;
+    case SessionEvent::Kind::ended:
+      ++past.ended[end_word(event)];
+      past.bytes_in += last.bytes_in, past.bytes_out += last.bytes_out, past.replies += last.replies;
+      break;
+    case SessionEvent::Kind::refused: ++past.refused[refusal_word(event)]; break;
+  }
+}
+
+void Monitor::login_refused(const std::string& tenant, const std::string& why, const LogFields& fields) {
+  ++(tenants_.find(tenant) ? past(tenant).refused : refused_)[why];
+  LogFields line{{"tenant", tenant}, {"why", why}};
+  if (fields.is_object()) line.update(fields);
+  audit_log_.write("refused", line);
+}
+
+// --- figures ----------------------------------------------------------------------------------------------------------------------------------
+
+SessionFigures Monitor::figures_of(const SessionRecord& session) const {
+  bool queued = session.state == SessionState::queued;
+  SessionFigures figures{.id = uint64_t(session.number),
+                         .tenant = session.tenant,
+                         .service_class = name_of(session.service_class),
+                         .state = name_of(session.state),
+                         .peer = session.peer,
+                         .program = session.program,
+                         .host = session.host,
+                         .security = session.security,
+                         .client_pid = session.client_pid,
+                         .worker_pid = session.worker_pid,
+                         .since_unix_s = unix_s(queued || session.begun.time_since_epoch().count() == 0 ? session.arrived : session.begun),
+                         .place = session.place,
+                         .waits_for = session.why};
+  for (scheduler::DeviceIndex device : session.devices) figures.devices.push_back({.device = device});
+  if (const Tenant* tenant = tenants_.find(session.tenant_id); tenant && !session.devices.empty())
+    figures.memory_limit_bytes = memory_on(tenant->settings, session.devices.front()).limit_bytes;
+  for (FigureSource* source : sources_) source->add(session, figures);
+  return figures;
+}
+
+std::vector<TenantFigures> Monitor::tenant_figures() const {
+  std::vector<TenantFigures> all;
+  for (const Tenant& tenant : tenants_.all()) {
+    const TenantConfiguration& settings = tenant.settings;
+    TenantFigures figures{.name = settings.name,
+                          .service_class = name_of(settings.service_class),
+                          .weight = settings.weight,
+                          .sessions_max = settings.sessions_max,
+                          .host_memory_limit_bytes = settings.host_memory_bytes};
+    for (const DeviceFigures& device : devices_) {
+      TenantMemory memory = memory_on(settings, device.index);
+      figures.devices.push_back({.device = device.index, .memory_limit_bytes = memory.limit_bytes, .memory_guaranteed_bytes = memory.guaranteed_bytes});
+    }
+    figures.queue_wait_s = {.bounds = kQueueWaitBoundsS, .counts = std::vector<uint64_t>(kQueueWaitBoundsS.size() + 1)};
+    if (auto found = past_.find(settings.name); found != past_.end()) {
+      const Past& past = found->second;
+      figures.bytes_in = past.bytes_in, figures.bytes_out = past.bytes_out, figures.replies = past.replies, figures.begun = past.begun;
+      figures.ended = past.ended, figures.refused = past.refused, figures.queue_wait_s = past.queue_wait_s;
+    }
+    all.push_back(std::move(figures));
+  }
+  std::sort(all.begin(), all.end(), [](const TenantFigures& a, const TenantFigures& b) { return a.name < b.name; });
+  return all;
+}
+
+void Monitor::add_sessions(Snapshot& snapshot) const {
+  for (const auto& [number, record] : book_.all()) {
+    const SessionFigures& session = snapshot.sessions.emplace_back(figures_of(record));
+    auto tenant = std::lower_bound(snapshot.tenants.begin(), snapshot.tenants.end(), session.tenant, [](const TenantFigures& one, const std::string& name) { return one.name < name; });
+    if (tenant != snapshot.tenants.end() && tenant->name == session.tenant) {
+      ++tenant->sessions[session.state];
+      tenant->bytes_in += session.bytes_in, tenant->bytes_out += session.bytes_out, tenant->replies += session.replies;
+    }
+    for (const SessionDeviceFigures& used : session.devices)
+      for (DeviceFigures& device : snapshot.devices)
+        if (device.index == used.device) ++device.sessions;
+  }
+}
+
+Snapshot Monitor::snapshot() const {
+  Snapshot snapshot;
+  snapshot.taken_ns = uint64_t(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+  snapshot.taken_unix_s = unix_s(system_clock::now());
+  snapshot.server = server_;
+  snapshot.server.audit_lines_lost = audit_log_.lines_lost();
+  snapshot.devices = devices_;
+  snapshot.tenants = tenant_figures();
+  snapshot.refused = refused_;
+  for (FigureSource* source : sources_) source->add(snapshot);
+  add_sessions(snapshot);
+  return snapshot;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,27 @@
+// How a session ended.
+#pragma once
+
+#include <cstdint>
+
+namespace gpuwire::server {
+
+enum class EndCause : uint8_t {
+  finished,  // the client said goodbye, or closed between two frames
+  cut,       // the connection went away
+  fault,     // the client sent what cannot be
+  stopped,   // stop() was called
+  internal,  // the server's own failure
+};
+
+constexpr const char* name_of(EndCause cause) {
+  switch (cause) {
+    case EndCause::finished: return "finished";
+    case EndCause::cut: return "cut";
+    case EndCause::fault: return "fault";
+    case EndCause::stopped: return "stopped";
+    case EndCause::internal: return "internal";
+  }
+  return "unknown";
+}
+
+}  // namespace gpuwire::server
