@@ -57,16 +57,9 @@ void Policy::State::settle_shared(DeviceIndex index) {
   for (const TimeCharge& one : device.time.settle_busy(now, busy_times)) charge(index, one, false);
 }
 
-void Policy::State::settle(bool everything) {
-  for (DeviceIndex index = 0; index < devices.size(); ++index) {
-    if (!devices[index].known) continue;
-    if (devices[index].regime == Regime::lease) settle_leases(index, everything);
-    else settle_shared(index);
-  }
-  for (auto& [id, session] : sessions) session->busy_charged = session->seen.busy;
-}
-
-void Policy::State::settle_budgets(Duration elapsed) {
+void Policy::State::settle_budgets() {
+  const Duration elapsed = now - budgets_at;
+  budgets_at = now;
   for (auto& [id, tenant] : tenants) {
     const ServiceClass of = tenant->policy.service_class;
     if (of != ServiceClass::realtime && of != ServiceClass::scavenger) continue;
@@ -79,6 +72,17 @@ void Policy::State::settle_budgets(Duration elapsed) {
       else if (there.floor.left() >= there.floor.full()) there.floor_due = true;
     }
   }
+}
+
+// What is charged by busy time is settled only here, when all sessions have just been observed.
+void Policy::State::settle() {
+  for (DeviceIndex index = 0; index < devices.size(); ++index) {
+    if (!devices[index].known) continue;
+    if (devices[index].regime == Regime::lease) settle_leases(index, false);
+    else settle_shared(index);
+  }
+  for (auto& [id, session] : sessions) session->busy_charged = session->seen.busy;
+  settle_budgets();
 }
 
 void Policy::State::update_ranks() {

@@ -27,10 +27,17 @@ std::string Policy::State::check() const {
         open_rank = std::min(open_rank, session->rank);
       }
     }
+    for (const Tenant* tenant : device.ring) {
+      if (tenant->devices[index].deficit > 2 * tenant->devices[index].turn) return of("more credit than two turns", index);
+    }
     if (leases > 1) return of("two leases", index);
     if (device.holder != nullptr && leases != 1) return of("a holder without a lease", index);
     if (device.regime != Regime::co_run && open > 1) return of("two gates are open", index);
     for (const Session* session : device.sessions) {
+      if (session->candidate && session->devices.size() == 1 && !session->selected) {
+        const bool served = std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* other) { return other->selected && other->rank <= session->rank; });
+        if (!served) return of("waits, and nobody of its rank or above is served", *session);
+      }
       if (session->gate.open && session->candidate && session->rank != open_rank) return of("a lower class runs beside a higher one", *session);
     }
   }

@@ -8,7 +8,7 @@ namespace {
 
 // A higher class that has worked within this is expected to come again at any moment.
 constexpr Duration kNearHigher = std::chrono::seconds(10);
-constexpr Duration kSettleEvery = std::chrono::milliseconds(500);
+constexpr Duration kSettleEvery = std::chrono::milliseconds(100);
 constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
 }  // namespace
@@ -86,7 +86,8 @@ std::optional<Time> Policy::State::next_due() const {
   bool contended = false;
   for (const auto& [id, session] : sessions) {
     contended |= !session->gate.open && (session->wants || session->leased);
-    if (session->seen.in_flight) by(now + kSettleEvery);
+    // Also of a quiet one: it may pass its open gate without anybody's being told.
+    by(now + kSettleEvery);
   }
   for (const Device& device : devices) {
     if (device.regime != Regime::free) by(regimes_at);

@@ -34,14 +34,14 @@ Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank)
   return Duration(static_cast<int64_t>(static_cast<double>(smallest.count()) * tenant.policy.weight / least));
 }
 
-bool Policy::State::in_credit(const Tenant& tenant, const Session& session) {
+bool Policy::State::in_credit(Tenant& tenant, const Session& session) {
   for (const DeviceIndex index : session.devices) {
-    Duration& deficit = share(const_cast<Tenant&>(tenant), index).deficit;
-    if (deficit > Duration::zero()) continue;
+    TenantOnDevice& there = share(tenant, index);
+    if (there.deficit > Duration::zero()) continue;
     if (others_want(index, tenant)) return false;
     // Rounds of one tenant alone go by at once.
-    const Duration one = turn(index, tenant, session.rank);
-    deficit += one * (-deficit / one + 1);
+    there.turn = turn(index, tenant, session.rank);
+    there.deficit += there.turn * (-there.deficit / there.turn + 1);
   }
   return true;
 }
@@ -56,6 +56,7 @@ void Policy::State::end_lease(Session& session) {
 void Policy::State::grant(Session& session) {
   session.leased = true;
   session.leased_at = now;
+  session.lease_order = ++order;
   if (session.gate.open && session.seen.in_flight && !session.started) {
     session.started = true;
     session.started_at = now;
@@ -70,7 +71,7 @@ void Policy::State::grant(Session& session) {
 void Policy::State::keep_or_end_leases(Rank rank) {
   for (auto& [id, session] : sessions) {
     if (!session->leased || session->rank != rank) continue;
-    const Tenant& tenant = *session->tenant;
+    Tenant& tenant = *session->tenant;
     bool keep = may_run(*session, rank) && in_credit(tenant, *session);
     const DeviceIndex first = session->devices.front();
     if (keep && now - session->leased_at >= settings.turn_min && tenant.devices[first].deficit >= settings.turn_min / 2) {
@@ -99,7 +100,7 @@ void Policy::State::grant_claims(Rank rank) {
       if (holder == nullptr) return true;
       if (claim.woken) return holder->tenant != claimer.tenant && now - holder->leased_at >= kUndisturbed;
       // Whoever was granted a device since a gang's claim was made has it until the gang can begin.
-      return holder->leased_at >= claim.made_at;
+      return holder->lease_order > claim.order;
     });
     if (!ready) continue;
     for (const DeviceIndex index : claimer.devices) {
@@ -109,7 +110,7 @@ void Policy::State::grant_claims(Rank rank) {
   }
 }
 
-Session* Policy::State::candidate_of(const Device& device, const Tenant& tenant, Rank rank) {
+Session* Policy::State::candidate_of(const Device& device, Tenant& tenant, Rank rank) {
   const auto index = static_cast<DeviceIndex>(&device - devices.data());
   const auto& all = device.sessions;
   const auto served = std::find_if(all.begin(), all.end(), [&](const Session* s) { return s->id == tenant.devices[index].served; });
@@ -118,12 +119,15 @@ Session* Policy::State::candidate_of(const Device& device, const Tenant& tenant,
     Session* session = all[(start + i) % all.size()];
     if (session->tenant != &tenant || session->leased || !may_run(*session, rank)) continue;
     if (!in_credit(tenant, *session)) continue;
-    const bool free = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex d) { return devices[d].holder == nullptr; });
-    if (free) return session;
+    if (devices_free(*session)) return session;
     const bool claimed = std::any_of(claims.begin(), claims.end(), [&](const LeaseClaim& claim) { return claim.session == session && !claim.woken; });
-    if (!claimed) claims.push_back({session, now, false});
+    if (!claimed) claims.push_back({session, ++order, false});
   }
   return nullptr;
+}
+
+bool Policy::State::devices_free(const Session& session) const {
+  return std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].holder == nullptr; });
 }
 
 void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
@@ -148,7 +152,7 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
       Tenant& tenant = *device.ring[(start + i) % device.ring.size()];
       if (!contains(device.wanting, &tenant)) continue;
       TenantOnDevice& there = share(tenant, index);
-      const Duration one = turn(index, tenant, rank);
+      const Duration one = there.turn = turn(index, tenant, rank);
       // Who slept begins with one turn at most; who was cut short while it wanted more keeps what was left.
       there.deficit = std::min(there.deficit + one, there.slept ? one : 2 * one);
       there.slept = false;
@@ -158,7 +162,8 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     int64_t rounds = INT64_MAX;
     for (const Tenant* tenant : device.wanting) {
       const Duration deficit = tenant->devices[index].deficit;
-      if (deficit <= Duration::zero()) rounds = std::min(rounds, -deficit / turn(index, *tenant, rank));
+      const bool could_run = std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->tenant == tenant && may_run(*s, rank) && devices_free(*s); });
+      if (deficit <= Duration::zero() && could_run) rounds = std::min(rounds, -deficit / turn(index, *tenant, rank));
     }
     if (rounds == INT64_MAX) return;
     for (Tenant* tenant : device.wanting) {
@@ -184,13 +189,8 @@ void Policy::State::select_leases(Rank rank) {
   keep_or_end_leases(rank);
   if (!any) return;
   grant_claims(rank);
-  // A claim that a pick makes may cut a lease of this very decision short, and that free a device once more.
-  for (int round = 0; round < 2; ++round) {
-    for (DeviceIndex index = 0; index < devices.size(); ++index) {
-      if (devices[index].holder == nullptr && !devices[index].wanting.empty()) pick_holder(index, rank);
-    }
-    if (claims.empty()) break;
-    grant_claims(rank);
+  for (DeviceIndex index = 0; index < devices.size(); ++index) {
+    if (devices[index].holder == nullptr && !devices[index].wanting.empty()) pick_holder(index, rank);
   }
   for (DeviceIndex index = 0; index < devices.size(); ++index) {
     Device& device = devices[index];

@@ -125,6 +125,7 @@ std::span<const GateChange> Policy::decide(Time now) {
   State& state = *state_;
   state.changes.clear();
   state.tick(now);
+  state.settle();
   state.update_wants();
   state.update_ranks();
   state.choose_regimes();
@@ -160,12 +161,7 @@ Duration Policy::system_time(DeviceIndex device) const { return device < state_-
 Duration Policy::idle_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.idle() : Duration{}; }
 Duration Policy::settled_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.settled_time() : Duration{}; }
 
-void Policy::State::tick(Time caller_now) {
-  const Time before = now;
-  now = clock.advance(caller_now, due);
-  settle();
-  settle_budgets(now - before);
-}
+void Policy::State::tick(Time caller_now) { now = clock.advance(caller_now, due); }
 
 void Policy::State::configure(Tenant& tenant) {
   tenant.devices.resize(devices.size());

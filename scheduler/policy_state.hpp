@@ -24,6 +24,7 @@ struct Tenant;
 struct TenantOnDevice {
   Duration gpu_time{};
   Duration deficit{};              // credit of the round robin: positive may run, negative has overdrawn
+  Duration turn{};                 // as long as it was when it was given last
   bool slept = true;               // has not wanted the device all the time since it was served last
   SessionId served{};              // the session whose turn it was last
   Budget cap, floor;
@@ -53,6 +54,7 @@ struct Session {
 
   bool leased = false;             // holds all its devices, or waits for their drain with them reserved
   Time leased_at{};
+  uint64_t lease_order = 0;
   bool started = false;            // work of this opening has begun: from started_at it is charged
   Time started_at{};
 
@@ -79,7 +81,7 @@ struct Session {
 // that has credit and was quiet for a while.
 struct LeaseClaim {
   Session* session = nullptr;
-  Time made_at{};
+  uint64_t order = 0;              // when it was made, in the order of leases and claims
   bool woken = false;
 };
 
@@ -111,11 +113,13 @@ struct Policy::State {
   Settings settings;
   SteadyTime clock;
   Time now{};
+  Time budgets_at{};
   std::optional<Time> due;         // next_decision() in the policy's own time
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<SessionId, std::unique_ptr<Session>> sessions;
   std::vector<Device> devices;     // by DeviceIndex
-  std::vector<LeaseClaim> claims;   // oldest first
+  std::vector<LeaseClaim> claims;  // oldest first
+  uint64_t order = 0;              // of leases and claims
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
@@ -132,11 +136,11 @@ struct Policy::State {
   std::string check() const;
 
   // account.cpp
-  void settle(bool everything = false);
+  void settle();
   void settle_leases(DeviceIndex index, bool everything);
   void settle_shared(DeviceIndex index);
   void charge(DeviceIndex index, const TimeCharge& charge, bool by_lease);
-  void settle_budgets(Duration elapsed);
+  void settle_budgets();
   void update_ranks();
 
   // wants.cpp
@@ -160,8 +164,9 @@ struct Policy::State {
   void end_lease(Session& session);
   Duration turn(DeviceIndex index, const Tenant& tenant, Rank rank) const;
   bool others_want(DeviceIndex index, const Tenant& tenant) const;
-  bool in_credit(const Tenant& tenant, const Session& session);
-  Session* candidate_of(const Device& device, const Tenant& tenant, Rank rank);
+  bool in_credit(Tenant& tenant, const Session& session);
+  Session* candidate_of(const Device& device, Tenant& tenant, Rank rank);
+  bool devices_free(const Session& session) const;
   bool may_run(const Session& session, Rank rank) const;
 
   // gates.cpp

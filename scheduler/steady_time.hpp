@@ -28,7 +28,7 @@ class SteadyTime {
 
  private:
   // A caller that comes later than this has not been running, or its clock has jumped: nobody is charged for more.
-  static constexpr Duration kLateMax = std::chrono::seconds(1);
+  static constexpr Duration kLateMax = std::chrono::milliseconds(100);
 
   Time offset_{};
   Time last_{};

@@ -28,7 +28,7 @@ void Policy::State::woke(Session& session) {
   const Duration gap = now - session.quiet_since();
   session.return_gap = session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
   session.linger = session.return_gap > kShortGap ? settings.linger : std::clamp(session.return_gap * 3 / 2, settings.linger, kLingerMax);
-  claims.push_back({&session, now, true});
+  claims.push_back({&session, ++order, true});
 }
 
 void Policy::State::update_wants() {

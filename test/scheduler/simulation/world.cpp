@@ -14,9 +14,12 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 }  // namespace
 
 World::World(uint64_t seed, size_t devices, Policy::Settings settings, Latencies latencies)
-    : choices_(seed), latencies_(latencies), policy_(settings), hardware_(devices), device_posted_(devices, Time::max()), owner_(devices) {}
+    : choices_(seed), latencies_(latencies), settings_(settings), policy_(settings), hardware_(devices), device_posted_(devices, Time::max()), owner_(devices) {}
 
-void World::tenant(TenantId tenant, const TenantPolicy& policy) { policy_.set_tenant(tenant, policy); }
+void World::tenant(TenantId tenant, const TenantPolicy& policy) {
+  policy_.set_tenant(tenant, policy);
+  classes_[tenant] = policy.service_class;
+}
 
 SessionId World::add(const SessionSpec& spec) {
   SessionState session;
@@ -282,6 +285,7 @@ void World::decide() {
     if (session.alive) policy_.observe(session.id, page(session), clock);
   }
   const auto changes = policy_.decide(clock);
+  std::string opening_wrong;
   ++decisions_;
   for (const GateChange& change : changes) {
     SessionState& session = sessions_[static_cast<uint64_t>(change.session) - 1];
@@ -295,9 +299,14 @@ void World::decide() {
       if (session.waiting) post(now_ + wake(), What::gate_seen, static_cast<uint32_t>(&session - sessions_.data()), ++session.gate_generation);
       else session.passes = true;
     }
+    if (opens) {
+      ++session.openings;
+      if (opening_wrong.empty()) opening_wrong = check_opening(session, change);
+    }
     print(change.gate.open ? (opens ? "opened" : "changed") : "closed", session);
   }
   wrong_ = policy_.check();
+  if (wrong_.empty() && jumps_.empty()) wrong_ = opening_wrong;
   if (wrong_.empty() && after_decision) wrong_ = after_decision();
   decide_at_ = Time::max();
   ++decide_generation_;
@@ -305,6 +314,26 @@ void World::decide() {
     decide_at_ = std::max(now_ + std::chrono::microseconds(5), *next - clock_offset_) + between(Duration::zero(), latencies_.wake_max / 4);
     post(decide_at_, What::decide, 0, decide_generation_);
   }
+}
+
+Duration World::executed(SessionId id) const {
+  const SessionState& session = sessions_[static_cast<uint64_t>(id) - 1];
+  Duration sum{};
+  for (unsigned c = 0; c < session.spec.workload.contexts && !session.first_context.empty(); ++c) sum += hardware_[session.spec.devices[0]].executed(session.first_context[0] + c);
+  return sum;
+}
+
+// A lease begins when its equals have drained, or have had their time for that.
+std::string World::check_opening(const SessionState& opened, const GateChange& change) const {
+  if (change.regime != Regime::lease) return {};
+  for (const SessionState& other : sessions_) {
+    if (&other == &opened || !other.alive || !other.in_flight || other.gate_open || now_ - other.closed_at >= settings_.drain_wait_max) continue;
+    if (class_of(other) != class_of(opened)) continue;
+    for (const DeviceIndex device : opened.spec.devices) {
+      if (std::find(other.spec.devices.begin(), other.spec.devices.end(), device) != other.spec.devices.end()) return "a lease begins before its device has drained";
+    }
+  }
+  return {};
 }
 
 double World::progress(SessionId id) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <queue>
 #include <string>
 #include <vector>
@@ -47,6 +48,7 @@ class World {
   SessionId add(const SessionSpec& spec);
   void jump_clock(Time at, Duration by);
   void run(Time until);                               // stops at the first broken invariant
+  void decide_now() { decide(); }
   const std::string& wrong() const { return wrong_; }
 
   struct SessionState {
@@ -68,12 +70,14 @@ class World {
     uint64_t bursts = 0, submissions = 0;
     Time waiting_since{}, closed_at{};
     Duration longest_wait{};                          // at a closed gate
+    uint64_t openings = 0;
     std::vector<double> request_seconds;
     std::vector<double> drain_seconds;                // from the gate's closing to the last work's end
     Duration busy_wall(Time now) const { return busy + (in_flight && begun ? now - burst_begun : Duration::zero()); }
   };
 
   double progress(SessionId session) const;           // seconds of work done on its first device
+  Duration executed(SessionId session) const;         // GPU time that it had there
   Time now() const { return now_; }
   Policy& policy() { return policy_; }
   const std::vector<SessionState>& sessions() const { return sessions_; }
@@ -111,11 +115,20 @@ class World {
   Duration wake();
   Duration between(Duration low, Duration high) { return Duration(choices_.between(low.count(), high.count())); }
   int64_t depth(const SessionState& session) const;
+  std::string check_opening(const SessionState& opened, const GateChange& change) const;
+  // Caps and floors move a tenant to another class for a while: told apart, so that it is compared with nobody.
+  int class_of(const SessionState& session) const {
+    const ServiceClass of = classes_.at(session.spec.tenant);
+    const bool moves = of == ServiceClass::realtime || of == ServiceClass::scavenger;
+    return moves ? -static_cast<int>(session.id) : static_cast<int>(of);
+  }
   void print(const char* what, const SessionState& session) const;
 
   Choices choices_;
   Latencies latencies_;
+  Policy::Settings settings_;
   Policy policy_;
+  std::map<TenantId, ServiceClass> classes_;
   std::vector<HardwareDevice> hardware_;
   std::vector<Time> device_posted_;
   std::vector<std::vector<std::pair<uint32_t, unsigned>>> owner_;   // of each device's contexts: session, which of its devices

@@ -1,0 +1,236 @@
+// Random tenants, sessions, deaths and clock leaps around the policy, and what must hold whatever happens.
+#include <algorithm>
+
+#include "test/scheduler/simulation/world.hpp"
+
+namespace gpuwire::scheduler::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+Duration random_log(Choices& choices, Duration low, Duration high) {
+  return Duration(static_cast<int64_t>(choices.log_between(static_cast<double>(low.count()), static_cast<double>(high.count()))));
+}
+
+// What a scenario is made of, as far as the checks must know.
+struct Plan {
+  Policy::Settings settings;
+  size_t devices = 1;
+  Duration length{};
+  std::vector<TenantPolicy> tenants;
+  std::vector<SessionSpec> sessions;
+  std::vector<std::pair<Time, Duration>> jumps;
+  double spikes = 0;
+  bool one_class = true, dies = false, gangs = false, endless = false;
+
+  Duration turn_max() const { return std::max(settings.turn_min, settings.turn_min_batch); }
+  double weight_min() const {
+    return std::min_element(tenants.begin(), tenants.end(), [](const TenantPolicy& a, const TenantPolicy& b) { return a.weight < b.weight; })->weight;
+  }
+  const TenantPolicy& policy_of(const SessionSpec& session) const { return tenants[static_cast<uint32_t>(session.tenant) - 1]; }
+  Duration turn_of(const SessionSpec& session) const {
+    return Duration(static_cast<int64_t>(seconds(turn_max()) * 1e9 * policy_of(session).weight / weight_min()));
+  }
+};
+
+Workload random_workload(Choices& choices, Duration turn, bool& endless) {
+  Workload load;
+  load.kernel = random_log(choices, 20us, choices.chance(0.3) ? 4 * turn : turn / 4 + 20us);
+  const double kind = choices.unit();
+  if (kind < 0.35) return load;                                                   // never synchronizes
+  if (kind < 0.37) {
+    load.kernel = 1h;
+    endless = true;
+    return load;
+  }
+  if (kind < 0.55) {                                                              // synchronizes after each kernel
+    load.kernel = std::max<Duration>(load.kernel, 60us);
+    load.burst = load.kernel;
+    load.rest_min = load.rest_max = random_log(choices, 20us, 400us);
+    return load;
+  }
+  load.burst = std::max(load.kernel, random_log(choices, 50us, 2 * turn));        // steps, requests, notebooks
+  load.rest_min = random_log(choices, 50us, turn);
+  load.rest_max = choices.chance(0.5) ? load.rest_min : load.rest_min * 5;
+  if (choices.chance(0.3)) {
+    load.bursts_per_request = static_cast<unsigned>(choices.between(2, 8));
+    load.gap = random_log(choices, 5us, 300us);
+  }
+  if (choices.chance(0.1)) load.contexts = static_cast<unsigned>(choices.between(2, 6));
+  return load;
+}
+
+TenantPolicy random_policy(Choices& choices, bool one_class) {
+  TenantPolicy policy;
+  policy.weight = choices.chance(0.4) ? 1 : choices.log_between(1, 10);
+  if (one_class) return policy;
+  policy.service_class = static_cast<ServiceClass>(choices.between(0, kServiceClasses - 1));
+  if (policy.service_class == ServiceClass::realtime && choices.chance(0.7)) policy.share_max = 0.2 + 0.7 * choices.unit();
+  if (policy.service_class == ServiceClass::scavenger && choices.chance(0.5)) policy.share_min = 0.02 + 0.2 * choices.unit();
+  return policy;
+}
+
+Plan make_plan(Choices& choices) {
+  Plan plan;
+  const Duration turn = random_log(choices, 500us, 8ms);
+  plan.settings.turn_min = turn;
+  plan.settings.turn_min_batch = choices.chance(0.5) ? turn : 2 * turn;
+  plan.settings.drain_wait_max = 8 * turn;
+  plan.settings.cap_window = 10 * turn;
+  plan.length = turn * choices.between(6, 24);
+  plan.devices = choices.chance(0.7) ? 1 : static_cast<size_t>(choices.between(2, 4));
+  plan.one_class = choices.chance(0.5);
+  plan.spikes = choices.chance(0.2) ? 0.02 : 0;
+  const auto tenants = choices.between(1, 5);
+  for (int64_t i = 0; i < tenants; ++i) plan.tenants.push_back(random_policy(choices, plan.one_class));
+  const auto sessions = std::max(tenants, choices.between(1, 7));
+  for (int64_t i = 0; i < sessions; ++i) {
+    SessionSpec spec;
+    spec.tenant = TenantId(static_cast<uint32_t>(i < tenants ? i + 1 : choices.between(1, tenants)));
+    spec.workload = random_workload(choices, turn, plan.endless);
+    spec.devices = {static_cast<DeviceIndex>(choices.between(0, static_cast<int64_t>(plan.devices) - 1))};
+    if (plan.devices > 1 && choices.chance(0.3)) {
+      spec.devices.clear();
+      for (DeviceIndex device = 0; device < plan.devices; ++device) {
+        if (choices.chance(0.6)) spec.devices.push_back(device);
+      }
+      if (spec.devices.empty()) spec.devices = {0};
+      plan.gangs |= spec.devices.size() > 1;
+    }
+    spec.arrives = 1s + (choices.chance(0.7) ? Duration(choices.between(0, turn.count() / 2)) : Duration(choices.between(0, plan.length.count())));
+    if (choices.chance(0.1)) {
+      spec.ends = spec.arrives + Duration(choices.between(1000, plan.length.count()));
+      plan.dies = true;
+    }
+    plan.sessions.push_back(spec);
+  }
+  if (choices.chance(0.1)) plan.jumps.push_back({1s + Duration(choices.between(0, plan.length.count())), random_log(choices, 1us, 1h) * (choices.chance(0.5) ? 1 : -1)});
+  return plan;
+}
+
+// How long a session whose class is the highest may stand at its gate: the turns of the others until its credit is positive again, once for each session of its tenant.
+Duration wait_max(const Plan& plan, const SessionSpec& session) {
+  constexpr Duration kOverhead = 3ms;                       // drains, switches, wake-ups
+  const auto work = [&](const SessionSpec& of) { return std::min<Duration>(of.workload.kernel, plan.settings.drain_wait_max) + kOverhead; };
+  Duration round{};
+  size_t siblings = 0;
+  for (const SessionSpec& other : plan.sessions) {
+    round += 2 * plan.turn_of(other) + work(other);
+    siblings += other.tenant == session.tenant ? 1 : 0;
+  }
+  const int64_t overdrawn = 2 + (work(session) + plan.settings.drain_wait_max * (plan.endless ? 1 : 0)) / plan.turn_of(session);
+  return round * overdrawn * static_cast<int64_t>(siblings) * (plan.gangs ? 3 : 1);
+}
+
+class Watch {
+ public:
+  Watch(const Plan& plan, World& world) : plan_(plan), world_(world) {}
+
+  std::string after_decision() {
+    const Policy& policy = world_.policy();
+    for (DeviceIndex device = 0; device < plan_.devices; ++device) {
+      Duration charged{};
+      for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant) charged += policy.gpu_time(TenantId(tenant), device);
+      if (charged + policy.system_time(device) + policy.idle_time(device) != policy.settled_time(device)) return "the tenants' charges, the system's and idle time are not the device's time";
+      const Duration leap = plan_.jumps.empty() ? 0ms : 250ms;
+      if (charged > world_.now() - 1s + leap) return "more was charged than time went by";
+    }
+    // Side by side busy times overlap, and what each had is not known.
+    for (const World::SessionState& session : world_.sessions()) co_ran_ |= policy.account(session.id).regime == Regime::co_run;
+    if (!plan_.jumps.empty() || !plan_.one_class) return {};
+    for (const World::SessionState& session : world_.sessions()) {
+      if (!session.alive || !session.waiting || session.gate_open) continue;
+      if (world_.now() - session.waiting_since > wait_max(plan_, session.spec)) return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves";
+    }
+    return {};
+  }
+
+  // Tenants that always had work since all had come share by weight, to the turn; and what was charged is what the hardware did for them.
+  std::string at_end() {
+    const bool simple = plan_.one_class && plan_.jumps.empty() && !plan_.dies && !plan_.endless && plan_.devices == 1;
+    if (!simple) return {};
+    std::vector<const World::SessionState*> saturating;
+    for (const World::SessionState& session : world_.sessions()) {
+      const bool sole = std::count_if(plan_.sessions.begin(), plan_.sessions.end(), [&](const SessionSpec& other) { return other.tenant == session.spec.tenant; }) == 1;
+      if (sole && session.alive && session.spec.workload.burst == HardwareDevice::kEndless) saturating.push_back(&session);
+    }
+    for (const World::SessionState* one : saturating) {
+      for (const World::SessionState* other : saturating) {
+        if (one->spec.arrives > other->spec.arrives) continue;
+        const double ahead = (charged(*one) - before(*one)) / weight(*one) - (charged(*other) - before(*other)) / weight(*other);
+        if (std::abs(ahead) > slack(*one) + slack(*other)) {
+          return "tenants " + std::to_string(static_cast<uint32_t>(one->spec.tenant)) + " and " + std::to_string(static_cast<uint32_t>(other->spec.tenant)) + " do not share by weight: off by " +
+                 std::to_string(ahead * 1e3) + " ms, " + std::to_string((slack(*one) + slack(*other)) * 1e3) + " allowed";
+        }
+      }
+    }
+    for (const World::SessionState* session : saturating) {
+      if (co_ran_) break;
+      const double executed = seconds(world_.executed(session->id)), openings = static_cast<double>(session->openings + 1);
+      if (std::abs(charged(*session) - executed) > openings * kOpeningSlack + kEndSlack) {
+        return "tenant " + std::to_string(static_cast<uint32_t>(session->spec.tenant)) + " was charged " + std::to_string(charged(*session) * 1e3) + " ms and got " + std::to_string(executed * 1e3);
+      }
+    }
+    return {};
+  }
+
+  // Call it when all sessions have come.
+  void all_have_come() {
+    for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant) before_.push_back(world_.policy().gpu_time(TenantId(tenant), 0));
+  }
+
+ private:
+  double weight(const World::SessionState& session) const { return plan_.policy_of(session.spec).weight; }
+  double charged(const World::SessionState& session) const { return seconds(world_.policy().gpu_time(session.spec.tenant, 0)); }
+  double before(const World::SessionState& session) const { return seconds(before_[static_cast<uint32_t>(session.spec.tenant) - 1]); }
+  // A turn that is under way or was cut short, and a kernel that ran over its end.
+  double slack(const World::SessionState& session) const {
+    return (seconds(3 * plan_.turn_of(session.spec)) + seconds(2 * session.spec.workload.kernel) + 0.003) / weight(session);
+  }
+
+  // From a drain to where the worker sees it, and a wake-up at the end that has not been decided about.
+  static constexpr double kOpeningSlack = 0.1e-3, kEndSlack = 1.5e-3;
+
+  const Plan& plan_;
+  World& world_;
+  bool co_ran_ = false;
+  std::vector<Duration> before_;
+};
+
+std::string scenario(uint64_t seed, bool verbose) {
+  Choices choices(seed);
+  const Plan plan = make_plan(choices);
+  Latencies latencies;
+  latencies.spike_probability = plan.spikes;
+  World world(choices.next(), plan.devices, plan.settings, latencies);
+  world.verbose = verbose;
+  for (uint32_t i = 0; i < plan.tenants.size(); ++i) world.tenant(TenantId(i + 1), plan.tenants[i]);
+  Time last_arrival = 1s;
+  for (const SessionSpec& spec : plan.sessions) {
+    world.add(spec);
+    last_arrival = std::max(last_arrival, spec.arrives);
+    if (verbose) {
+      std::printf("tenant %u (class %u, weight %.2f) on %zu devices from device %u: kernels %.3f ms, bursts %.3f ms x %u, rests %.3f to %.3f ms, %u contexts\n", static_cast<unsigned>(spec.tenant),
+                  static_cast<unsigned>(plan.policy_of(spec).service_class), plan.policy_of(spec).weight, spec.devices.size(), spec.devices[0], seconds(spec.workload.kernel) * 1e3,
+                  seconds(spec.workload.burst) * 1e3, spec.workload.bursts_per_request, seconds(spec.workload.rest_min) * 1e3, seconds(spec.workload.rest_max) * 1e3, spec.workload.contexts);
+    }
+  }
+  for (const auto& [at, by] : plan.jumps) world.jump_clock(at, by);
+  Watch watch(plan, world);
+  world.after_decision = [&] { return watch.after_decision(); };
+  world.run(last_arrival + 1ms);
+  if (!world.wrong().empty()) return world.wrong();
+  watch.all_have_come();
+  world.run(std::max(1s + plan.length, last_arrival + 2ms));
+  if (world.wrong().empty()) world.decide_now();
+  return world.wrong().empty() ? watch.at_end() : world.wrong();
+}
+
+}  // namespace
+}  // namespace gpuwire::scheduler::test
+
+int main(int argc, char** argv) {
+  constexpr uint64_t kScenarios = 100000;
+  return gpuwire::scheduler::test::run_scenarios(argc, argv, gpuwire::scheduler::test::scenario, kScenarios);
+}
