@@ -71,17 +71,12 @@ TenantPolicy random_policy(Choices& choices, bool one_class) {
   return policy;
 }
 
-Plan make_plan(Choices& choices) {
-  Plan plan;
-  const Duration turn = random_log(choices, 500us, 8ms);
-  plan.settings.turn_min = turn;
-  plan.settings.turn_min_batch = choices.chance(0.5) ? turn : 2 * turn;
-  plan.settings.drain_wait_max = 8 * turn;
-  plan.settings.cap_window = 10 * turn;
+// Everything at once, in short scenarios.
+void plan_anything(Choices& choices, Plan& plan) {
+  const Duration turn = plan.settings.turn_min;
   plan.length = turn * choices.between(6, 24);
   plan.devices = choices.chance(0.7) ? 1 : static_cast<size_t>(choices.between(2, 4));
   plan.one_class = choices.chance(0.5);
-  plan.spikes = choices.chance(0.2) ? 0.02 : 0;
   const auto tenants = choices.between(1, 5);
   for (int64_t i = 0; i < tenants; ++i) plan.tenants.push_back(random_policy(choices, plan.one_class));
   const auto sessions = std::max(tenants, choices.between(1, 7));
@@ -96,7 +91,6 @@ Plan make_plan(Choices& choices) {
         if (choices.chance(0.6)) spec.devices.push_back(device);
       }
       if (spec.devices.empty()) spec.devices = {0};
-      plan.gangs |= spec.devices.size() > 1;
     }
     spec.arrives = 1s + (choices.chance(0.7) ? Duration(choices.between(0, turn.count() / 2)) : Duration(choices.between(0, plan.length.count())));
     if (choices.chance(0.1)) {
@@ -106,6 +100,39 @@ Plan make_plan(Choices& choices) {
     plan.sessions.push_back(spec);
   }
   if (choices.chance(0.1)) plan.jumps.push_back({1s + Duration(choices.between(0, plan.length.count())), random_log(choices, 1us, 1h) * (choices.chance(0.5) ? 1 : -1)});
+}
+
+// Tenants that always have work, for many turns: who gets how much, and who waits how long. On several devices some want more than one of them.
+void plan_saturation(Choices& choices, Plan& plan, bool several_devices) {
+  const Duration turn = plan.settings.turn_min;
+  plan.devices = several_devices ? static_cast<size_t>(choices.between(2, 3)) : 1;
+  const auto tenants = choices.between(2, 4) + (several_devices ? 1 : 0);
+  for (int64_t i = 0; i < tenants; ++i) {
+    plan.tenants.push_back(random_policy(choices, true));
+    if (several_devices) plan.tenants.back().weight = 1;
+    SessionSpec spec{.tenant = TenantId(static_cast<uint32_t>(i + 1)), .devices = {static_cast<DeviceIndex>(i % static_cast<int64_t>(plan.devices))}};
+    spec.workload.kernel = random_log(choices, 20us, turn / 2);
+    if (several_devices && i >= static_cast<int64_t>(plan.devices)) spec.devices = {0, 1};
+    spec.arrives = 1s + Duration(choices.between(0, 1000000));
+    plan.sessions.push_back(spec);
+  }
+  Duration round{};
+  for (const SessionSpec& spec : plan.sessions) round += plan.turn_of(spec);
+  plan.length = round * 6;
+}
+
+Plan make_plan(Choices& choices) {
+  Plan plan;
+  const double kind = choices.unit();
+  const Duration turn = random_log(choices, 500us, 8ms);
+  plan.settings.turn_min = turn;
+  plan.settings.turn_min_batch = choices.chance(0.5) ? turn : 2 * turn;
+  plan.settings.drain_wait_max = 8 * turn;
+  plan.settings.cap_window = 10 * turn;
+  plan.spikes = choices.chance(0.2) ? 0.02 : 0;
+  if (kind < 0.8) plan_anything(choices, plan);
+  else plan_saturation(choices, plan, kind < 0.9);
+  plan.gangs = std::any_of(plan.sessions.begin(), plan.sessions.end(), [](const SessionSpec& spec) { return spec.devices.size() > 1; });
   return plan;
 }
 
@@ -116,11 +143,11 @@ Duration wait_max(const Plan& plan, const SessionSpec& session) {
   Duration round{};
   size_t siblings = 0;
   for (const SessionSpec& other : plan.sessions) {
-    round += 2 * plan.turn_of(other) + work(other);
+    round += plan.turn_of(other) + work(other);
     siblings += other.tenant == session.tenant ? 1 : 0;
   }
   const int64_t overdrawn = 2 + (work(session) + plan.settings.drain_wait_max * (plan.endless ? 1 : 0)) / plan.turn_of(session);
-  return round * overdrawn * static_cast<int64_t>(siblings) * (plan.gangs ? 3 : 1);
+  return round * overdrawn * static_cast<int64_t>(siblings) * (plan.gangs ? 2 : 1);
 }
 
 class Watch {
@@ -143,7 +170,7 @@ class Watch {
       if (!session.alive || !session.waiting || session.gate_open) continue;
       if (world_.now() - session.waiting_since > wait_max(plan_, session.spec)) return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves";
     }
-    return {};
+    return idle_device();
   }
 
   // Tenants that always had work since all had come share by weight, to the turn; and what was charged is what the hardware did for them.
@@ -181,6 +208,30 @@ class Watch {
   }
 
  private:
+  // A device that nobody uses while a session stands at its gate: for longer than a lease lingers and the wake-ups take.
+  std::string idle_device() {
+    if (plan_.gangs) return {};      // a gang's devices wait for the one that drains last
+    constexpr Duration kIdleMax = 6ms;
+    idle_since_.resize(plan_.devices, Time::max());
+    bursts_before_.resize(plan_.devices);
+    for (DeviceIndex device = 0; device < plan_.devices; ++device) {
+      bool wanted = false, used = false;
+      uint64_t bursts = 0;
+      for (const World::SessionState& session : world_.sessions()) {
+        if (!session.alive || std::find(session.spec.devices.begin(), session.spec.devices.end(), device) == session.spec.devices.end()) continue;
+        wanted |= session.waiting && !session.gate_open;
+        used |= session.in_flight;
+        bursts += session.bursts;
+      }
+      used |= bursts != bursts_before_[device];
+      bursts_before_[device] = bursts;
+      if (used || !wanted) idle_since_[device] = Time::max();
+      else idle_since_[device] = std::min(idle_since_[device], world_.now());
+      if (idle_since_[device] != Time::max() && world_.now() - idle_since_[device] > kIdleMax) return "device " + std::to_string(device) + " idles while a session waits";
+    }
+    return {};
+  }
+
   double weight(const World::SessionState& session) const { return plan_.policy_of(session.spec).weight; }
   double charged(const World::SessionState& session) const { return seconds(world_.policy().gpu_time(session.spec.tenant, 0)); }
   double before(const World::SessionState& session) const { return seconds(before_[static_cast<uint32_t>(session.spec.tenant) - 1]); }
@@ -195,6 +246,8 @@ class Watch {
   const Plan& plan_;
   World& world_;
   bool co_ran_ = false;
+  std::vector<Time> idle_since_;
+  std::vector<uint64_t> bursts_before_;
   std::vector<Duration> before_;
 };
 
