@@ -41,11 +41,10 @@ class Bench:
         self.build, self.device, self.client_prefix, self.seconds, self.python = build, device, client_prefix, seconds, python
         self.program = os.path.join(build, "bench", "sharing", "tenant")
         self.software = device == "software"
-        self.shape = ["--blocks", "2", "--threads", "32"] if self.software else []
+        # "full" fills all slots of an H200, "light" half of its multiprocessors' slots: what a request typically does.
+        self.shapes = {"full": (2, 32), "light": (2, 32)} if self.software else {"full": (264, 1024), "light": (132, 256)}
+        self._iterations_per_us = {}
         self._alone = {}
-        with self.native() as native:
-            ran = subprocess.run([self.program, "--mode", "calibrate", *self.shape], env=native.environment, capture_output=True, text=True, check=True)
-        self.iterations_per_us = json.loads(ran.stdout)["iterations_per_us"]
 
     # --- arms -----------------------------------------------------------------------------------------------------------------------
     def native(self):
@@ -57,15 +56,28 @@ class Bench:
     def gpuwire(self, tenants, scheduling=True):
         return Gpuwire(self.build, self.device, self.client_prefix, tenants, scheduling)
 
+    def iterations_per_us(self, shape):
+        """What a kernel of this shape has to do to take one microsecond when it is alone."""
+        if shape not in self._iterations_per_us:
+            with self.native() as native:
+                ran = subprocess.run([self.program, "--mode", "calibrate", *self._shape(shape)], env=native.environment, capture_output=True, text=True, check=True)
+            self._iterations_per_us[shape] = json.loads(ran.stdout)["iterations_per_us"]
+        return self._iterations_per_us[shape]
+
+    def _shape(self, shape):
+        blocks, threads = self.shapes[shape]
+        return ["--blocks", str(blocks), "--threads", str(threads)]
+
     # --- tenants --------------------------------------------------------------------------------------------------------------------
     def saturating(self, seconds=None, **options):
-        return self._command("saturate", seconds, options)
+        return self._command("saturate", seconds, "full", options)
 
     def requesting(self, seconds=None, **options):
-        return self._command("request", seconds, options)
+        return self._command("request", seconds, "light", options)
 
-    def _command(self, mode, seconds, options):
-        command = [self.program, "--mode", mode, "--iterations-per-us", str(self.iterations_per_us), "--seconds", str(seconds or self.seconds + 2 * EDGE_SECONDS), *self.shape]
+    def _command(self, mode, seconds, shape, options):
+        command = [self.program, "--mode", mode, "--iterations-per-us", str(self.iterations_per_us(shape)),
+                   "--seconds", str(seconds or self.seconds + 2 * EDGE_SECONDS), *self._shape(shape)]
         for name, value in options.items():
             command += ["--" + name.replace("_", "-"), str(value)]
         return command
@@ -140,11 +152,10 @@ INTERACTIVE_AND_BATCH = {"front": {"class": "interactive"}, "back": {"class": "b
 
 
 def requests(bench):
-    light = {} if bench.software else {"blocks": 132, "threads": 256}
     seconds = bench.seconds * 0.6
     alone = {}
     for name, request, neighbour, goal in REQUESTS:
-        command = bench.requesting(seconds, **light, **request)
+        command = bench.requesting(seconds, **request)
         beside = bench.saturating(seconds + 1, **neighbour)
         for arm in [bench.native(), bench.gpuwire(INTERACTIVE_AND_BATCH)]:
             with arm:

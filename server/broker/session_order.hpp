@@ -19,6 +19,7 @@ struct SessionOrder {
   uint64_t number = 0;             // scheduler::SessionId
   std::string peer;                // for logs
   std::string tenant;              // name
+  bool identified = false;         // the client has shown that it is the tenant: what it shares with others goes by that name, not by its key
   std::vector<Device> devices;     // as the worker's driver counts them; empty: all, without limits
   std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
   uint64_t host_memory_bytes = 0;  // pinned memory that the tenant may hold; 0: no bound

@@ -51,7 +51,7 @@ constexpr uint64_t kBindTcp = 1, kConnectTcp = 2;
 constexpr uint64_t kScopeAbstractSockets = 1, kScopeSignals = 2;
 
 constexpr uint64_t kRead = kReadFile | kReadDir;
-constexpr uint64_t kWrite = kRead | kWriteFile | kRemoveDir | kRemoveFile | kMakeDir | kMakeReg | kRefer | kTruncate;
+constexpr uint64_t kWrite = kRead | kWriteFile | kRemoveDir | kRemoveFile | kMakeDir | kMakeReg | kMakeSym | kRefer | kTruncate;
 constexpr uint64_t kDevice = kRead | kWriteFile | kIoctlDevice;
 // What can be granted for something that is no folder.
 constexpr uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kIoctlDevice;

@@ -27,7 +27,7 @@ constexpr const char* kWorkerCalls[] = {
     // Files: the driver opens its device files and the code of its compilers late, the module cache is files. Which files: Landlock's rules.
     "open", "openat", "openat2", "close", "close_range", "read", "pread64", "readv", "preadv", "write", "pwrite64", "writev", "pwritev", "lseek", "fstat", "stat", "lstat",
     "newfstatat", "statx", "statfs", "fstatfs", "access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getdents", "getcwd", "ftruncate", "fallocate", "fsync",
-    "fdatasync", "fadvise64", "flock", "fcntl", "dup", "dup2", "dup3", "rename", "renameat", "renameat2", "unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "fchmod", "chmod",
+    "fdatasync", "fadvise64", "flock", "fcntl", "dup", "dup2", "dup3", "rename", "renameat", "renameat2", "unlink", "unlinkat", "symlink", "mkdir", "mkdirat", "rmdir", "fchmod", "chmod",
     "fchmodat", "umask", "utimensat", "copy_file_range", "sendfile",
     // The driver's own calls. Its numbers are not documented, so arguments cannot be told apart; which devices: Landlock's rules.
     "ioctl",

@@ -19,7 +19,7 @@ namespace {
 // and environments lie there, too.
 constexpr const char* kReadable[] = {
     "/usr", "/lib", "/lib64", "/opt", "/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/nvidia", "/etc/OpenCL", "/etc/vulkan", "/sys",
-    "/proc/self", "/proc/driver", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/modules", "/proc/devices", "/proc/filesystems", "/proc/sys",
+    "/proc/driver", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/modules", "/proc/devices", "/proc/filesystems", "/proc/sys",
     "/run/nvidia-persistenced", "/run/udev",
 };
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"};
@@ -36,6 +36,7 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
   std::vector<PathRule> out;
   for (const char* path : kReadable) out.push_back({path, PathAccess::read});
   for (const char* path : kDevices) out.push_back({path, PathAccess::device});
+  out.push_back({"/proc/self", PathAccess::write});  // the driver names its threads there
   for (const auto& path : folders_of(std::getenv("LD_LIBRARY_PATH"))) out.push_back({path, PathAccess::read});
   for (const auto& path : rules.read) out.push_back({path, PathAccess::read});
   for (const auto& path : rules.write) {

@@ -129,19 +129,21 @@ std::optional<SessionEnd> Session::read_hello() {
   const wire::FrameHeader& header = source_.header();
   if (wire::FrameKind(header.kind) != wire::FrameKind::control || header.ordinal != uint32_t(wire::ControlOrdinal::hello))
     return SessionEnd{EndCause::fault, fmt::format("the first frame is no Hello (kind {}, ordinal {})", header.kind, header.ordinal)};
-  std::string tenant;
+  std::string key_of_user;
   auto wrong = wire::read_guarded([&] {
     wire::SegmentReader message(source_.message());
     auto hello = message.getRoot<schema::Hello>();
     client_ = {logged(hello.getRelease()), logged(hello.getProgram()), logged(hello.getHost()), hello.getProcessId()};
     auto key = hello.getCacheKey();
-    tenant.assign(key.begin(), key.end());
+    key_of_user.assign(key.begin(), key.end());
   });
-  if (!wrong && !tenant.empty() && tenant.size() != wire::kCacheKeyBytes) wrong = "a cache key of a wrong size";
+  if (!wrong && !key_of_user.empty() && key_of_user.size() != wire::kCacheKeyBytes) wrong = "a cache key of a wrong size";
   if (wrong) return SessionEnd{EndCause::fault, "Hello: " + *wrong};
-  // Without a key there is nobody whose images these are: they are kept for the session only.
+  std::string& tenant = parts_.settings.tenant;
+  if (tenant.empty()) tenant = std::move(key_of_user);
+  // With neither there is nobody whose images these are: they are kept for the session only.
   if (tenant.empty()) parts_.settings.module_cache = nullptr;
-  parts_.settings.tenant = std::move(tenant);
+  if (parts_.tenant_known) parts_.tenant_known(tenant);
   return std::nullopt;
 }
 

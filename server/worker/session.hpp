@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -45,7 +46,8 @@ struct SessionParts {
   std::array<uint8_t, 16> id{};
   bool primary_warm = false;  // see Replay::take_prewarmed_primary
   unsigned cores = 1;         // how many the process may run on
-  SessionSettings settings;
+  SessionSettings settings;   // its tenant: who it is known to be, or empty, then the client's key stands for it
+  std::function<void(const std::string& tenant)> tenant_known;  // called once, before the first call; empty: nobody's
   Management* management = nullptr;  // of a management session
   Gate* gate = nullptr;              // that stands before the driver's functions; null: none
 };

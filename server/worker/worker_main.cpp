@@ -26,6 +26,7 @@
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
 #include "server/worker/channel.hpp"
+#include "server/worker/compiled_code.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/limits.hpp"
@@ -116,6 +117,7 @@ struct Prepared {
   const CallTable& calls;
   capnp::MallocMessageBuilder& welcome;
   ModuleCache* module_cache;
+  CompiledCode& compiled_code;
   Management* management;  // null: the session runs a program
 };
 
@@ -181,7 +183,8 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
                    .id = handoff.id,
                    .primary_warm = !prepared.management,
                    .cores = usable_cores(),
-                   .settings = {.module_cache = prepared.module_cache, .shares = &shares},
+                   .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &shares},
+                   .tenant_known = [&](const std::string& tenant) { prepared.compiled_code.belongs_to(tenant); },
                    .management = prepared.management,
                    .gate = gated ? &gated->gate : nullptr});
   Warden warden(kHandoffDescriptor, socket,
@@ -200,6 +203,7 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
   tell_broker(HandoffKind::ended, uint32_t(end->cause), end->reason);
   close_gently(*channel);
   session.release();
+  prepared.compiled_code.forget();
   std::exit(0);  // without unwinding: the warden watches over the driver's own clean-up too
 }
 
@@ -222,6 +226,7 @@ int run(WorkerOptions options) {
     return 1;
   }
   if (!confined->empty()) tell_broker(HandoffKind::note, 0, *confined);
+  CompiledCode compiled_code(options.module_cache == kNoModuleCache ? std::filesystem::path() : module_cache_folder(options) / "compiled");
   auto driver = DriverLibrary::open(options.driver);
   if (!driver) {
     tell_broker(HandoffKind::failed, 0, driver.error());
@@ -252,7 +257,7 @@ int run(WorkerOptions options) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), gated.error());
       return 1;
     }
-    serve(std::move(handoff), std::move(*order), std::move(*gated), {*driver, calls, *welcome, cache.get(), management.get()});
+    serve(std::move(handoff), std::move(*order), std::move(*gated), {*driver, calls, *welcome, cache.get(), compiled_code, management.get()});
   }
 }
 

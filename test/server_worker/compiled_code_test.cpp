@@ -1,0 +1,73 @@
+#include "server/worker/compiled_code.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire::server;
+namespace fs = std::filesystem;
+
+namespace {
+
+fs::path place() { return std::getenv("CUDA_CACHE_PATH"); }
+
+// As the driver does when it has compiled something. False: it could not.
+bool keep(const std::string& name) {
+  std::error_code error;
+  fs::create_directory(place(), error);
+  return bool(std::ofstream(place() / name) << "code");
+}
+
+}  // namespace
+
+TEST_CASE("what a tenant's session compiled is there for the tenant's next session, and for nobody else's") {
+  gpuwire::test::TemporaryDirectory directory;
+  fs::path folder = directory.path() / "cache/compiled";
+  {
+    CompiledCode first(folder);
+    first.belongs_to("tenant a");
+    CHECK(keep("kernel"));
+  }
+  CompiledCode again(folder);
+  SUBCASE("the same tenant") {
+    again.belongs_to("tenant a");
+    CHECK(fs::exists(place() / "kernel"));
+  }
+  SUBCASE("another") {
+    again.belongs_to("tenant b");
+    CHECK_FALSE(fs::exists(place() / "kernel"));
+  }
+}
+
+TEST_CASE("nothing is kept for a session of nobody's") {
+  gpuwire::test::TemporaryDirectory directory;
+  CompiledCode code(directory.path() / "compiled");
+  code.belongs_to("");
+  CHECK_FALSE(keep("kernel"));
+}
+
+TEST_CASE("links of workers that were killed are removed, those of running ones stay") {
+  gpuwire::test::TemporaryDirectory directory;
+  pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ::waitpid(gone, nullptr, 0);
+  fs::path stale = directory.path() / ("worker-" + std::to_string(gone)), parent = directory.path() / ("worker-" + std::to_string(::getppid()));
+  for (const fs::path& link : {stale, parent}) fs::create_symlink("/nowhere", link);
+  CompiledCode code(directory.path());
+  CHECK_FALSE(fs::is_symlink(stale));
+  CHECK(fs::is_symlink(parent));
+}
+
+TEST_CASE("without a folder the driver is told to keep nothing") {
+  ::unsetenv("CUDA_CACHE_DISABLE");
+  CompiledCode code("");
+  CHECK(std::string(std::getenv("CUDA_CACHE_DISABLE")) == "1");
+  ::unsetenv("CUDA_CACHE_DISABLE");
+}
