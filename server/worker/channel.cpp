@@ -28,6 +28,12 @@ bool Channel::input() const {
 }
 
 ssize_t Channel::send(iovec* parts, size_t count) {
+  ssize_t sent = send_now(parts, count);
+  meter_.sent(sent);
+  return sent;
+}
+
+ssize_t Channel::send_now(iovec* parts, size_t count) {
   if (tls_) return as_system_call(tls_->try_send({parts, count}));
   msghdr message{};
   message.msg_iov = parts;

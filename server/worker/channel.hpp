@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #include "protocol/tls/channel.hpp"
+#include "server/worker/link_meter.hpp"
 
 namespace gpuwire::server {
 
@@ -18,16 +19,21 @@ class Channel {
   Channel(int socket, std::unique_ptr<tls::TlsChannel> tls) : socket_(socket), tls_(std::move(tls)) {}
 
   int descriptor() const { return socket_; }
+  // From now on what passes is counted: bytes as the session reads and writes them, before TLS. `counters` outlives the channel.
+  void count_into(LinkCounters* counters) { meter_ = LinkMeter(socket_, counters); }
+  void replied() { meter_.replied(); }  // under the same lock as send()
 
   // As recv() without waiting: bytes, 0 at the end, -1 with errno (EAGAIN: nothing just now).
   ssize_t receive(void* out, size_t size) {
-    if (!tls_) [[likely]] return ::recv(socket_, out, size, MSG_DONTWAIT);
-    return receive_tls(out, size);
+    ssize_t got = !tls_ ? ::recv(socket_, out, size, MSG_DONTWAIT) : receive_tls(out, size);
+    meter_.received(got);
+    return got;
   }
   // May wait until `size` bytes are there, where the system can do that by itself; else as receive().
   ssize_t receive_bulk(void* out, size_t size) {
-    if (!tls_) [[likely]] return ::recv(socket_, out, size, MSG_WAITALL);
-    return receive_tls(out, size);
+    ssize_t got = !tls_ ? ::recv(socket_, out, size, MSG_WAITALL) : receive_tls(out, size);
+    meter_.received(got);
+    return got;
   }
   // Is there more to receive than the descriptor shows? Asked before a poll.
   bool pending() const { return tls_ && tls_->pending(); }
@@ -43,8 +49,10 @@ class Channel {
 
  private:
   ssize_t receive_tls(void* out, size_t size);
+  ssize_t send_now(iovec* parts, size_t count);
 
   int socket_;
+  LinkMeter meter_;
   std::unique_ptr<tls::TlsChannel> tls_;
 };
 

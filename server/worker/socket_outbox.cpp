@@ -61,6 +61,7 @@ void SocketOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& messag
   std::lock_guard lock(mutex_);
   if (broken_) return;
   if (wire::FrameKind(header.kind) == wire::FrameKind::notice) header.sequence = ++notice_sequence_;
+  if (wire::FrameKind(header.kind) == wire::FrameKind::reply) channel_.replied();
   if (!write_all(parts, bulk.empty() ? 2 : 3)) {
     broken_ = true;
     ::shutdown(channel_.descriptor(), SHUT_RDWR);

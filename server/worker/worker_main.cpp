@@ -173,6 +173,7 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
     tell_broker(HandoffKind::ended, uint32_t(EndCause::fault), channel.error());
     std::exit(0);
   }
+  if (gated) channel->count_into(&gated->page->link);
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
   BrokerShares shares(kHandoffDescriptor);
   Session session({.channel = &*channel,
