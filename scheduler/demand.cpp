@@ -22,7 +22,7 @@ void Demand::Sums::add(double busy_more, double quiet_more, double bursts_more) 
 }
 
 void Demand::observe(const Observation& seen, Time at, RunMode mode) {
-  if (seen_ && at > last_at_) {
+  if (seen_ && at > last_at_ && mode != RunMode::unmeasured && latest_ != RunMode::unmeasured) {
     const double busy = std::max(0.0, seconds(seen.busy - last_.busy));
     const double quiet = std::max(0.0, seconds(seen.quiet - last_.quiet));
     const double bursts = seen.bursts > last_.bursts ? static_cast<double>(seen.bursts - last_.bursts) : 0;

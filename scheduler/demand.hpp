@@ -9,6 +9,7 @@ namespace gpuwire::scheduler {
 
 // How a session ran in the time that an observation speaks of.
 enum class RunMode : uint8_t {
+  unmeasured, // nothing is counted burst by burst in the free regime
   apart,      // its work had the device for itself whenever it ran
   together,   // its gate was open, and others' work ran too
 };

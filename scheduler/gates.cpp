@@ -8,6 +8,8 @@ namespace {
 
 // A higher class that has worked within this is expected to come again at any moment.
 constexpr Duration kNearHigher = std::chrono::seconds(10);
+// The same of its equals: what is queued without a bound would be in their way.
+constexpr Duration kNearEqual = std::chrono::seconds(2);
 constexpr Duration kSettleEvery = std::chrono::milliseconds(100);
 constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
@@ -43,7 +45,7 @@ Duration Policy::State::in_flight_max(const Session& session) const {
     for (const Session* other : devices[index].sessions) {
       if (other == &session || !other->ever_active) continue;
       if (other->tenant->policy.service_class < session.tenant->policy.service_class && now - other->active_at < kNearHigher) return settings.in_flight_max_near_higher;
-      if (devices[index].regime != Regime::co_run && other->rank <= session.rank && active(*other)) bound = settings.in_flight_max;
+      if (devices[index].regime != Regime::co_run && other->rank <= session.rank && now - other->active_at < kNearEqual) bound = settings.in_flight_max;
     }
   }
   return bound;

@@ -10,6 +10,8 @@ namespace {
 constexpr Duration kCoRunQuietMax = std::chrono::milliseconds(100);
 // Who wakes up with credit left from its turn does not interrupt another that holds the device for less than this.
 constexpr Duration kUndisturbed = std::chrono::milliseconds(4);
+// Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the setting.
+constexpr double kTurnScaleMin = 0.25;
 
 bool contains(const std::vector<Tenant*>& tenants, const Tenant* tenant) { return std::find(tenants.begin(), tenants.end(), tenant) != tenants.end(); }
 
@@ -28,10 +30,14 @@ bool Policy::State::others_want(DeviceIndex index, const Tenant& tenant) const {
 Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank) const {
   const Device& device = devices[index];
   const bool only_batch = rank >= Rank::batch && std::none_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->rank < Rank::batch && active(*s); });
-  double least = tenant.policy.weight;
-  for (const Tenant* other : device.wanting) least = std::min(least, other->policy.weight);
-  const Duration smallest = only_batch ? settings.turn_min_batch : settings.turn_min;
-  return Duration(static_cast<int64_t>(static_cast<double>(smallest.count()) * tenant.policy.weight / least));
+  double least = tenant.policy.weight, most = least;
+  for (const Tenant* other : device.wanting) {
+    least = std::min(least, other->policy.weight);
+    most = std::max(most, other->policy.weight);
+  }
+  const double smallest = static_cast<double>((only_batch ? settings.turn_min_batch : settings.turn_min).count());
+  const double scale = std::clamp(static_cast<double>(settings.turn_max.count()) / (smallest * most / least), kTurnScaleMin, 1.0);
+  return Duration(static_cast<int64_t>(scale * smallest * tenant.policy.weight / least));
 }
 
 bool Policy::State::in_credit(Tenant& tenant, const Session& session) {

@@ -91,8 +91,8 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   if (found == state.sessions.end()) return;
   Session& session = *found->second;
   const Time at = state.clock.advance(now, state.due);
-  const bool co_runs = session.gate.open && state.devices[session.devices.front()].regime == Regime::co_run;
-  session.demand.observe(seen, at, co_runs ? RunMode::together : RunMode::apart);
+  const Regime regime = session.gate.open ? state.devices[session.devices.front()].regime : Regime::lease;
+  session.demand.observe(seen, at, regime == Regime::free ? RunMode::unmeasured : regime == Regime::co_run ? RunMode::together : RunMode::apart);
 
   Observation own = seen;
   own.last_end = seen.last_end == Time{} ? session.seen.last_end : std::clamp(state.clock.inside(seen.last_end), session.seen.last_end, std::max(at, session.seen.last_end));

@@ -62,6 +62,7 @@ class Policy {
   struct Settings {
     Duration turn_min = std::chrono::milliseconds(10);        // the smallest turn of a lease
     Duration turn_min_batch = std::chrono::milliseconds(20);  // where only batch and below run
+    Duration turn_max = std::chrono::milliseconds(200);       // where weights are far apart, turns shrink for this, to a quarter at most
     Duration switch_cost = std::chrono::microseconds(145);
     Duration linger = std::chrono::microseconds(300);         // a gate is held so long after its session has gone quiet
     Duration in_flight_max = std::chrono::microseconds(500);

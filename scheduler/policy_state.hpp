@@ -59,7 +59,7 @@ struct Session {
   Time started_at{};
 
   // Of the current decision.
-  bool wants = false;
+  bool wants = false;              // has work for the gate, or in flight behind an open one
   bool candidate = false;          // wants, or lingers on its lease
   bool selected = false;           // its gate shall be open
 
@@ -68,7 +68,7 @@ struct Session {
   Duration linger{};               // how long it keeps its lease when it is quiet
 
   bool ever_active = false;
-  Time active_at{};                // when it last wanted
+  Time active_at{};                // when it last wanted, or had work in flight
   Duration gpu_time{};
   Duration busy_charged{};         // how much of seen.busy has been accounted for
   Demand demand;

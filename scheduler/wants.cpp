@@ -16,7 +16,7 @@ constexpr Duration kLingerMax = std::chrono::microseconds(2500);
 
 }  // namespace
 
-bool Policy::State::active(const Session& session) const { return session.wants || (session.ever_active && now - session.active_at < kActiveFor); }
+bool Policy::State::active(const Session& session) const { return session.ever_active && now - session.active_at < kActiveFor; }
 
 bool Policy::State::lingers(const Session& session) const {
   return session.leased && !session.wants && now < session.quiet_since() + session.linger;
@@ -35,11 +35,13 @@ void Policy::State::update_wants() {
   for (auto& [id, session] : sessions) {
     const Observation& seen = session->seen;
     const bool does_not_come = session->gate.open && seen.waiting && seen.submissions == session->submissions_at_opening && now > session->opened_at + kComeMax;
-    const bool wants = seen.in_flight || (seen.waiting && !does_not_come);
-    if (wants && !active(*session)) newcomer = true;
+    // What is in flight behind a closed gate drains, or never will: it takes no lease.
+    const bool wants = (seen.in_flight && session->gate.open) || (seen.waiting && !does_not_come);
+    const bool works = wants || seen.in_flight;
+    if (works && !active(*session)) newcomer = true;
     if (wants && session->lapsed) woke(*session);
     session->wants = wants;
-    if (wants) {
+    if (works) {
       session->ever_active = true;
       session->active_at = now;
     }
