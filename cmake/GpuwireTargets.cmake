@@ -59,8 +59,10 @@ add_library(gpuwire_capnp INTERFACE)
 target_link_libraries(gpuwire_capnp INTERFACE ${GPUWIRE_CAPNP_A} ${GPUWIRE_KJ_A} Threads::Threads)
 add_library(gpuwire_crypto INTERFACE)
 target_link_libraries(gpuwire_crypto INTERFACE ${GPUWIRE_CRYPTO_A} ${CMAKE_DL_LIBS})
-add_library(gpuwire_ssl INTERFACE)
-target_link_libraries(gpuwire_ssl INTERFACE ${GPUWIRE_SSL_A} gpuwire_crypto)
+# Imported, so that the linker gets it before libcrypto wherever both are wanted.
+add_library(gpuwire_ssl STATIC IMPORTED GLOBAL)
+set_target_properties(gpuwire_ssl PROPERTIES IMPORTED_LOCATION ${GPUWIRE_SSL_A})
+target_link_libraries(gpuwire_ssl INTERFACE gpuwire_crypto)
 
 find_library(GPUWIRE_SECCOMP_A libseccomp.a REQUIRED)
 add_library(gpuwire_seccomp INTERFACE)

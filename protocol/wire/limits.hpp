@@ -17,6 +17,7 @@ inline constexpr uint32_t kNameBytesMax = 64 * 1024;           // mangled kernel
 inline constexpr uint64_t kModuleBytesMax = 2ull << 30;        // one image
 inline constexpr uint32_t kListItemsMax = 16 * 1024;           // items of any list in a message
 inline constexpr uint32_t kRefusalBytesMax = 1024;             // the text of a refused handshake
+inline constexpr uint32_t kLoginBytesMax = 4096;               // the message of a login
 inline constexpr uint32_t kHandshakeTimeoutMs = 5000;
 inline constexpr size_t kCacheKeyBytes = 32;                   // of Hello
 inline constexpr uint64_t kHandlesPerSessionMax = 4u << 20;

@@ -142,6 +142,13 @@ std::string openssl_error(std::string_view what) {
   return fmt::format("{}: {}", what, static_cast<const char*>(text));
 }
 
+std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute, unsigned second) {
+  using namespace std::chrono;
+  const year_month_day date{std::chrono::year{year}, std::chrono::month{month}, std::chrono::day{day}};
+  if (!date.ok() || hour > 23 || minute > 59 || second > 60) return std::nullopt;
+  return sys_days(date) + hours(hour) + minutes(minute) + seconds(second);
+}
+
 bool is_tenant_name(std::string_view name) {
   auto allowed = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-'; };
   return !name.empty() && name.size() <= kTenantNameBytesMax && std::all_of(name.begin(), name.end(), allowed);
@@ -208,7 +215,8 @@ std::string serial_of(const X509* certificate) {
 WallTime expiry_of(const X509* certificate) {
   std::tm utc{};
   ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &utc);
-  return std::chrono::system_clock::from_time_t(::timegm(&utc));
+  return utc_time(utc.tm_year + 1900, unsigned(utc.tm_mon + 1), unsigned(utc.tm_mday), unsigned(utc.tm_hour), unsigned(utc.tm_min), unsigned(utc.tm_sec))
+      .value_or(WallTime());
 }
 
 std::vector<std::string> hosts_of(const X509* certificate) {

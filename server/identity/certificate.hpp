@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,9 @@ struct Authority {
   CertificateHandle certificate;
   KeyHandle key;
 };
+
+// Nothing: there is no such day or hour.
+std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute, unsigned second);
 
 // 1 to 64 of [A-Za-z0-9._-].
 bool is_tenant_name(std::string_view name);

@@ -1,7 +1,7 @@
 #include "server/identity/register.hpp"
 
 #include <algorithm>
-#include <ctime>
+#include <cstdio>
 #include <set>
 
 #include <fmt/format.h>
@@ -134,19 +134,21 @@ std::string why_invalid(const Credential& credential, WallTime now) {
   return {};
 }
 
+// By the calendar of the standard library: the C library's functions want to read the machine's time zone, which the login process cannot.
 std::string to_text(WallTime time) {
-  std::time_t seconds = std::chrono::system_clock::to_time_t(time);
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
+  using namespace std::chrono;
+  const auto day = floor<days>(time);
+  const year_month_day date(day);
+  const hh_mm_ss clock(floor<seconds>(time - day));
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", int(date.year()), unsigned(date.month()), unsigned(date.day()), clock.hours().count(), clock.minutes().count(),
+                     clock.seconds().count());
 }
 
 std::optional<WallTime> time_from_text(const std::string& text) {
-  std::tm utc{};
-  const char* end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  if (!end || *end) return std::nullopt;
-  return std::chrono::system_clock::from_time_t(::timegm(&utc));
+  int year = 0, read = 0;
+  unsigned month = 0, day = 0, hour = 0, minute = 0, second = 0;
+  if (std::sscanf(text.c_str(), "%4d-%2u-%2uT%2u:%2u:%2uZ%n", &year, &month, &day, &hour, &minute, &second, &read) != 6 || size_t(read) != text.size()) return std::nullopt;
+  return utc_time(year, month, day, hour, minute, second);
 }
 
 std::string to_words(WallTime time) {

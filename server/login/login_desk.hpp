@@ -1,0 +1,53 @@
+// The login process without its process: all guests, and what is said to the broker about them.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include <boost/asio/io_context.hpp>
+
+#include "server/login/guest.hpp"
+#include "server/login/message_channel.hpp"
+
+namespace gpuwire::server {
+
+// One thread, the io_context's. `closed`: the broker is gone.
+class LoginDesk final : private GuestKeeper {
+ public:
+  using Clock = std::function<WallTime()>;
+  LoginDesk(boost::asio::io_context& io, OwnedDescriptor broker, Clock clock, std::function<void()> closed);
+  ~LoginDesk();
+
+ private:
+  using Guests = std::list<std::shared_ptr<Guest>>;
+
+  void heard(Handoff message);
+  void read_identity(Handoff message);
+  void welcome(Handoff message);
+  void make_room(const std::string& address);
+  void drop_from(const std::string& address);
+
+  std::shared_ptr<const ServerIdentity> identity() const override { return identity_; }
+  WallTime now() const override { return clock_(); }
+  void requested(Guest& guest, LoginRequestMessage request) override;
+  void gone(Guest& guest, std::string why) override;
+  void passed(Guest& guest, OwnedDescriptor socket, std::string key) override;
+  void turned_away(Guest& guest, LoginRefusal refusal) override;
+  void left(Guest& guest) override;
+  void forget_stranger(Guest& guest);
+
+  boost::asio::io_context& io_;
+  const Clock clock_;
+  MessageChannel broker_;
+  std::shared_ptr<const ServerIdentity> identity_;
+  Guests strangers_;  // not logged in, or refused; oldest first, at most kGuestsMax
+  std::unordered_map<std::string, size_t> from_address_;  // of these
+  std::unordered_map<ConnectionId, std::shared_ptr<Guest>> logged_in_;  // at most kLoggedInMax
+  uint32_t untold_ = 0;  // refusals that the broker has not heard of
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,58 @@
+// The one frame that a client may send before the server knows who it is, and the frames that answer it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <capnp/common.h>
+
+#include "protocol/wire/frame.hpp"
+#include "protocol/wire/limits.hpp"
+#include "server/login/messages.hpp"
+
+namespace gpuwire::server {
+
+// What a client says about itself. Texts are cut to kLoginTextBytesMax and have no control characters; the token is as it came.
+struct LoginFrame {
+  std::string token;
+  uint32_t gpus = 0;
+  uint64_t memory_bytes = 0;
+  std::string program, host;
+  uint32_t process_id = 0;
+};
+
+// Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login is not for this process.
+class LoginFrameReader {
+ public:
+  enum class State : uint8_t { incomplete, complete, fault };
+
+  // Where the next bytes belong, and how many may come; not empty while incomplete.
+  std::span<std::byte> space();
+  State filled(size_t bytes);
+
+  size_t received() const { return received_; }
+  const LoginFrame& frame() const { return frame_; }
+  // One phrase.
+  const std::string& fault() const { return fault_; }
+
+ private:
+  State check_header();
+  State read_message();
+  State set_fault(std::string reason);
+
+  wire::FrameHeader header_;
+  std::array<capnp::word, wire::kLoginBytesMax / sizeof(capnp::word)> message_{};
+  size_t received_ = 0, wanted_ = sizeof(wire::FrameHeader);
+  LoginFrame frame_;
+  std::string fault_;
+};
+
+// Whole frames (LoginAnswer), as they stand on the wire.
+std::string admitted_frame();
+std::string queued_frame(const LoginQueued& queued);
+std::string refused_frame(const std::string& reason);
+
+}  // namespace gpuwire::server

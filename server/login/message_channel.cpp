@@ -1,0 +1,63 @@
+#include "server/login/message_channel.hpp"
+
+#include <cerrno>
+
+#include "server/login/limits.hpp"
+
+namespace gpuwire::server {
+
+using boost::asio::posix::stream_descriptor;
+using boost::system::error_code;
+
+MessageChannel::MessageChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Heard heard, Closed closed)
+    : descriptor_(io, descriptor.release()), heard_(std::move(heard)), closed_(std::move(closed)) {
+  listen();
+}
+
+MessageChannel::~MessageChannel() { *alive_ = false; }
+
+void MessageChannel::listen() {
+  descriptor_.async_wait(stream_descriptor::wait_read, [this, alive = alive_](error_code error) {
+    if (error || !*alive) return;
+    for (size_t i = 0; i < kMessagesPerTurn && *alive; ++i) {
+      Handoff message;
+      HandoffReceived received = receive_handoff(descriptor_.native_handle(), false, message);
+      if (received == HandoffReceived::none_yet) break;
+      if (received == HandoffReceived::closed) return close();
+      heard_(std::move(message));
+    }
+    if (*alive && !over_) listen();
+  });
+}
+
+void MessageChannel::send(Handoff message) {
+  if (over_) return;
+  waiting_.push_back(std::move(message));
+  if (!writing_) drain();
+}
+
+void MessageChannel::drain() {
+  while (!waiting_.empty()) {
+    if (send_handoff(descriptor_.native_handle(), waiting_.front())) {
+      waiting_.pop_front();
+      continue;
+    }
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return waiting_.clear();  // the reading side sees the end, and says so
+    writing_ = true;
+    descriptor_.async_wait(stream_descriptor::wait_write, [this, alive = alive_](error_code error) {
+      if (error || !*alive) return;
+      writing_ = false;
+      drain();
+    });
+    return;
+  }
+}
+
+void MessageChannel::close() {
+  if (over_) return;
+  over_ = true;
+  waiting_.clear();
+  closed_();
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,44 @@
+// One end of the pair between the broker and the login process: messages in order, kept while the pair is full.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
+#include "server/broker/handoff.hpp"
+
+namespace gpuwire::server {
+
+// For the thread that runs the io_context.
+class MessageChannel {
+ public:
+  // `closed`: the other end is gone; nothing comes any more. Neither may destroy the channel.
+  using Heard = std::function<void(Handoff)>;
+  using Closed = std::function<void()>;
+  MessageChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Heard heard, Closed closed);
+  ~MessageChannel();
+  MessageChannel(const MessageChannel&) = delete;
+  MessageChannel& operator=(const MessageChannel&) = delete;
+
+  // Later messages wait for earlier ones. To an end that is gone nothing is sent.
+  void send(Handoff message);
+  // How many wait; whoever sends what strangers cause looks here first.
+  size_t backlog() const { return waiting_.size(); }
+
+ private:
+  void listen();
+  void drain();
+  void close();
+
+  boost::asio::posix::stream_descriptor descriptor_;
+  const Heard heard_;
+  const Closed closed_;
+  std::deque<Handoff> waiting_;
+  bool writing_ = false, over_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace gpuwire::server

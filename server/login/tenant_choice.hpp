@@ -1,0 +1,44 @@
+// Who a client is, from what it has shown: a certificate, a token, the user behind a Unix socket, or nothing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "server/identity/register.hpp"
+
+namespace gpuwire::server {
+
+// Words for the audit; stable.
+enum class RefusalKind : uint8_t { certificate, revoked, expired, foreign, token, mismatch, no_identity, protocol, tls, timeout, overload, internal };
+const char* name_of(RefusalKind kind);
+
+struct ShownCertificate {
+  std::string serial;
+  std::string tenant;      // empty: it names none
+  int verify_error = 0;    // the first X509_V_ERR of its verification; 0: our authority's, and its time is now
+  std::string verify_text;
+  std::string expires;     // for people
+};
+
+struct Shown {
+  bool tls = false;
+  std::optional<ShownCertificate> certificate;
+  std::string token;
+  std::string unix_tenant, open_tenant;  // as the broker says
+};
+
+struct ChosenTenant {
+  std::string tenant, security, credential;
+};
+struct RefusedTenant {
+  RefusalKind kind;
+  std::string reason;               // one line, for the client too: says nothing that it does not know
+  std::string tenant, credential;   // for the audit, as far as known
+};
+
+// A certificate before a token before a Unix user before the open tenant; what is shown and does not count is refused, whatever else is shown.
+// `credentials`: null when the server has no identity.
+std::variant<ChosenTenant, RefusedTenant> choose_tenant(const Shown& shown, const Register* credentials, WallTime now);
+
+}  // namespace gpuwire::server
