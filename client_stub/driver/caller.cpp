@@ -31,10 +31,12 @@ Caller enter(Needs needs) noexcept {
     return caller;
   }
   caller.state = context;
-  caller.context_handle = context->handle;
+  caller.context_handle = context->base->handle;
   caller.context = uint32_t(context->handle);
   return caller;
 }
+
+ContextState* owner(const Caller& caller) noexcept { return caller.state ? caller.state->base : nullptr; }
 
 Caller enter_context(ContextState& context) noexcept {
   Caller caller;
@@ -48,7 +50,7 @@ Caller enter_context(ContextState& context) noexcept {
   if (caller.error == CUDA_SUCCESS) caller.error = context_health(context);
   if (caller.error) return caller;
   caller.state = &context;
-  caller.context_handle = context.handle;
+  caller.context_handle = context.base->handle;
   caller.context = uint32_t(context.handle);
   return caller;
 }
@@ -62,7 +64,7 @@ CUresult leave(const Caller& caller, CUresult result) noexcept {
   }
   if (is_sticky(result)) {
     int32_t none = 0;
-    context->sticky.compare_exchange_strong(none, result, std::memory_order_relaxed);
+    context->base->sticky.compare_exchange_strong(none, result, std::memory_order_relaxed);
   }
   return result;
 }
@@ -76,7 +78,7 @@ int32_t server_device(CUdevice device, CUresult& error) noexcept {
 
 uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept {
   if (kind == wire::HandleKind::stream) return create_stream_handle(caller.state);
-  if (kind == wire::HandleKind::event) return create_event_handle(caller.state);
+  if (kind == wire::HandleKind::event) return create_event_handle(owner(caller));
   return handles().create(kind);
 }
 
@@ -157,6 +159,8 @@ void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t seque
     if (!(stream->flags & CU_STREAM_NON_BLOCKING) && stream != &context->legacy) raise(context->legacy.work, sequence);
   }
   raise(context->work, sequence);
+  // Synchronising a primary context waits for its green ones.
+  if (context->is_green()) [[unlikely]] raise(context->base->work, sequence);
   managed_memory().note_work();
 }
 

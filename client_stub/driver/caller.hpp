@@ -22,12 +22,14 @@ enum class Needs : uint8_t {
 struct Caller {
   Session* session = nullptr;    // set unless Needs::nothing
   uint32_t context = 0;          // what goes into the frame header
-  uint64_t context_handle = 0;   // the full handle
+  uint64_t context_handle = 0;   // the handle of the context whose memory and modules those of the current one are: owner()
   ContextState* state = nullptr; // the current context, context.hpp; set for Needs::context
   CUresult error = CUDA_SUCCESS; // not success: return it, and nothing else is set
 };
 
 Caller enter(Needs needs) noexcept;
+// The context that what this caller allocates, loads or creates belongs to, streams apart. Null when there is no current one.
+ContextState* owner(const Caller& caller) noexcept;
 
 // The result of a forwarded call on its way to the program: notes sticky errors in the current context. A success becomes the deferred
 // error of an earlier posted call, if the context has one: this is where those surface (call() itself ignores a reply's `deferred`, because

@@ -54,6 +54,7 @@ ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
 }  // namespace
 
 void end_context(ContextState& context) noexcept {
+  end_greens_of(context);
   // What libraries hung onto the context may still call the driver while it is released.
   cuda_abi::context_local_storage().drop_context(as_cuda(&context));
   context.alive.store(false, std::memory_order_release);
@@ -114,7 +115,7 @@ CUresult hand::cuCtxDestroy_v2(CUcontext handle) {
   CUresult error;
   ContextState* context = usable_context(handle, error);
   if (!context) return error;
-  if (context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->primary || context->is_green()) return CUDA_ERROR_INVALID_CONTEXT;
   end_context(*context);
   if (context->destroyed.exchange(true, std::memory_order_acq_rel)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   CUresult result = forward::cuCtxDestroy_v2(caller, handle);
@@ -231,7 +232,7 @@ CUresult hand::cuCtxGetFlags(unsigned int* flags) {
   if (!context) return error;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   // Driver 580 tells of a created context what it was created with.
-  *flags = context->flags.load(std::memory_order_relaxed) | (context->primary ? CU_CTX_MAP_HOST : 0);
+  *flags = context->flags.load(std::memory_order_relaxed) | (context->base->primary ? CU_CTX_MAP_HOST : 0);
   return CUDA_SUCCESS;
 }
 
@@ -256,8 +257,9 @@ CUresult hand::cuCtxGetLimit(size_t* value, CUlimit limit) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(caller.state->mutex);
-  uint64_t known = caller.state->limits[limit];
+  ContextState& context = *owner(caller);
+  std::lock_guard lock(context.mutex);
+  uint64_t known = context.limits[limit];
   if (known == ~0ull) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   *value = known;
   return CUDA_SUCCESS;
@@ -271,8 +273,9 @@ CUresult hand::cuCtxSetLimit(CUlimit limit, size_t value) {
   size_t now = value;
   if (CUresult result = leave(caller, forward::cuCtxGetLimit(caller, &now, limit))) return result;
   if (unsigned(limit) < kContextLimits) {
-    std::lock_guard lock(caller.state->mutex);
-    caller.state->limits[limit] = now;
+    ContextState& context = *owner(caller);
+    std::lock_guard lock(context.mutex);
+    context.limits[limit] = now;
   }
   return CUDA_SUCCESS;
 }

@@ -24,6 +24,9 @@ struct ContextState {
   uint64_t handle = 0;
   int device = 0;          // the program's ordinal
   bool primary = false;
+  // Whose memory, modules and events it has and whose faults are its own: of a green context the device's primary context, else itself.
+  ContextState* base = this;
+  bool is_green() const noexcept { return base != this; }
   uint64_t id = 0;         // cuCtxGetId
 
   // Is there a context behind it at the server: false for a primary one that is not retained, and after destruction. Set before the
@@ -32,7 +35,8 @@ struct ContextState {
   std::atomic<bool> destroyed{false};
   std::atomic<uint32_t> flags{0};
 
-  // CUresult of the fault that ended the context's usefulness, 0: none. Never leaves it again but by a reset of a primary context.
+  // CUresult of the fault that ended the context's usefulness, 0: none; that of `base` counts. Never leaves it again but by a reset of a
+  // primary context.
   std::atomic<int32_t> sticky{0};
   // First failure of a posted call that no call has reported yet. Written by the notice handler, taken by leave().
   std::atomic<int32_t> deferred{0};
@@ -82,13 +86,16 @@ ContextState* context_or_current(CUcontext context, CUresult& error) noexcept;
 // What enter() says about a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
 inline CUresult context_health(const ContextState& context) noexcept {
   if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]] return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return CUresult(context.sticky.load(std::memory_order_relaxed));
+  return CUresult(context.base->sticky.load(std::memory_order_relaxed));
 }
 
 using gpuwire::cuda_abi::is_sticky;
 
 // enter(Needs::context) for a given context instead of the current one.
 Caller enter_context(ContextState& context) noexcept;
+
+// Ends the green contexts of a primary context that is about to end.
+void end_greens_of(ContextState& primary) noexcept;
 
 // The context is about to end at the server, or has just ended: runs what libraries hung onto it, then forgets all that belonged to it.
 void end_context(ContextState& context) noexcept;

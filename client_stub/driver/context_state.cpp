@@ -25,7 +25,7 @@ void end_thread(void* value) noexcept {
       Caller caller;
       caller.session = owner->session.get();
       caller.state = own.context;
-      caller.context_handle = own.context->handle;
+      caller.context_handle = own.context->base->handle;
       caller.context = uint32_t(own.context->handle);
       forward::cuStreamDestroy_v2(caller, reinterpret_cast<CUstream>(own.stream));
     }

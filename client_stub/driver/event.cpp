@@ -38,6 +38,9 @@ CUresult finished(const EventCall& on) noexcept {
   return leave(on.caller, CUresult(failed));
 }
 
+// Not a stream: for records that a NULL stream's progress says nothing about.
+constexpr uint64_t kNoStream = ~uint64_t(0);
+
 void note_record(EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence) noexcept {
   event.stream.store(wire_stream, std::memory_order_relaxed);
   event.capture.store(capture, std::memory_order_relaxed);
@@ -57,11 +60,13 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   EventState* state = find_event(event);
-  // An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord).
-  if (!state || state->context != on.caller.state) return CUDA_ERROR_INVALID_HANDLE;
+  // An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord), green ones counting as their primary.
+  if (!state || state->context != owner(on.caller)) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t sequence = 0;
   CUresult result = forward_call(on, sequence);
-  if (result == CUDA_SUCCESS) note_record(*state, on.wire_stream, on.state->capture.load(std::memory_order_relaxed), sequence);
+  bool null_of_green = on.wire_stream <= wire::kStreamLegacy && on.caller.state->is_green();
+  uint64_t stream_noted = null_of_green ? kNoStream : on.wire_stream;
+  if (result == CUDA_SUCCESS) note_record(*state, stream_noted, on.state->capture.load(std::memory_order_relaxed), sequence);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   return leave(on.caller, result);
 }
@@ -137,10 +142,10 @@ CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
   Caller caller = enter_context(*context);
   if (caller.error) return caller.error;
   EventState* state = find_event(event);
-  if (!state || state->context != context) return CUDA_ERROR_INVALID_HANDLE;
+  if (!state || state->context != context->base) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t sequence = 0;
   CUresult result = forward::cuCtxRecordEvent(caller, handle, event, &sequence);
-  if (result == CUDA_SUCCESS) note_record(*state, wire::kStreamNull, 0, sequence);
+  if (result == CUDA_SUCCESS) note_record(*state, kNoStream, 0, sequence);
   return leave(caller, result);
 }
 

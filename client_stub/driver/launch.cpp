@@ -160,7 +160,7 @@ CUresult launch_kernel(const Launch& launch) {
   Caller caller = enter(Needs::context);
   if (caller.error) [[unlikely]] return caller.error;
   FunctionState* function = find_launchable(launch.function);
-  if (!function || (function->context && function->context != caller.state)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
   std::span<const int32_t> attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
   if (CUresult error = check_shape(launch.shape, attributes)) return error;
   if (CUresult error = check_function(caller, *function, launch.shape)) return error;

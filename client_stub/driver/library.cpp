@@ -66,7 +66,7 @@ CUresult set_options(ModuleState& state, unsigned jit_count, const CUjit_option*
 // The module that a library is in a context, as a module of the program's.
 CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module) {
   std::lock_guard lock(library.mutex);
-  if (auto known = library.modules.find(caller.state); known != library.modules.end()) {
+  if (auto known = library.modules.find(owner(caller)); known != library.modules.end()) {
     *module = reinterpret_cast<CUmodule>(known->second);
     return CUDA_SUCCESS;
   }
@@ -75,10 +75,10 @@ CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module)
   auto state = std::make_unique<ModuleState>();
   state->kind = wire::HandleKind::module;
   state->handle = reinterpret_cast<uint64_t>(*module);
-  state->context = caller.state;
+  state->context = owner(caller);
   state->library = &library;
   state->loaded = CUDA_SUCCESS;
-  library.modules.emplace(caller.state, state->handle);
+  library.modules.emplace(owner(caller), state->handle);
   handles().attach(state->kind, state->handle, state.get());
   state.release();
   return CUDA_SUCCESS;
@@ -234,7 +234,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   std::lock_guard lock(library.mutex);
   {
     std::lock_guard kernel_lock(state->mutex);
-    if (auto known = state->functions.find(caller.state); known != state->functions.end()) {
+    if (auto known = state->functions.find(owner(caller)); known != state->functions.end()) {
       *pFunc = reinterpret_cast<CUfunction>(known->second->handle);
       return CUDA_SUCCESS;
     }
@@ -247,7 +247,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   function->name = state->name;
   function->module = &library;
   function->kernel = state;
-  function->context = caller.state;
+  function->context = owner(caller);
   function->offsets = state->offsets;
   function->sizes = state->sizes;
   function->parameter_bytes = state->parameter_bytes;
@@ -258,7 +258,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   handles().attach(function->kind, function->handle, function.get());
   {
     std::lock_guard kernel_lock(state->mutex);
-    state->functions.emplace(caller.state, function.get());
+    state->functions.emplace(owner(caller), function.get());
   }
   library.derived.push_back(std::move(function));
   *pFunc = made;

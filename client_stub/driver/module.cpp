@@ -27,7 +27,7 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
   if (!image) return refuse(image.error());
   auto state = std::make_unique<ModuleState>();
   state->kind = wire::HandleKind::module;
-  state->context = caller.state;
+  state->context = owner(caller);
   state->handle = handles().create(state->kind);
   if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load_image(caller, **image, state->handle, options);

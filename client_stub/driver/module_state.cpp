@@ -84,7 +84,7 @@ FunctionState* find_kernel(CUkernel kernel) noexcept { return handles().find<Fun
 
 Caller caller_for(const Caller& caller, const ModuleState& state) noexcept {
   Caller other = caller;
-  if (state.context) {
+  if (state.context && state.context != owner(caller)) {
     other.state = state.context;
     other.context_handle = state.context->handle;
     other.context = uint32_t(state.context->handle);

@@ -56,7 +56,7 @@ void completion(const schema::Completion::Reader& done) noexcept {
 
 void deferred_error(const schema::DeferredError::Reader& error) noexcept {
   int32_t result = error.getResult();
-  auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(CUresult(result)) ? context.sticky : context.deferred, result); };
+  auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(CUresult(result)) ? context.base->sticky : context.deferred, result); };
   if (ContextState* context = error.getContext() ? context_of_frame(error.getContext()) : nullptr) {
     note(*context);
   } else {

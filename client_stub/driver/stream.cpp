@@ -37,11 +37,14 @@ CUresult watch(const StreamCall& on) noexcept {
   return error;
 }
 
+// The green context that a context was made of, or null.
+CUgreenCtx green_of(const ContextState& context) noexcept {
+  return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle) : nullptr;
+}
+
 }  // namespace
 
-CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept {
   if (!out || (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
   // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
@@ -57,6 +60,11 @@ CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int
   if (flags & CU_STREAM_NON_BLOCKING) caller.state->unordered_streams.store(true, std::memory_order_relaxed);
   *out = stream;
   return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+  Caller caller = enter(Needs::context);
+  return caller.error ? caller.error : create_stream(caller, out, flags, priority);
 }
 
 CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) { return hand::cuStreamCreateWithPriority(out, flags, 0); }
@@ -193,17 +201,21 @@ CUresult hand::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thre
   return CUDA_SUCCESS;
 }
 
-// Green contexts are not among what the stub tracks, so no stream is known to belong to one.
+// Of a green context's stream the primary context and the green one (measured on driver 580).
 CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
-  if (green) *green = nullptr;
-  return hand::cuStreamGetCtx(stream, context, per_thread);
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!context || !green) return CUDA_ERROR_INVALID_VALUE;
+  *context = as_cuda(on.caller.state->base);
+  *green = green_of(*on.caller.state);
+  return CUDA_SUCCESS;
 }
 
 CUresult hand::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
   StreamCall on(stream, false);
   if (on.error) return on.error;
   if (!green) return CUDA_ERROR_INVALID_VALUE;
-  *green = nullptr;
+  *green = green_of(*on.caller.state);
   return CUDA_SUCCESS;
 }
 

@@ -42,4 +42,7 @@ struct StreamCall {
   CUstream stream() const noexcept { return reinterpret_cast<CUstream>(wire_stream); }
 };
 
+// A stream in the caller's context. `out` is not null; flags and priority are checked here.
+CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept;
+
 }  // namespace gpuwire::client

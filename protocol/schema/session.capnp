@@ -135,6 +135,12 @@ struct HostFunction {
 struct HostFunctionDone { callback @0 :UInt64; }
 
 struct RetainPrimary { context @0 :UInt64; device @1 :Int32; flags @2 :UInt32; }
+struct GreenContext {
+  context @0 :UInt64;           # chosen by the client: it stands for the green context and for the context made of it
+  primary @1 :UInt64;           # the primary context that it is a part of
+  descriptor @2 :UInt64;
+  flags @3 :UInt32;
+}
 
 # --- host regions: pinned memory of the client, held by the server at the same addresses ----------------------------------------------------
 

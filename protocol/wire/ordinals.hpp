@@ -35,6 +35,8 @@ enum class SessionOrdinal : uint32_t {
   retain_primary = 40,   // posted: RetainPrimary, binds a context handle to a device's primary context
   release_primary = 41,  // posted
   reset_primary = 42,    // called
+  green_create = 43,     // called: GreenContext, a context with some of a device's multiprocessors
+  green_destroy = 44,    // called: GreenContext
   region_create = 50,    // called: RegionCreate
   region_destroy = 51,   // posted: RegionDestroy
   region_write = 52,     // posted: RegionChange + bulk (what the client's threads wrote)

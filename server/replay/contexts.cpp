@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "server/driver_table.hpp"
 #include "server/replay/reply.hpp"
@@ -28,7 +29,7 @@ CUresult ContextTable::make_current(uint32_t number) {
   if (result != CUDA_SUCCESS) return result;
   current_ = context;
   current_number_ = number;
-  handles_.set_context(number);
+  handles_.set_context(context ? context->base : 0, number);
   return CUDA_SUCCESS;
 }
 
@@ -81,30 +82,85 @@ CUresult ContextTable::retain_primary(uint64_t handle, CUdevice device, unsigned
     return activate(*context);
   }
   if (contexts_.size() >= kContextsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  context = &add(handle, device);
+  context->primary = true;
+  context->flags = flags;
+  return activate(*context);
+}
+
+Context& ContextTable::add(uint64_t handle, CUdevice device) {
+  uint32_t number = wire_context(handle);
   auto made = std::make_unique<Context>();
   made->handle = handle;
   made->device = device;
-  made->primary = true;
-  made->flags = flags;
-  context = made.get();
+  made->base = number;
+  Context& context = *made;
   contexts_[number] = std::move(made);
   order_.push_back(number);
-  return activate(*context);
+  return context;
+}
+
+void ContextTable::remove(uint64_t handle) {
+  std::erase(order_, wire_context(handle));
+  contexts_.erase(wire_context(handle));
 }
 
 bool ContextTable::adopt(uint64_t handle, CUcontext native, CUdevice device) {
   uint32_t number = wire_context(handle);
   if (number == 0 || contexts_.size() >= kContextsMax || find(number)) return false;
   if (!handles_.insert(wire::HandleKind::context, handle, native)) return false;
-  auto made = std::make_unique<Context>();
-  made->handle = handle;
-  made->device = device;
-  made->native = native;
-  made->staging = std::make_shared<StagingPool>(driver_);
-  made->events = std::make_shared<EventPool>(driver_);
-  contexts_[number] = std::move(made);
-  order_.push_back(number);
+  Context& context = add(handle, device);
+  context.native = native;
+  context.staging = std::make_shared<StagingPool>(driver_);
+  context.events = std::make_shared<EventPool>(driver_);
   return true;
+}
+
+CUresult ContextTable::create_green(uint64_t handle, uint64_t primary, CUdevResourceDesc descriptor, unsigned flags) {
+  uint32_t number = wire_context(handle);
+  Context* base = find(wire_context(primary));
+  if (!base || base->handle != primary || !base->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (number == 0 || find(number)) return CUDA_ERROR_INVALID_HANDLE;
+  if (contexts_.size() >= kContextsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (CUresult error = activate(*base)) return error;
+  CUgreenCtx green = nullptr;
+  CUcontext native = nullptr;
+  CUresult result = drive(driver_.cuGreenCtxCreate, &green, descriptor, base->device, flags);
+  if (result) return result;
+  result = drive(driver_.cuCtxFromGreenCtx, &native, green);
+  if (!result && !handles_.insert(wire::HandleKind::context, handle, native)) result = CUDA_ERROR_INVALID_HANDLE;
+  if (result) {
+    drive(driver_.cuGreenCtxDestroy, green);
+    return result;
+  }
+  Context& context = add(handle, base->device);
+  context.native = native;
+  context.green = green;
+  context.base = base->base;
+  // Events and pinned memory of the one serve the other.
+  context.staging = base->staging;
+  context.events = base->events;
+  return CUDA_SUCCESS;
+}
+
+CUresult ContextTable::destroy_green(uint64_t handle) {
+  Context* context = find(wire_context(handle));
+  if (!context || context->handle != handle || !context->green) return CUDA_ERROR_INVALID_CONTEXT;
+  drain(*context);
+  CUgreenCtx green = context->green;
+  abandon(*context);
+  forget_current();
+  CUresult result = drive(driver_.cuGreenCtxDestroy, green);
+  remove(handle);
+  return result;
+}
+
+void ContextTable::end_greens_of(uint32_t primary) {
+  std::vector<uint64_t> greens;
+  for_each([&](Context& context) {
+    if (context.green && context.base == primary) greens.push_back(context.handle);
+  });
+  for (uint64_t handle : greens) destroy_green(handle);
 }
 
 void ContextTable::drain(Context& context) {
@@ -112,14 +168,17 @@ void ContextTable::drain(Context& context) {
   drive(driver_.cuCtxSetCurrent, context.native);
   drive(driver_.cuCtxSynchronize);
   context.uploads.clear();
+  if (context.green) return;
   // What waiter and watcher still hold leaves now that the device is at rest.
   context.events->all_returned(std::chrono::milliseconds(kContextDrainMs));
 }
 
 void ContextTable::abandon(Context& context) {
   if (!context.native) return;
-  context.staging->abandon();
-  context.events->abandon();
+  if (!context.green) {
+    context.staging->abandon();
+    context.events->abandon();
+  }
   context.staging.reset();
   context.events.reset();
   if (context.beside) drive(driver_.cuStreamDestroy_v2, std::exchange(context.beside, nullptr));
@@ -133,12 +192,13 @@ void ContextTable::forget_current() {
   drive(driver_.cuCtxSetCurrent, static_cast<CUcontext>(nullptr));
   current_ = nullptr;
   current_number_ = 0;
-  handles_.set_context(0);
+  handles_.set_context(0, 0);
 }
 
 CUresult ContextTable::release_primary(uint64_t handle) {
   Context* context = find(wire_context(handle));
   if (!context || context->handle != handle || !context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  end_greens_of(wire_context(handle));
   CUresult result = CUDA_SUCCESS;
   if (context->native) {
     drain(*context);
@@ -147,8 +207,7 @@ CUresult ContextTable::release_primary(uint64_t handle) {
     forget_current();
     result = drive(driver_.cuDevicePrimaryCtxRelease_v2, device);
   }
-  std::erase(order_, wire_context(handle));
-  contexts_.erase(wire_context(handle));
+  remove(handle);
   return result;
 }
 
@@ -157,6 +216,7 @@ CUresult ContextTable::reset_primary(uint64_t handle) {
   if (!context || context->handle != handle || !context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   context->error = CUDA_SUCCESS;
   if (!context->native) return CUDA_SUCCESS;
+  end_greens_of(wire_context(handle));
   drain(*context);
   abandon(*context);
   CUresult result = drive(driver_.cuDevicePrimaryCtxReset_v2, context->device);
@@ -168,21 +228,22 @@ CUresult ContextTable::reset_primary(uint64_t handle) {
 
 CUresult ContextTable::destroy(uint64_t handle) {
   Context* context = find(wire_context(handle));
-  if (!context || context->handle != handle || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context || context->handle != handle || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
   drain(*context);
   CUcontext native = context->native;
   abandon(*context);
   forget_current();
   CUresult result = drive(driver_.cuCtxDestroy_v2, native);
-  std::erase(order_, wire_context(handle));
-  contexts_.erase(wire_context(handle));
+  remove(handle);
   return result;
 }
 
 void ContextTable::end() {
   while (!order_.empty()) {
     Context& context = *contexts_[order_.back()];
-    if (!context.primary) {
+    if (context.green) {
+      destroy_green(context.handle);
+    } else if (!context.primary) {
       destroy(context.handle);
     } else {
       // Memory that the session left in the primary context goes with it, also when another part of the process holds it too.

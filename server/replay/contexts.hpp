@@ -28,6 +28,8 @@ struct Context {
   CUcontext native = nullptr;      // null: a primary context that is not active now
   CUresult error = CUDA_SUCCESS;   // why it could not be made active
   bool primary = false;
+  CUgreenCtx green = nullptr;      // of a green context: `native` is the context made of it
+  uint32_t base = 0;               // whose objects it shares: of a green context its primary context's number, else its own
   unsigned flags = 0;
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
@@ -70,6 +72,9 @@ class ContextTable {
   // Takes over a context that cuCtxCreate gave. False: the handle cannot be used.
   bool adopt(uint64_t handle, CUcontext native, CUdevice device);
   CUresult destroy(uint64_t handle);
+  // A context with what the descriptor names of the device of a bound primary context. It ends with that one at the latest.
+  CUresult create_green(uint64_t handle, uint64_t primary, CUdevResourceDesc descriptor, unsigned flags);
+  CUresult destroy_green(uint64_t handle);
   template <class Visit>
   void for_each(Visit&& visit) {
     for (uint32_t number : order_) visit(*contexts_[number]);
@@ -82,6 +87,9 @@ class ContextTable {
   void drain(Context& context);
   void abandon(Context& context);
   void forget_current();
+  Context& add(uint64_t handle, CUdevice device);
+  void remove(uint64_t handle);
+  void end_greens_of(uint32_t primary);
 
   Replay& replay_;
   const DriverTable& driver_;

@@ -74,7 +74,8 @@ bool HandleTable::insert(wire::HandleKind kind, uint64_t handle, void* native) {
   }
   Slot& slot = page->slots[index & (kPageSlots - 1)];
   if (slot.used) return false;
-  slot = {native, ++insertions_, belongs_to_context(kind) ? context_ : 0, wire::handle_generation(handle), true};
+  uint32_t owner = kind == wire::HandleKind::stream ? stream_context_ : belongs_to_context(kind) ? context_ : 0;
+  slot = {native, ++insertions_, owner, wire::handle_generation(handle), true};
   ++counts_[unsigned(kind)];
   ++size_;
   return true;

@@ -41,8 +41,12 @@ class HandleTable {
   // Newest first, for teardown.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
 
-  // What is inserted from now on belongs to this context (the frame header's number) and dies with it.
-  void set_context(uint32_t context) { context_ = context; }
+  // What is inserted from now on belongs to `objects` (the frame header's number) and dies with it, streams to `streams`: the two differ for
+  // a green context, whose events, modules and arrays are its primary context's.
+  void set_context(uint32_t objects, uint32_t streams) {
+    context_ = objects;
+    stream_context_ = streams;
+  }
   // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays, textures.
   void erase_context(uint32_t context);
 
@@ -57,6 +61,7 @@ class HandleTable {
   size_t page_count_ = 0;
   uint64_t insertions_ = 0;
   uint32_t context_ = 0;
+  uint32_t stream_context_ = 0;
 };
 
 // The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after it.

@@ -61,6 +61,8 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::retain_primary, "retain_primary", &server::retain_primary, true);
   set(wire::SessionOrdinal::release_primary, "release_primary", &server::release_primary, true);
   set(wire::SessionOrdinal::reset_primary, "reset_primary", &server::reset_primary, false);
+  set(wire::SessionOrdinal::green_create, "green_create", &server::green_create, false);
+  set(wire::SessionOrdinal::green_destroy, "green_destroy", &server::green_destroy, false);
   set(wire::SessionOrdinal::region_create, "region_create", &server::region_create, false);
   set(wire::SessionOrdinal::region_destroy, "region_destroy", &server::region_destroy, true);
   set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);

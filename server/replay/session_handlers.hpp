@@ -31,6 +31,10 @@ void retain_primary(Replay& replay, Call& call);
 void release_primary(Replay& replay, Call& call);
 void reset_primary(Replay& replay, Call& call);
 
+// green_contexts.cpp
+void green_create(Replay& replay, Call& call);
+void green_destroy(Replay& replay, Call& call);
+
 // host_regions.cpp
 void region_create(Replay& replay, Call& call);
 void region_destroy(Replay& replay, Call& call);

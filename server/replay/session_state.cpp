@@ -8,6 +8,7 @@
 #include "server/driver_table.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/device_resources.hpp"
 #include "server/replay/graph_memory.hpp"
 #include "server/replay/host_regions.hpp"
 #include "server/replay/copy_back.hpp"
@@ -31,6 +32,7 @@ SessionState::SessionState(Replay& replay, SessionSettings settings)
       contexts_(std::make_unique<ContextTable>(replay)),
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant))),
       links_(std::make_unique<LinkTable>()),
+      device_resources_(std::make_unique<DeviceResources>()),
       copy_back_(std::make_unique<CopyBack>(replay)),
       callbacks_(std::make_unique<HostCallbacks>(replay)),
       graph_memory_(std::make_unique<GraphMemory>(replay)),

@@ -15,6 +15,7 @@ namespace gpuwire::server {
 
 class ContextTable;
 class CopyBack;
+class DeviceResources;
 class GraphMemory;
 class HostCallbacks;
 class HostRegions;
@@ -51,6 +52,7 @@ class SessionState {
   ContextTable& contexts() { return *contexts_; }
   ModuleStore& modules() { return *modules_; }
   LinkTable& links() { return *links_; }
+  DeviceResources& device_resources() { return *device_resources_; }
   CopyBack& copy_back() { return *copy_back_; }
   HostCallbacks& callbacks() { return *callbacks_; }
   GraphMemory& graph_memory() { return *graph_memory_; }
@@ -72,6 +74,7 @@ class SessionState {
   std::unique_ptr<ContextTable> contexts_;
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<LinkTable> links_;
+  std::unique_ptr<DeviceResources> device_resources_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;
   std::unique_ptr<GraphMemory> graph_memory_;

@@ -55,6 +55,9 @@ class Programs(ServerCase):
     def test_texture_objects_filter_anywhere_and_are_many(self):
         self.assert_passed(run(self.server.address, "texture_objects"))
 
+    def test_green_contexts_have_their_multiprocessors_and_share_the_rest(self):
+        self.assert_passed(run(self.server.address, "green_contexts"))
+
     def test_limits_and_function_attributes_are_kept(self):
         self.assert_passed(run(self.server.address, "limits"))
 

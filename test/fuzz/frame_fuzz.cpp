@@ -80,6 +80,8 @@ void read_call(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
     case Ordinal::watch_event: return read_as<schema::WatchEvent>(words);
     case Ordinal::host_function: return read_as<schema::HostFunction>(words);
     case Ordinal::retain_primary: return read_as<schema::RetainPrimary>(words);
+    case Ordinal::green_create:
+    case Ordinal::green_destroy: return read_as<schema::GreenContext>(words);
     default: return read_as<schema::ModuleUnload>(words);
   }
 }

@@ -152,6 +152,7 @@ def rows(build: str) -> List[Row]:
         program("vmm_share"),
         program("pool_export"),
         program("link"),
+        program("green_contexts"),
         program("error_log"),
         program("host_memory"),
         program("stream_ordered"),

@@ -61,10 +61,10 @@ TEST_CASE("the handles of a context die with it, and those that belong to none s
   HandleTable table;
   uint64_t stream = wire::make_handle(HandleKind::stream, 1, 1), other = wire::make_handle(HandleKind::stream, 2, 1);
   uint64_t library = wire::make_handle(HandleKind::library, 1, 1);
-  table.set_context(11);
+  table.set_context(11, 11);
   table.insert(HandleKind::stream, stream, native(1));
   table.insert(HandleKind::library, library, native(2));
-  table.set_context(12);
+  table.set_context(12, 12);
   table.insert(HandleKind::stream, other, native(3));
   table.erase_context(11);
   void* found = nullptr;

@@ -57,7 +57,7 @@ CUresult with_stream(CUstream handle, Body&& body) noexcept {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     const auto owner = stream->context.lock();
-    if (owner == nullptr) {
+    if (owner == nullptr || (stream->green != nullptr && stream->green->live() != owner)) {
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     const CUresult fault = owner->fault();

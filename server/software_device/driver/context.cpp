@@ -75,7 +75,7 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   return with_driver([&]() -> CUresult {
     const auto slot = driver().contexts.find(handle);
-    if (slot == nullptr || slot->primary) {
+    if (slot == nullptr || slot->primary || slot->green_of != nullptr) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
     std::shared_ptr<Context> context;

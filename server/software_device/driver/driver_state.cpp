@@ -143,4 +143,12 @@ std::shared_ptr<ContextSlot> current_slot() noexcept {
   return stack.empty() ? nullptr : stack.back();
 }
 
+std::shared_ptr<ContextSlot> green_of(const Stream& stream) noexcept {
+  if (stream.kind == Stream::Kind::created) {
+    return stream.green;
+  }
+  auto slot = current_slot();
+  return slot != nullptr && slot->green_of != nullptr ? slot : nullptr;
+}
+
 }  // namespace gpuwire::software_device

@@ -46,14 +46,26 @@ struct ContextSlot {
   CUcontext handle = nullptr;
   Device* device = nullptr;
   bool primary = false;
+  // Of a green context, which is its primary context with fewer multiprocessors: that one's slot. Fixed with the next two before others see it.
+  std::shared_ptr<ContextSlot> green_of;
+  uint32_t processors = kAllProcessors;
+  unsigned long long green_id = 0;
 
+  // A green context ends with the primary context that it was made of.
   std::shared_ptr<Context> live() const {
+    const std::shared_ptr<Context> base = green_of == nullptr ? nullptr : green_of->live();
     const std::lock_guard lock(mutex);
-    return context;
+    return green_of == nullptr || base == context ? context : nullptr;
   }
 
   mutable std::mutex mutex;
   std::shared_ptr<Context> context;  // null: not active, or destroyed
+};
+
+// What a green context is made of. Lives as long as the process: the API has nothing to give it back with.
+struct ResourceDescriptor {
+  int device = 0;
+  uint32_t processors = 0;
 };
 
 struct Device {
@@ -105,6 +117,7 @@ class Driver {
   HandleTable<CUmipmappedArray, MipmappedArrayObject> mipmapped_arrays{HandleKind::mipmapped_array};
   HandleTable<CUtexObject, TextureObject> textures{HandleKind::texture};
   HandleTable<CUsurfObject, SurfaceObject> surfaces{HandleKind::surface};
+  HandleTable<CUdevResourceDesc, ResourceDescriptor> resource_descriptors{HandleKind::resource_descriptor};
   DriverImages images;
   AddressReservations reservations;
 
@@ -148,5 +161,7 @@ class PerThreadDefaultStream {
 
 std::vector<std::shared_ptr<ContextSlot>>& context_stack() noexcept;
 std::shared_ptr<ContextSlot> current_slot() noexcept;
+// The green context that work sent to this stream by the calling thread belongs to, or null.
+std::shared_ptr<ContextSlot> green_of(const Stream& stream) noexcept;
 
 }  // namespace gpuwire::software_device

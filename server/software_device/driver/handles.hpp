@@ -14,7 +14,7 @@ namespace gpuwire::software_device {
 
 // What a handle stands for, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
 enum class HandleKind : uint64_t { context = 1, stream, event, module, function, library, kernel, allocation, pool, graph, graph_node, graph_exec, array,
-                                   mipmapped_array, texture, surface };
+                                   mipmapped_array, texture, surface, resource_descriptor };
 
 inline constexpr int kHandleKindShift = 40;
 inline constexpr uint64_t kHandleStep = 16;  // looks like a pointer's alignment

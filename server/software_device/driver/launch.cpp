@@ -12,6 +12,9 @@ namespace {
 CUresult launch(const LaunchRequest& request, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     auto work = check_launch(context, request);
+    if (const auto green = green_of(stream); work && green != nullptr) {
+      work->processors = green->processors;
+    }
     return work ? enqueue(context, stream, *std::move(work)) : work.error();
   });
 }

@@ -18,7 +18,11 @@ CUresult create(CUstream* out, unsigned flags, int priority) {
     if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = context.create_stream(flags, std::clamp(priority, kGreatestPriority, 0))->handle;
+    const auto stream = context.create_stream(flags, std::clamp(priority, kGreatestPriority, 0));
+    if (auto slot = current_slot(); slot->green_of != nullptr) {
+      stream->green = std::move(slot);
+    }
+    *out = stream->handle;
     return CUDA_SUCCESS;
   });
 }
@@ -99,20 +103,26 @@ CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  return with_stream(handle, [&](Context& context, Stream&) -> CUresult {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = context.handle();
+    const auto green = green_of(stream);
+    *out = green == nullptr ? context.handle() : green->handle;
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
-  if (green != nullptr) {
-    *green = nullptr;
-  }
-  return cuStreamGetCtx(handle, out);
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (out == nullptr || green == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto slot = green_of(stream);
+    *out = context.handle();
+    *green = slot == nullptr ? nullptr : reinterpret_cast<CUgreenCtx>(slot->handle);
+    return CUDA_SUCCESS;
+  });
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -15,12 +16,17 @@ namespace gpuwire::software_device {
 
 class Context;
 class CaptureSession;
+struct ContextSlot;
+
+// Sets of the device's multiprocessors, one bit each.
+inline constexpr uint32_t kAllProcessors = ~0u;
 
 struct Stream {
   enum class Kind { legacy, per_thread, created };
 
   CUstream handle = nullptr;
   std::weak_ptr<Context> context;
+  std::shared_ptr<ContextSlot> green;  // the green context it was made in, or null
   Kind kind = Kind::created;
   unsigned flags = 0;
   int priority = 0;

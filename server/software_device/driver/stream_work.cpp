@@ -99,6 +99,7 @@ CUresult launch(Context& context, const KernelWork& work) {
       .cancelled = [&] { return context.cancelled(); },
       .sm_count = kMultiprocessors,
       .device_sm = kComputeMajor * 10 + kComputeMinor,
+      .processors = work.processors,
   };
   const LaunchResult result = driver().engine->run(launch);
   if (result.fault != Fault::none && result.fault != Fault::cancelled) {

@@ -53,6 +53,7 @@ struct KernelWork {
   bool explicit_cluster = false;
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
+  uint32_t processors = kAllProcessors;
   std::vector<uint8_t> parameters;
 };
 

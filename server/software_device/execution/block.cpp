@@ -10,6 +10,18 @@
 
 namespace gpuwire::software_device {
 
+namespace {
+
+// The processor that a block says it runs on: its turn among those of the launch.
+uint32_t processor_of(uint64_t block, uint32_t count, uint32_t processors) {
+  uint32_t among = count < 32 ? processors & ((1u << count) - 1) : processors;
+  if (count > 32 || among == 0) return static_cast<uint32_t>(block % count);
+  for (uint64_t skipped = block % std::popcount(among); skipped > 0; --skipped) among &= among - 1;
+  return static_cast<uint32_t>(std::countr_zero(among));
+}
+
+}  // namespace
+
 void Block::fill_area() {
   const Launch& launch = launch_->launch();
   auto set = [&](BlockSpecial which, uint32_t value) {
@@ -27,7 +39,7 @@ void Block::fill_area() {
   uint32_t sms = std::max<uint32_t>(launch.sm_count, 1);
   set(BlockSpecial::nwarpid, 32);
   const uint64_t linear = index_.x + uint64_t{launch.grid.x} * (index_.y + uint64_t{launch.grid.y} * index_.z);
-  set(BlockSpecial::smid, static_cast<uint32_t>(linear % sms));
+  set(BlockSpecial::smid, processor_of(linear, sms, launch.processors));
   set(BlockSpecial::nsmid, sms);
   set(BlockSpecial::dynamic_smem_size, launch.dynamic_shared_bytes);
   set(BlockSpecial::total_smem_size, launch_->shared_bytes());

@@ -146,6 +146,7 @@ struct Launch {
   std::function<void(uint64_t handle, uint32_t value)> set_condition;
   std::function<bool()> cancelled;  // polled now and then
   uint32_t sm_count = 0, device_sm = 75;  // for %nsmid and the like
+  uint32_t processors = ~0u;              // which of them the blocks say they run on (%smid), as bits
 };
 
 // Runs grids on all cores. Several launches (of different streams) may run at once; they share the threads.
