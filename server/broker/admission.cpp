@@ -7,7 +7,89 @@
 
 namespace gpuwire::server {
 
-scheduler::SessionId Admission::request(LoginRequest request, Answer answer) {
+using scheduler::DeviceIndex;
+using scheduler::SessionId;
+using scheduler::TenantId;
+
+// --- what tenants may have --------------------------------------------------------------------------------------------------------------------
+
+void Admission::devices_known(std::span<const ServerDevice> devices) {
+  devices_.assign(devices.begin(), devices.end());
+  std::vector<scheduler::Placement::Device> sizes;
+  for (const ServerDevice& device : devices_) sizes.push_back({device.bytes, limits_.sessions_per_gpu_max});
+  placement_ = std::make_unique<scheduler::Placement>(std::move(sizes));
+  set_free_bytes(free_bytes_);
+}
+
+void Admission::set_free_bytes(scheduler::Placement::Bytes free_bytes) {
+  free_bytes_ = std::move(free_bytes);
+  auto most = [this](TenantId tenant, DeviceIndex device) { return most_bytes(tenant, device); };
+  if (placement_) placement_->set_memory(free_bytes_ ? free_bytes_ : most, most);
+}
+
+std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
+  std::vector<DeviceIndex> found;
+  auto among = [](const auto& list, DeviceIndex device) { return list.empty() || std::find(list.begin(), list.end(), device) != list.end(); };
+  for (const ServerDevice& device : devices_) {
+    if (among(limits_.gpus, device.index) && among(tenant.settings.gpus_allowed, device.index)) found.push_back(device.index);
+  }
+  return found;
+}
+
+uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
+  uint64_t bytes = device < devices_.size() ? devices_[device].bytes : 0;
+  uint64_t most = bytes;
+  for (const Tenant& tenant : tenants_.all()) {
+    if (!tenant.known && tenant.id != id) continue;
+    TenantMemory memory = memory_on(tenant.settings, device);
+    if (tenant.id != id)
+      most -= std::min(most, memory.guaranteed_bytes);
+    else if (memory.limit_bytes)
+      bytes = std::min(bytes, memory.limit_bytes);
+  }
+  return std::min(most, bytes);
+}
+
+size_t Admission::usual_gpus(const Tenant& tenant) const {
+  size_t may = allowed(tenant).size();
+  return tenant.settings.gpus_wanted ? tenant.settings.gpus_wanted : may;
+}
+
+scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const {
+  return {.session = session.number,
+          .tenant = tenant.id,
+          .service_class = tenant.settings.service_class,
+          .gpus = unsigned(std::max<size_t>(1, gpus ? gpus : usual_gpus(tenant))),
+          .memory_bytes = session.memory_bytes,
+          .allowed = allowed(tenant),
+          .tenant_sessions_max = tenant.settings.sessions_max};
+}
+
+// As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all: those of the same client's
+// session, or of the tenant's newest one, and then others.
+std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const {
+  std::vector<DeviceIndex> may = allowed(tenant);
+  size_t wanted = gpus ? gpus : usual_gpus(tenant);
+  const SessionRecord* like = nullptr;
+  bool same_client = false;
+  for (const auto& [number, other] : book_.all()) {
+    if (other.management || other.tenant_id != session.tenant_id || other.devices.empty()) continue;
+    bool same = other.client_pid == session.client_pid && other.host == session.host && session.client_pid != 0;
+    if (same || !same_client) like = &other;
+    same_client |= same;
+  }
+  if (like) {
+    if (same_client) return like->devices;
+    std::stable_partition(may.begin(), may.end(), [&](DeviceIndex device) { return std::count(like->devices.begin(), like->devices.end(), device) != 0; });
+  }
+  may.resize(std::min(may.size(), std::max<size_t>(1, wanted)));
+  std::sort(may.begin(), may.end());
+  return may;
+}
+
+// --- requests ---------------------------------------------------------------------------------------------------------------------------------
+
+SessionId Admission::request(LoginRequest request, Answer answer) {
   const Tenant* tenant = tenants_.find(request.tenant);
   SessionRecord record{.tenant = request.tenant,
                        .memory_bytes = request.memory_bytes,
@@ -21,44 +103,131 @@ scheduler::SessionId Admission::request(LoginRequest request, Answer answer) {
     record.tenant_id = tenant->id;
     record.service_class = tenant->settings.service_class;
   }
-  scheduler::SessionId session = book_.add(std::move(record)).number;
-  unanswered_[session] = std::move(answer);
+  bool full = count(request.management) >= limits_.sessions_max;
+  const SessionRecord& session = book_.add(std::move(record));
+  SessionId number = session.number;
+  unanswered_[number] = {std::move(answer), request.gpus};
   if (!closed_.empty()) {
-    refuse(session, closed_code_, closed_);
+    refuse(number, closed_code_, closed_);
+  } else if (!placement_) {
+    refuse(number, wire::RefusalCode::no_device, "the server does not know its devices yet");
   } else if (!tenant) {
-    refuse(session, wire::RefusalCode::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
-  } else if (admitted(request.management) >= limits_.sessions_max) {
-    refuse(session, wire::RefusalCode::busy, fmt::format("all {} sessions of the server are in use", limits_.sessions_max));
+    refuse(number, wire::RefusalCode::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
+  } else if (full) {
+    refuse(number, wire::RefusalCode::busy, fmt::format("all {} sessions of the server are in use", limits_.sessions_max));
+  } else if (request.management) {
+    admit(number, devices_to_show(session, *tenant, request.gpus));
   } else {
-    admitted_[session] = request.management;
-    book_.admitted(session, {});
-    prepare_(session);
+    place(session, *tenant, request.gpus);
   }
-  return session;
+  return number;
 }
 
-size_t Admission::admitted(bool management) const {
-  return size_t(std::count_if(admitted_.begin(), admitted_.end(), [&](const auto& one) { return one.second == management; }));
+size_t Admission::count(bool management) const {
+  return size_t(std::count_if(book_.all().begin(), book_.all().end(), [&](const auto& one) { return one.second.management == management; }));
 }
 
-void Admission::prepared(scheduler::SessionId session) {
-  if (auto waiting = unanswered_.extract(session)) waiting.mapped()(session, AdmissionGranted{});
+void Admission::place(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
+  SessionId number = session.number;
+  scheduler::PlacementAnswer answer = placement_->ask(placement_request(session, tenant, gpus));
+  if (auto* never = std::get_if<scheduler::NeverFits>(&answer)) {
+    refuse(number, wire::RefusalCode::no_device, std::move(never->reason));
+  } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
+    admit(number, std::move(placed->devices));
+  } else {
+    tell_places();  // those behind it, too
+  }
 }
 
-void Admission::refuse(scheduler::SessionId session, wire::RefusalCode code, std::string reason) {
-  admitted_.erase(session);
-  auto waiting = unanswered_.extract(session);
+void Admission::admit(SessionId session, std::vector<DeviceIndex> devices) {
+  book_.admitted(session, std::move(devices));
+  prepare_(session);
+}
+
+void Admission::prepared(SessionId session) {
+  if (auto one = unanswered_.extract(session)) one.mapped().answer(session, AdmissionGranted{});
+}
+
+// --- the queue --------------------------------------------------------------------------------------------------------------------------------
+
+void Admission::start_waiting() {
+  start_again_ = true;
+  if (starting_ || !placement_ || !closed_.empty()) return;  // starting: what was started below has led back here
+  starting_ = true;
+  while (std::exchange(start_again_, false)) {
+    for (auto& [session, placed] : placement_->start_waiting()) {
+      if (book_.find(session))
+        admit(session, std::move(placed.devices));
+      else
+        placement_->leave(session);  // gone while those before it started
+    }
+  }
+  starting_ = false;
+  tell_places();
+}
+
+void Admission::tell_places() {
+  if (!placement_) return;
+  for (const auto& [session, queued] : placement_->waiting()) tell(session, queued);
+}
+
+void Admission::tell(SessionId session, const scheduler::Queued& queued) {
+  const SessionRecord* record = book_.find(session);
+  auto one = unanswered_.find(session);
+  if (!record || one == unanswered_.end()) return;
+  if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
+  book_.queued(session, queued.place, queued.waiting, queued.why);
+  Answer answer = one->second.answer;  // a copy: the call may cancel the session
+  answer(session, AdmissionQueued{queued.place, queued.waiting, queued.why});
+}
+
+void Admission::forget(SessionId session) {
+  if (!placement_) return;
+  placement_->cancel(session);
+  placement_->leave(session);
+}
+
+void Admission::refuse(SessionId session, wire::RefusalCode code, std::string reason) {
+  auto one = unanswered_.extract(session);
+  forget(session);
   book_.refused(session, reason);
-  if (waiting) waiting.mapped()(session, AdmissionRefused{code, std::move(reason)});
+  if (one) one.mapped().answer(session, AdmissionRefused{code, std::move(reason)});
+  start_waiting();
 }
 
-void Admission::cancel(scheduler::SessionId session, const std::string& why) {
+void Admission::cancel(SessionId session, const std::string& why) {
   unanswered_.erase(session);
-  admitted_.erase(session);
+  forget(session);
   book_.refused(session, why);
+  start_waiting();
 }
 
-void Admission::ended(scheduler::SessionId session) { admitted_.erase(session); }
+void Admission::ended(SessionId session) {
+  unanswered_.erase(session);
+  forget(session);
+  start_waiting();
+}
+
+void Admission::reconsider() { start_waiting(); }
+
+void Admission::reload(AdmissionLimits limits) {
+  limits_ = std::move(limits);
+  if (!placement_) return;
+  placement_->set_sessions_max(limits_.sessions_per_gpu_max);
+  for (const Tenant& tenant : tenants_.all()) book_.reclassify(tenant.id, tenant.settings.service_class);
+  for (const auto& [session, queued] : placement_->waiting()) {
+    const SessionRecord* record = book_.find(session);
+    auto one = unanswered_.find(session);
+    if (!record || one == unanswered_.end()) continue;
+    const Tenant* tenant = tenants_.find(record->tenant_id);
+    if (!tenant || !tenant->known) {
+      refuse(session, wire::RefusalCode::unauthorised, fmt::format("this server has no tenant \"{}\" any more", record->tenant));
+    } else if (auto never = placement_->revise(placement_request(*record, *tenant, one->second.gpus))) {
+      refuse(session, wire::RefusalCode::no_device, std::move(never->reason));
+    }
+  }
+  start_waiting();
+}
 
 void Admission::close(wire::RefusalCode code, std::string reason) {
   closed_code_ = code;

@@ -4,13 +4,17 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "protocol/wire/frame.hpp"
+#include "scheduler/placement.hpp"
 #include "scheduler/types.hpp"
+#include "server/broker/inventory.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/tenants.hpp"
 
@@ -38,45 +42,75 @@ struct AdmissionRefused {
 };
 using AdmissionAnswer = std::variant<AdmissionQueued, AdmissionGranted, AdmissionRefused>;
 
+struct AdmissionLimits {
+  unsigned sessions_max = 64;            // running and waiting, and as many again that ask NVML; more are refused
+  unsigned sessions_per_gpu_max = 0;     // 0: no bound
+  std::vector<scheduler::DeviceIndex> gpus;  // offered; empty: all
+};
+
 // The broker's thread only.
 class Admission {
  public:
   // AdmissionQueued at first and whenever the place changes, then one of the others, once. May be called before request() returns.
   using Answer = std::function<void(scheduler::SessionId, const AdmissionAnswer&)>;
-
-  struct Limits {
-    unsigned sessions_max = 64;   // running ones, and as many that ask NVML; more are refused
-  };
-
-  // `prepare`: the session has its devices; whoever does it calls prepared() or refuse() when it has a worker or cannot, then or later.
+  // The session has its devices; whoever prepares it calls prepared() or refuse() when it has a worker or cannot, then or later.
   using Prepare = std::function<void(scheduler::SessionId)>;
 
-  Admission(SessionBook& book, const TenantDirectory& tenants, Limits limits, Prepare prepare)
-      : book_(book), tenants_(tenants), limits_(limits), prepare_(std::move(prepare)) {}
+  Admission(SessionBook& book, const TenantDirectory& tenants, AdmissionLimits limits, Prepare prepare)
+      : book_(book), tenants_(tenants), limits_(std::move(limits)), prepare_(std::move(prepare)) {}
+
+  // Before the first request.
+  void devices_known(std::span<const ServerDevice> devices);
+  // How much memory could be reserved on the device for this tenant now; without it: all that the tenant may ever have.
+  void set_free_bytes(scheduler::Placement::Bytes free_bytes);
 
   // The session stands in the book until it is refused or over.
   scheduler::SessionId request(LoginRequest request, Answer answer);
-  // The client has gone before it was served. No answer comes any more. Called by Sessions::cancel, which gives back the rest.
-  void cancel(scheduler::SessionId session, const std::string& why);
   void prepared(scheduler::SessionId session);
   void refuse(scheduler::SessionId session, wire::RefusalCode code, std::string reason);
+  // The client has gone before it was served. No answer comes any more. Called by Sessions::cancel, which gives back the rest.
+  void cancel(scheduler::SessionId session, const std::string& why);
   // A session whose client was given to a worker, or was about to be, is over.
   void ended(scheduler::SessionId session);
+  // Memory has come back: perhaps somebody who waits can start.
+  void reconsider();
 
+  // The tenants have changed too. Who waits keeps its arrival; who could never be served any more is refused.
+  void reload(AdmissionLimits limits);
   // From now on every request is refused, and so is who waits.
   void close(wire::RefusalCode code, std::string reason);
-  void set_limits(Limits limits) { limits_ = limits; }
+
+  // How many GPUs a session of the tenant gets that does not say; 0 before the devices are known.
+  size_t usual_gpus(const Tenant& tenant) const;
 
  private:
-  size_t admitted(bool management) const;
+  struct Unanswered {
+    Answer answer;
+    unsigned gpus = 0;   // as asked for
+  };
+  std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
+  uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const;
+  std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const;
+  size_t count(bool management) const;
+  void place(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
+  void admit(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
+  void start_waiting();
+  void tell_places();
+  void tell(scheduler::SessionId session, const scheduler::Queued& queued);
+  // Out of placement, whatever its state.
+  void forget(scheduler::SessionId session);
 
   SessionBook& book_;
   const TenantDirectory& tenants_;
-  Limits limits_;
+  AdmissionLimits limits_;
   const Prepare prepare_;
-  std::map<scheduler::SessionId, Answer> unanswered_;  // those that have neither been granted nor refused
-  std::map<scheduler::SessionId, bool> admitted_;      // is it a management session
-  std::string closed_;            // not empty: why
+  std::vector<ServerDevice> devices_;
+  std::unique_ptr<scheduler::Placement> placement_;    // null until the devices are known
+  scheduler::Placement::Bytes free_bytes_;
+  std::map<scheduler::SessionId, Unanswered> unanswered_;  // those that have neither been granted nor refused
+  bool starting_ = false, start_again_ = false;
+  std::string closed_;                                 // not empty: why
   wire::RefusalCode closed_code_ = wire::RefusalCode::shutting_down;
 };
 

@@ -27,10 +27,10 @@ std::string text_of(const tcp::endpoint& endpoint) {
   return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port()) : fmt::format("{}:{}", address, endpoint.port());
 }
 
-// The same program, told to serve management queries; one is ready as long as any spares are kept.
-WorkerCommand for_management(WorkerCommand command) {
-  command.arguments.push_back("--management");
-  return command;
+AdmissionLimits limits_of(const Configuration& configuration) {
+  return {.sessions_max = configuration.sessions_max,
+          .sessions_per_gpu_max = configuration.sessions_per_gpu_max,
+          .gpus = {configuration.gpus.begin(), configuration.gpus.end()}};
 }
 
 }  // namespace
@@ -143,10 +143,9 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       accept_timer_(io),
       drain_timer_(io),
       tenants_(options_.configuration.tenants),
-      admission_(book_, tenants_, {.sessions_max = options_.configuration.sessions_max}, [this](scheduler::SessionId session) { sessions_.prepare(session); }),
-      sessions_(book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pool_for(session); }),
-      pool_(io, options_.worker, options_.spare_workers, shares_, pool_events()),
-      management_pool_(io, for_management(options_.worker), std::min(options_.spare_workers, 1u), shares_, sessions_.pool_events()) {
+      admission_(book_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
+      sessions_(book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }),
+      pools_(io, options_.worker, options_.spare_workers, pool_events()) {
   book_.observe([this](const SessionEvent& event) {
     // After the book has forgotten it.
     if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, [this] { end_if_idle(); });
@@ -179,7 +178,7 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
     return tl::unexpected(fmt::format("cannot listen on {}: {}", text_of(options_.listen), error.code().message()));
   }
   await_signals();
-  pool_.start(true);
+  pools_.start();
   return {};
 }
 
@@ -191,7 +190,10 @@ void Broker::worker_is_ready(const Handoff& message) {
     return shut_down();
   }
   accepting_ = true;
-  sessions_.devices_known(inventory->devices, tenants_);
+  devices_ = inventory->devices;
+  admission_.devices_known(devices_);
+  sessions_.devices_known(devices_, tenants_);
+  pools_.keep_ready(sets_kept_ready(), devices_.size());
   listening_(acceptor_.local_endpoint(), inventory->summary);
   accept();
 }
@@ -233,12 +235,6 @@ void Broker::visit(tcp::socket socket) {
   visitor->read_preface();
 }
 
-WorkerPool& Broker::pool_for(const SessionRecord& session) {
-  if (!session.management) return pool_;
-  if (!std::exchange(management_started_, true)) management_pool_.start(false);
-  return management_pool_;
-}
-
 void Broker::admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_flags) {
   visitors_.remove(visitor);
   waiting_.insert(visitor);
@@ -256,10 +252,29 @@ void Broker::admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_fla
   if (waiting_.count(visitor)) visitor->await_admission([this, session] { sessions_.cancel(session, "the client left while it waited"); });
 }
 
+// The sets that the tenants' usual sessions get: one GPU each, or all. Other numbers of GPUs are rare and their sets many.
+std::vector<DeviceSet> Broker::sets_kept_ready() const {
+  bool single = false, all = false;
+  for (const Tenant& tenant : tenants_.all()) {
+    if (!tenant.known) continue;
+    size_t gpus = admission_.usual_gpus(tenant);
+    single |= gpus == 1;
+    all |= gpus == devices_.size();
+  }
+  std::vector<DeviceSet> sets;
+  if (all) sets.push_back({});
+  for (const ServerDevice& device : devices_) {
+    if (single && devices_.size() > 1) sets.push_back({device.index});
+  }
+  return sets;
+}
+
 void Broker::reload(Configuration configuration) {
   tenants_.replace(std::move(configuration.tenants));
-  admission_.set_limits({.sessions_max = configuration.sessions_max});
+  if (devices_.empty()) return admission_.reload(limits_of(configuration));
   sessions_.tenants_changed(tenants_);
+  admission_.reload(limits_of(configuration));
+  pools_.keep_ready(sets_kept_ready(), devices_.size());
 }
 
 void Broker::leave(Visitor& visitor) {
@@ -286,8 +301,7 @@ void Broker::shut_down() {
     error_code ignored;
     acceptor_.close(ignored);
     admission_.close(wire::RefusalCode::shutting_down, "the server is shutting down");
-    pool_.close("the server is shutting down");
-    management_pool_.close("the server is shutting down");
+    pools_.close("the server is shutting down");
     if (size_t running = book_.all().size()) {
       spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
       drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));

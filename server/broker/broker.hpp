@@ -17,9 +17,8 @@
 #include "server/broker/admission.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/sessions.hpp"
-#include "server/broker/share_table.hpp"
 #include "server/broker/tenants.hpp"
-#include "server/broker/worker_pool.hpp"
+#include "server/broker/worker_pools.hpp"
 #include "server/config/configuration.hpp"
 
 namespace gpuwire::server {
@@ -65,8 +64,8 @@ class Broker {
   void make_room();
   void visit(boost::asio::ip::tcp::socket socket);
   void admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_flags);
-  WorkerPool& pool_for(const SessionRecord& session);
   WorkerPool::Events pool_events();
+  std::vector<DeviceSet> sets_kept_ready() const;
   void leave(Visitor& visitor);
   void await_signals();
   void end_if_idle();
@@ -82,10 +81,8 @@ class Broker {
   SessionBook book_;
   Admission admission_;
   Sessions sessions_;
-  ShareTable shares_;
-  WorkerPool pool_;
-  WorkerPool management_pool_;    // for sessions of management queries; starts with the first of them
-  bool management_started_ = false;
+  WorkerPools pools_;
+  std::vector<ServerDevice> devices_;
   Listening listening_;
   std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first; those that owe something, at most kHalfOpenMax
   std::set<std::shared_ptr<Visitor>> waiting_;    // for a worker; bounded by the admission

@@ -67,6 +67,12 @@ void SessionBook::has_worker(scheduler::SessionId session, pid_t worker) {
   if (SessionRecord* record = at(session)) record->worker_pid = worker;
 }
 
+void SessionBook::reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class) {
+  for (auto& [number, session] : sessions_) {
+    if (session.tenant_id == tenant) session.service_class = service_class;
+  }
+}
+
 void SessionBook::begun(scheduler::SessionId session, std::string client) {
   SessionRecord* record = at(session);
   if (!record) return;

@@ -25,14 +25,14 @@ struct SessionRecord {
   std::string tenant;
   scheduler::TenantId tenant_id{};
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
-  std::vector<scheduler::DeviceIndex> devices;  // empty while it waits, and of a management session
+  std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it is shown
   uint64_t memory_bytes = 0;               // what the client asked to be free on each
   std::string peer;                        // "127.0.0.1:4711", "unix, user anna"
   std::string security;                    // "tls certificate", "token", "unix", "plain"
   std::string program, host;
   uint32_t client_pid = 0;
   pid_t worker_pid = 0;                    // 0: none yet
-  bool management = false;                 // asks NVML, uses no GPU
+  bool management = false;                 // asks NVML, takes no GPU
   SessionState state = SessionState::queued;
   size_t place = 0, waiting = 0;           // in the queue; place counts from 1, 0: not in it
   std::string why;                         // why it waits
@@ -65,6 +65,7 @@ class SessionBook {
   void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
+  void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
   void ending(scheduler::SessionId session);
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
   void refused(scheduler::SessionId session, std::string why);

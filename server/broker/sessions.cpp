@@ -44,7 +44,8 @@ WorkerPool::Events Sessions::pool_events() {
           },
           .begun = [this](scheduler::SessionId session, const std::string& client) { begun(session, client); },
           .heard = [this](scheduler::SessionId session, Handoff& message) { heard(session, message); },
-          .over = [this](scheduler::SessionId session, uint32_t cause, const std::string& why) { ended(session, cause, why); }};
+          .over = [this](scheduler::SessionId session, uint32_t cause, const std::string& why) { ended(session, cause, why); },
+          .idle = [] {}};
 }
 
 void Sessions::prepare(scheduler::SessionId number) {
@@ -120,10 +121,11 @@ bool Sessions::send(scheduler::SessionId number, const Handoff& message) {
 bool Sessions::stop(scheduler::SessionId number, const std::string& reason) {
   const SessionRecord* session = book_.find(number);
   if (!session) return false;
-  if (pool_for_(*session).stop(number, reason)) {
+  bool queued = session->state == SessionState::queued;
+  if (!queued && pool_for_(*session).stop(number, reason)) {
     book_.ending(number);
   } else {
-    if (session->state != SessionState::queued) pool_for_(*session).release(number);
+    if (!queued) pool_for_(*session).release(number);
     detach(*session);
     admission_.refuse(number, wire::RefusalCode::shutting_down, reason);
   }

@@ -39,7 +39,7 @@ class Sessions final : public SessionControl {
 
   bool send(scheduler::SessionId session, const Handoff& message) override;
   bool stop(scheduler::SessionId session, const std::string& reason) override;
-  void reconsider_waiting() override {}
+  void reconsider_waiting() override { admission_.reconsider(); }
 
  private:
   struct Prepared {

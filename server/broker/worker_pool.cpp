@@ -11,20 +11,38 @@
 #include "server/broker/session_book.hpp"
 
 namespace gpuwire::server {
-WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, ShareTable& shares, Events events)
+WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events)
     : io_(io),
       command_(std::move(command)),
-      spares_(std::clamp(spares, 0u, kSpareWorkersMax)),
       events_(std::move(events)),
       children_(io, SIGCHLD),
       retry_timer_(io),
       late_timer_(io),
-      shares_(shares) {}
-
-void WorkerPool::start(bool first) {
+      shares_(shares) {
   await_children();
-  if (first) start_one();
+}
+
+void WorkerPool::keep_spares(unsigned spares) {
+  spares_ = std::min(spares, kSpareWorkersMax);
+  trim();
   fill();
+}
+
+void WorkerPool::start_one_more() {
+  if (workers_.empty()) start_one();
+}
+
+// Ends the spares beyond those wanted. Those that are still starting are looked at when they are ready.
+void WorkerPool::trim() {
+  size_t ready = count(WorkerProcess::State::ready);
+  for (auto& worker : workers_) {
+    if (ready <= spares_ + waiting_.size()) break;
+    if (worker->state != WorkerProcess::State::ready) continue;
+    worker->state = WorkerProcess::State::ending;
+    worker->reason = "it is not needed";
+    worker->kill_after(0);
+    --ready;
+  }
 }
 
 size_t WorkerPool::count(WorkerProcess::State state) const {
@@ -102,6 +120,7 @@ void WorkerPool::match() {
     }
   }
   matching_ = false;
+  trim();
   refuse_late();
   fill();
 }
@@ -273,6 +292,7 @@ void WorkerPool::reap() {
     ended(*worker, *how);
   }
   match();
+  if (idle()) events_.idle();
 }
 
 void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {

@@ -21,7 +21,7 @@
 
 namespace gpuwire::server {
 
-// Runs on the broker's one thread. Keeps `spares` workers ready beside those in use; a start that fails is repeated with growing delays,
+// Runs on the broker's one thread. Keeps spare workers ready beside those in use; a start that fails is repeated with growing delays,
 // and after kStartAttemptsMax failures in a row only when the next session asks.
 class WorkerPool {
  public:
@@ -34,13 +34,18 @@ class WorkerPool {
     std::function<void(SessionId, const std::string& client)> begun;
     std::function<void(SessionId, Handoff& message)> heard;    // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
+    std::function<void()> idle;                                // perhaps idle() now
   };
 
   // `shares`: of all the pools whose sessions may share with each other.
-  WorkerPool(boost::asio::io_context& io, WorkerCommand command, unsigned spares, ShareTable& shares, Events events);
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events);
 
-  // `first`: starts one worker even when no spare is wanted, because its ready message says what device there is.
-  void start(bool first);
+  // From now on. Those that are too many end.
+  void keep_spares(unsigned spares);
+  // One worker even when no spare is wanted, because its ready message says what devices there are.
+  void start_one_more();
+  // There are no processes, and nobody waits for one.
+  bool idle() const { return workers_.empty() && waiting_.empty(); }
   // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
   void want(SessionId session, std::string label, std::string tenant);
   // The client (HandoffKind::session) of a session that has a worker: ends in Events::over.
@@ -64,6 +69,7 @@ class WorkerPool {
   };
   void fill();
   void start_one();
+  void trim();
   void start_failed(const std::string& reason);
   void retry_later();
   void said(WorkerProcess& worker, Handoff message);
@@ -82,7 +88,7 @@ class WorkerPool {
 
   boost::asio::io_context& io_;
   const WorkerCommand command_;
-  const unsigned spares_;
+  unsigned spares_ = 0;
   const Events events_;
   boost::asio::signal_set children_;
   boost::asio::steady_timer retry_timer_;

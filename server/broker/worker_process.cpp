@@ -1,5 +1,6 @@
 #include "server/broker/worker_process.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -49,6 +50,18 @@ std::string describe_status(int status) {
   return fmt::format("exit code {}", WEXITSTATUS(status));
 }
 
+std::vector<std::string> environment_of(const WorkerCommand& command) {
+  std::vector<std::string> variables;
+  for (char** own = environ; *own; ++own) {
+    std::string_view variable = *own;
+    std::string_view name = variable.substr(0, variable.find('='));
+    bool replaced = std::any_of(command.environment.begin(), command.environment.end(), [&](const auto& one) { return one.first == name; });
+    if (!replaced) variables.emplace_back(variable);
+  }
+  for (const auto& [name, value] : command.environment) variables.push_back(name + "=" + value);
+  return variables;
+}
+
 // While it lives, processes started by this thread map memory from a third of the address space upwards, and not from its top downwards as
 // programs do. Device addresses come from the worker's mappings, and every client has to keep the same range free: this way the two hardly
 // ever meet (personality(2), ADDR_COMPAT_LAYOUT).
@@ -76,10 +89,14 @@ tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(b
   std::vector<char*> arguments{const_cast<char*>(command.program.c_str())};
   for (const std::string& argument : command.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
+  std::vector<std::string> kept = environment_of(command);
+  std::vector<char*> environment;
+  for (std::string& variable : kept) environment.push_back(variable.data());
+  environment.push_back(nullptr);
   SpawnSettings settings(worker_end.get());
   pid_t pid = -1;
   const AwayFromPrograms layout;
-  if (int error = ::posix_spawn(&pid, command.program.c_str(), settings.actions(), settings.attributes(), arguments.data(), environ))
+  if (int error = ::posix_spawn(&pid, command.program.c_str(), settings.actions(), settings.attributes(), arguments.data(), environment.data()))
     return tl::unexpected(fmt::format("cannot start {}: {}", command.program, std::strerror(error)));
   return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), pid, std::move(said)));
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -20,6 +21,7 @@ namespace gpuwire::server {
 struct WorkerCommand {
   std::string program;
   std::vector<std::string> arguments;  // without the program's name
+  std::vector<std::pair<std::string, std::string>> environment;  // beside, or in place of, the broker's own variables
 };
 
 // Owns the process: when it is destroyed, the process is killed and reaped.

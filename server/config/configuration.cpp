@@ -2,6 +2,11 @@
 
 namespace gpuwire::server {
 
+TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu) {
+  auto own = tenant.gpu_memory.find(gpu);
+  return own == tenant.gpu_memory.end() ? tenant.memory : own->second;
+}
+
 Configuration open_configuration() {
   Configuration open;
   open.listen = {"127.0.0.1:9750"};

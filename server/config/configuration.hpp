@@ -57,6 +57,9 @@ struct Configuration {
   std::vector<TenantConfiguration> tenants;
 };
 
+// What the tenant may have on this GPU.
+TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu);
+
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file);

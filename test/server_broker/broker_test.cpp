@@ -1,12 +1,16 @@
 // The broker in this process, with fake workers as processes.
 #include <atomic>
+#include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <doctest/doctest.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 
 #include "protocol/wire/preface.hpp"
 #include "server/broker/broker.hpp"
@@ -24,24 +28,11 @@ namespace {
 class RunningBroker {
  public:
   explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8, unsigned drain_seconds = 30) {
-    spdlog::set_level(spdlog::level::off);
     server::Configuration configuration = server::open_configuration();
     configuration.sessions_max = sessions_max;
-    broker_ = std::make_unique<Broker>(io_, server::BrokerOptions{.listen = {boost::asio::ip::address_v4::loopback(), 0},
-                                                                  .worker = {GPUWIRE_TEST_FAKE_WORKER, {worker_mode}},
-                                                                  .spare_workers = spares,
-                                                                  .drain_seconds = drain_seconds,
-                                                                  .configuration = std::move(configuration)});
-    auto started = broker_->start([this](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
-      devices_ = devices;
-      port_ = where.port();
-    });
-    REQUIRE(started);
-    thread_ = std::thread([this] {
-      io_.run();
-      ended_ = true;
-    });
+    begin({worker_mode}, spares, drain_seconds, std::move(configuration));
   }
+  RunningBroker(unsigned devices, server::Configuration configuration) { begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration)); }
   ~RunningBroker() {
     for (int i = 0; i < 2; ++i) shut_down();
     thread_.join();
@@ -57,10 +48,37 @@ class RunningBroker {
   void shut_down() {
     boost::asio::post(io_, [this] { broker_->shut_down(); });
   }
+  // On the broker's thread; returns when it is done.
+  void act(const std::function<void(Broker&)>& what) {
+    std::promise<void> done;
+    boost::asio::post(io_, [&] {
+      what(*broker_);
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
   const std::string& failure() const { return broker_->failure(); }
   const std::string& devices() const { return devices_; }
 
  private:
+  void begin(std::vector<std::string> worker_arguments, unsigned spares, unsigned drain_seconds, server::Configuration configuration) {
+    spdlog::set_level(spdlog::level::off);
+    broker_ = std::make_unique<Broker>(io_, server::BrokerOptions{.listen = {boost::asio::ip::address_v4::loopback(), 0},
+                                                                  .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
+                                                                  .spare_workers = spares,
+                                                                  .drain_seconds = drain_seconds,
+                                                                  .configuration = std::move(configuration)});
+    auto started = broker_->start([this](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
+      devices_ = devices;
+      port_ = where.port();
+    });
+    REQUIRE(started);
+    thread_ = std::thread([this] {
+      io_.run();
+      ended_ = true;
+    });
+  }
+
   boost::asio::io_context io_{1};
   std::unique_ptr<Broker> broker_;
   std::string devices_;           // written before port_
@@ -78,6 +96,55 @@ pid_t enter(WireClient& client, uint16_t port) {
   if (!preface || preface->status != 0) return 0;
   return client.read_exactly(std::as_writable_bytes(std::span(&pid, 1))) ? pid : 0;
 }
+
+// A client that the login has named: asks, and is served on its end of a pair when its turn comes.
+class Caller {
+ public:
+  Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
+    broker_.act([&](Broker& of) {
+      session_ = of.admission().request(std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) { hear(of, session, answer); });
+    });
+  }
+  // The devices that its worker sees; "": it is not served before the deadline.
+  std::string served_with() {
+    std::string text;
+    char c = 0;
+    if (!eventually([&] { return told() == "granted"; })) return text;
+    char skipped[sizeof(wire::Preface) + sizeof(pid_t)];
+    if (::recv(own_.get(), skipped, sizeof skipped, MSG_WAITALL) != sizeof skipped) return text;
+    while (::recv(own_.get(), &c, 1, 0) == 1 && c != '\n') text += c;
+    return text;
+  }
+  std::string told() {
+    std::lock_guard lock(mutex_);
+    return told_;
+  }
+  void leave() { own_.reset(); }
+  scheduler::SessionId session() const { return session_; }
+
+ private:
+  void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+    if (std::holds_alternative<server::AdmissionGranted>(answer)) {
+      int ends[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+      own_.reset(ends[0]);
+      of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
+    }
+    std::lock_guard lock(mutex_);
+    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer))
+      told_ = "place " + std::to_string(queued->place);
+    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer))
+      told_ = refused->reason;
+    else
+      told_ = "granted";
+  }
+
+  RunningBroker& broker_;
+  server::OwnedDescriptor own_;
+  scheduler::SessionId session_{};
+  std::mutex mutex_;
+  std::string told_;
+};
 
 wire::RefusalCode refusal(WireClient& client, std::string& text) {
   auto preface = client.read_preface(text);
@@ -224,4 +291,53 @@ TEST_CASE("sessions that outlast the drain limit are ended") {
   broker.shut_down();
   CHECK(broker.ended());
   CHECK(!process_exists(pid));
+}
+
+TEST_CASE("each session's worker sees the GPUs that the session was given, and no others") {
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}, {.name = "ben", .gpus_wanted = 0}};
+  RunningBroker broker(3, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), pair(broker, {.tenant = "anna", .gpus = 2}), whole(broker, {.tenant = "ben"});
+  CHECK(first.served_with() == "0");
+  CHECK(second.served_with() == "1");
+  CHECK(pair.served_with() == "0,2");
+  CHECK(whole.served_with() == "all");
+}
+
+TEST_CASE("a session that waits for a GPU begins when another's process has ended") {
+  server::Configuration configuration;
+  configuration.sessions_per_gpu_max = 1;
+  configuration.tenants = {{.name = "anna"}};
+  RunningBroker broker(2, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), third(broker, {.tenant = "anna"}), fourth(broker, {.tenant = "anna"});
+  CHECK(first.served_with() == "0");
+  CHECK(second.served_with() == "1");
+  CHECK(third.told() == "place 1");
+  CHECK(fourth.told() == "place 2");
+  broker.act([&](Broker& of) { of.sessions().cancel(third.session(), "the client left while it waited"); });
+  CHECK(fourth.told() == "place 1");
+  second.leave();
+  CHECK(fourth.served_with() == "1");
+}
+
+TEST_CASE("a session can be stopped whether it runs or waits, and the next one begins") {
+  server::Configuration configuration;
+  configuration.sessions_per_gpu_max = 1;
+  configuration.tenants = {{.name = "anna"}};
+  RunningBroker broker(1, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), third(broker, {.tenant = "anna"});
+  CHECK(first.served_with() == "all");
+  broker.act([&](Broker& of) { CHECK(of.sessions().stop(second.session(), "the administrator says so")); });
+  CHECK(second.told() == "the administrator says so");
+  broker.act([&](Broker& of) { CHECK(of.sessions().stop(first.session(), "the administrator says so")); });
+  CHECK(third.served_with() == "all");
+}
+
+TEST_CASE("names of devices are those that the server itself was shown") {
+  CHECK(server::visible_devices({0, 2}, nullptr) == "0,2");
+  CHECK(server::visible_devices({0, 2}, "5,6,7") == "5,7");
+  CHECK(server::visible_devices({1}, "GPU-aa,GPU-bb") == "GPU-bb");
 }

@@ -24,12 +24,26 @@ void say(HandoffKind kind, std::string text) {
   send_handoff(kHandoffDescriptor, handoff);
 }
 
-// Accepts, sends its process id, and stays until the client closes.
+// As CUDA's: a list of numbers, all without it.
+std::string visible_devices() {
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  return text ? text : "all";
+}
+
+Inventory inventory(unsigned devices) {
+  Inventory inventory{std::to_string(devices) + " x fake device, fake driver", {}};
+  for (unsigned i = 0; i < devices; ++i) inventory.devices.push_back({.index = i, .bytes = 1 << 30, .name = "fake device", .uuid = "GPU-" + std::to_string(i)});
+  return inventory;
+}
+
+// Accepts, sends its process id and a line with the devices that it sees, and stays until the client closes.
 void converse(int socket) {
   wire::PrefaceBytes accepted = wire::encode(wire::own_preface());
   pid_t pid = ::getpid();
   ::send(socket, accepted.data(), accepted.size(), MSG_NOSIGNAL);
   ::send(socket, &pid, sizeof pid, MSG_NOSIGNAL);
+  std::string devices = visible_devices() + "\n";
+  ::send(socket, devices.data(), devices.size(), MSG_NOSIGNAL);
   char byte;
   while (::recv(socket, &byte, 1, 0) > 0) {
   }
@@ -37,7 +51,8 @@ void converse(int socket) {
 
 }  // namespace
 
-int main(int, char** argv) {
+// MODE [DEVICES]
+int main(int argc, char** argv) {
   std::string mode = argv[1];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (mode == "dies") return 7;
@@ -45,7 +60,7 @@ int main(int, char** argv) {
     say(HandoffKind::failed, "the fake device is on holiday");
     return 1;
   }
-  say(HandoffKind::ready, encode(Inventory{"1 x fake device, fake driver", {{.bytes = 1 << 30, .name = "fake device", .uuid = "GPU-0"}}}));
+  say(HandoffKind::ready, encode(inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)));
   Handoff session;
   if (receive_handoff(kHandoffDescriptor, true, session) != HandoffReceived::message || !session.socket) return 0;
   say(HandoffKind::begun, "fake client");

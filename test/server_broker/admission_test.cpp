@@ -1,0 +1,177 @@
+// Requests of tenants against four GPUs, without sockets and processes.
+#include "server/broker/admission.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+using scheduler::SessionId;
+using Kind = SessionEvent::Kind;
+
+namespace {
+
+constexpr uint64_t kGiB = uint64_t(1) << 30;
+
+std::vector<ServerDevice> some_devices(unsigned count) {
+  std::vector<ServerDevice> devices;
+  for (unsigned i = 0; i < count; ++i) devices.push_back({.index = i, .bytes = 16 * kGiB});
+  return devices;
+}
+
+// An admission whose sessions find a worker when the test says so.
+struct Desk {
+  explicit Desk(std::vector<TenantConfiguration> of, AdmissionLimits limits = {}, unsigned gpus = 4)
+      : tenants(std::move(of)), admission(book, tenants, std::move(limits), [this](SessionId session) { placed.push_back(session); }) {
+    admission.devices_known(some_devices(gpus));
+    book.observe([this](const SessionEvent& event) { events.push_back(event.kind); });
+  }
+  SessionId ask(LoginRequest request) {
+    return admission.request(std::move(request), [this](SessionId session, const AdmissionAnswer& answer) { answers[session].push_back(answer); });
+  }
+  SessionId ask(const char* tenant) { return ask(LoginRequest{.tenant = tenant}); }
+  std::vector<scheduler::DeviceIndex> devices(SessionId session) const { return book.find(session) ? book.find(session)->devices : std::vector<scheduler::DeviceIndex>{}; }
+  const AdmissionRefused* refused(SessionId session) const { return last<AdmissionRefused>(session); }
+  // 0: does not wait.
+  size_t place(SessionId session) const {
+    auto* queued = last<AdmissionQueued>(session);
+    return queued ? queued->place : 0;
+  }
+  void end(SessionId session) {
+    admission.ended(session);
+    book.ended(session, 0, "the client left");
+  }
+
+  TenantDirectory tenants;
+  SessionBook book;
+  std::vector<SessionId> placed;
+  std::vector<Kind> events;
+  std::map<SessionId, std::vector<AdmissionAnswer>> answers;
+  Admission admission;
+
+ private:
+  template <class Answer>
+  const Answer* last(SessionId session) const {
+    auto found = answers.find(session);
+    return found == answers.end() ? nullptr : std::get_if<Answer>(&found->second.back());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a session is in the book from its request to its end, and observers hear of it") {
+  Desk desk({{.name = "ben", .service_class = scheduler::ServiceClass::interactive}});
+  SessionId session = desk.ask("ben");
+  REQUIRE(desk.book.find(session));
+  CHECK(desk.book.find(session)->service_class == scheduler::ServiceClass::interactive);
+  CHECK(desk.book.find(session)->state == SessionState::starting);
+  CHECK(desk.answers.empty());
+  desk.admission.prepared(session);
+  REQUIRE(desk.answers[session].size() == 1);
+  CHECK(std::holds_alternative<AdmissionGranted>(desk.answers[session][0]));
+  desk.book.begun(session, "a program");
+  CHECK(desk.book.find(session)->state == SessionState::running);
+  desk.end(session);
+  CHECK_FALSE(desk.book.find(session));
+  CHECK(desk.events == std::vector{Kind::admitted, Kind::begun, Kind::ended});
+}
+
+TEST_CASE("a tenant that is not known is refused, and so is every one after the end of the server has begun") {
+  Desk desk({{.name = "anna"}});
+  SessionId stranger = desk.ask("carl");
+  REQUIRE(desk.refused(stranger));
+  CHECK(desk.refused(stranger)->code == wire::RefusalCode::unauthorised);
+  CHECK(desk.refused(stranger)->reason.find("carl") != std::string::npos);
+  SessionId early = desk.ask("anna");
+  desk.admission.close(wire::RefusalCode::shutting_down, "good night");
+  REQUIRE(desk.refused(early));
+  CHECK(desk.refused(early)->reason == "good night");
+  CHECK(desk.refused(desk.ask("anna")));
+  CHECK(desk.book.all().empty());
+}
+
+TEST_CASE("the server's limit of sessions counts those of programs and those of queries apart") {
+  Desk desk({{.name = "anna"}}, {.sessions_max = 2});
+  SessionId first = desk.ask("anna");
+  desk.ask("anna");
+  desk.ask({.tenant = "anna", .management = true});
+  CHECK(desk.placed.size() == 3);
+  SessionId late = desk.ask("anna");
+  REQUIRE(desk.refused(late));
+  CHECK(desk.refused(late)->code == wire::RefusalCode::busy);
+  desk.admission.cancel(first, "it left");
+  desk.ask("anna");
+  CHECK(desk.placed.size() == 4);
+}
+
+TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant may use and the server offers") {
+  Desk desk({{.name = "anna", .gpus_allowed = {1, 2, 3}}, {.name = "all", .gpus_wanted = 0}}, {.gpus = {0, 1, 2}});
+  CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 2})) == std::vector<unsigned>{1, 2});
+  CHECK(desk.devices(desk.ask("all")) == std::vector<unsigned>{0, 1, 2});
+  SessionId greedy = desk.ask({.tenant = "anna", .gpus = 3});
+  REQUIRE(desk.refused(greedy));
+  CHECK(desk.refused(greedy)->reason.find("3 GPUs asked for") != std::string::npos);
+}
+
+TEST_CASE("who waits is told its place at every change, and begins when its turn comes") {
+  Desk desk({{.name = "anna", .sessions_max = 1}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId running = desk.ask("ben"), first = desk.ask("anna"), second = desk.ask("anna");
+  CHECK(desk.place(first) == 1);
+  CHECK(desk.place(second) == 2);
+  SessionId before = desk.ask("ben");
+  CHECK(desk.place(before) == 1);
+  CHECK(desk.place(first) == 2);
+  CHECK(desk.place(second) == 3);
+  CHECK(desk.book.find(second)->place == 3);
+  CHECK(desk.book.find(second)->state == SessionState::queued);
+  desk.admission.cancel(first, "the client left");
+  CHECK(desk.place(second) == 2);
+  desk.end(running);
+  CHECK(desk.devices(before) == std::vector<unsigned>{0});
+  CHECK(desk.place(second) == 1);
+  desk.admission.prepared(before);
+  desk.end(before);
+  CHECK(desk.devices(second) == std::vector<unsigned>{0});
+}
+
+TEST_CASE("memory that comes back lets who waits for it begin, and what its tenant can never have is refused") {
+  Desk desk({{.name = "anna", .memory = {.limit_bytes = 12 * kGiB}}, {.name = "ben", .memory = {.guaranteed_bytes = 6 * kGiB}}}, {}, 1);
+  uint64_t free_bytes = 4 * kGiB;
+  desk.admission.set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes; });
+  SessionId waits = desk.ask({.tenant = "anna", .memory_bytes = 8 * kGiB});
+  CHECK(desk.place(waits) == 1);
+  free_bytes = 9 * kGiB;
+  desk.admission.reconsider();
+  CHECK(desk.devices(waits).size() == 1);
+  CHECK(desk.refused(desk.ask({.tenant = "anna", .memory_bytes = 11 * kGiB})));   // ben's guarantee leaves 10
+  CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
+}
+
+TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant that is gone is refused, and what runs goes on") {
+  Desk desk({{.name = "anna"}, {.name = "ben"}, {.name = "carl"}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId running = desk.ask("carl"), anna = desk.ask("anna"), ben = desk.ask("ben"), carl = desk.ask("carl");
+  CHECK(desk.place(carl) == 3);
+  desk.tenants.replace({{.name = "anna"}, {.name = "ben", .service_class = scheduler::ServiceClass::realtime}});
+  desk.admission.reload({.sessions_per_gpu_max = 1});
+  CHECK(desk.place(ben) == 1);
+  CHECK(desk.book.find(ben)->service_class == scheduler::ServiceClass::realtime);
+  CHECK(desk.place(anna) == 2);
+  REQUIRE(desk.refused(carl));
+  CHECK(desk.refused(carl)->code == wire::RefusalCode::unauthorised);
+  CHECK(desk.book.find(running));
+  CHECK(desk.refused(desk.ask("carl")));
+  desk.admission.reload({.sessions_per_gpu_max = 2});
+  CHECK(desk.devices(ben).size() == 1);
+  CHECK(desk.place(anna) == 1);
+}
+
+TEST_CASE("queries take no GPU, and are shown as many as a program would get, the client's own if it has a session") {
+  Desk desk({{.name = "anna"}}, {.sessions_per_gpu_max = 1});
+  desk.ask("anna");
+  SessionId second = desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7});
+  CHECK(desk.devices(second) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7, .management = true})) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 8, .management = true})).size() == 1);
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 3, .management = true})).size() == 3);
+  CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{2});
+}
