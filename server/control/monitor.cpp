@@ -27,11 +27,6 @@ const char* name_of(scheduler::ServiceClass service_class) {
   return "?";
 }
 
-TenantMemory memory_on(const TenantConfiguration& settings, uint32_t device) {
-  auto own = settings.gpu_memory.find(device);
-  return own == settings.gpu_memory.end() ? settings.memory : own->second;
-}
-
 }  // namespace
 
 Monitor::Monitor(SessionBook& book, const TenantDirectory& tenants, AuditLog& audit_log) : book_(book), tenants_(tenants), audit_log_(audit_log) {
