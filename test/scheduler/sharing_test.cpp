@@ -1,0 +1,112 @@
+// What tenants get of the model's hardware, by sentences.
+#include <doctest/doctest.h>
+
+#include "test/scheduler/simulation/world.hpp"
+
+namespace gpuwire::scheduler::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+Workload stream(Duration kernel) { return {.kernel = kernel}; }
+Workload steps(Duration busy, Duration rest) { return {.kernel = std::min<Duration>(busy, 50us), .burst = busy, .rest_min = rest, .rest_max = rest}; }
+
+struct Couple {
+  explicit Couple(const Workload& a, const Workload& b, TenantPolicy of_a = {}, TenantPolicy of_b = {}) : world(1, 1) {
+    world.tenant(TenantId(1), of_a);
+    world.tenant(TenantId(2), of_b);
+    first = world.add({.tenant = TenantId(1), .workload = a});
+    second = world.add({.tenant = TenantId(2), .workload = b, .arrives = 1s + 5ms});
+  }
+  // Progress per second of both, from the end of the first half second on.
+  std::pair<double, double> rates(Duration length = 2s) {
+    world.run(1s + 500ms);
+    const double a = world.progress(first), b = world.progress(second);
+    world.run(1s + 500ms + length);
+    CHECK(world.wrong().empty());
+    const double seconds = std::chrono::duration<double>(length).count();
+    return {(world.progress(first) - a) / seconds, (world.progress(second) - b) / seconds};
+  }
+  Regime regime() { return world.policy().account(first).regime; }
+
+  World world;
+  SessionId first{}, second{};
+};
+
+TEST_CASE("Sessions whose pauses are longer than a switch run side by side, and nearly as fast as their pauses allow") {
+  Couple couple(steps(155us, 315us), steps(155us, 315us));
+  const auto [a, b] = couple.rates();
+  CHECK(couple.regime() == Regime::co_run);
+  const double alone = 155.0 / 470.0;
+  CHECK(a + b > 1.45 * alone);
+}
+
+TEST_CASE("Tight synchronizing loops take turns, for side by side they would lose nearly everything to switches") {
+  Couple couple(steps(5us, 10us), steps(5us, 10us));
+  const auto [a, b] = couple.rates(500ms);
+  CHECK(couple.regime() == Regime::lease);
+  CHECK(a == doctest::Approx(b).epsilon(0.05));
+}
+
+TEST_CASE("Side by side is not chosen when it would give a heavy weight less than its turns do") {
+  Couple couple(steps(155us, 315us), steps(155us, 315us), {.weight = 20});
+  couple.rates(500ms);
+  CHECK(couple.regime() == Regime::lease);
+}
+
+TEST_CASE("Side by side ends when a tenant that never pauses comes") {
+  Couple couple(steps(155us, 315us), steps(155us, 315us));
+  couple.rates(200ms);
+  REQUIRE(couple.regime() == Regime::co_run);
+  couple.world.tenant(TenantId(3), {});
+  couple.world.add({.tenant = TenantId(3), .workload = stream(1ms)});
+  couple.world.run(couple.world.now() + 50ms);
+  CHECK(couple.regime() == Regime::lease);
+}
+
+TEST_CASE("A tenant that pauses for a moment after each burst is waited for, and gets its half beside one that never pauses") {
+  Couple couple(steps(155us, 400us), stream(100us));
+  const auto [a, b] = couple.rates();
+  CHECK(a > 0.45 * 155.0 / 555.0);
+  CHECK(b > 0.45);
+}
+
+TEST_CASE("A tenant that works and rests gets its share beside one that never rests") {
+  Couple couple(steps(5ms, 5ms), stream(100us));
+  const auto [a, b] = couple.rates();
+  CHECK(a > 0.5 * 0.5);
+  CHECK(b > 0.45);
+}
+
+TEST_CASE("A tenant's many contexts and sessions take nothing from another") {
+  Couple many(stream(100us), {.kernel = 100us, .contexts = 64});
+  CHECK(many.rates().first == doctest::Approx(0.5).epsilon(0.03));
+  Couple crowd(stream(100us), stream(100us));
+  for (int i = 0; i < 15; ++i) crowd.world.add({.tenant = TenantId(2), .workload = stream(100us)});
+  CHECK(crowd.rates().first == doctest::Approx(0.5).epsilon(0.03));
+}
+
+TEST_CASE("A kernel that never ends costs its equals half the device at most, and no lease goes to it again") {
+  Couple couple(stream(1h), stream(100us));
+  const auto [endless, other] = couple.rates();
+  CHECK(other > 0.44);
+  CHECK(couple.world.sessions()[0].openings == 1);
+}
+
+TEST_CASE("Where weights are far apart a turn stays within its bound, and the shares are kept") {
+  Couple couple(stream(100us), stream(100us), {.weight = 30});
+  const auto [a, b] = couple.rates(10s);
+  CHECK(a / (a + b) == doctest::Approx(30.0 / 31).epsilon(0.005));
+  CHECK(couple.world.sessions()[1].longest_wait < 260ms);
+}
+
+TEST_CASE("What may be in flight stays bounded for a while after an equal was there, and is unbounded again after that") {
+  Couple couple(stream(100us), {.kernel = 100us, .burst = 100us, .rest_min = 1h, .rest_max = 1h});
+  couple.world.run(1s + 500ms);
+  CHECK(couple.world.sessions()[0].gate.in_flight_max == 500us);
+  couple.world.run(1s + 3s);
+  CHECK(couple.world.sessions()[0].gate.in_flight_max == 0ns);
+}
+
+}  // namespace
+}  // namespace gpuwire::scheduler::test
