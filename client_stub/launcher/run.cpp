@@ -58,6 +58,7 @@ int run(const RunOptions& options) {
   std::string python = stubs + "/python";
   if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
   setenv("GPUWIRE_SERVER", server.c_str(), 1);
+  set_environment(options.login);
   // The program may change its folder before it makes its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
   if (!options.stats.empty()) setenv("GPUWIRE_STATS", options.stats == "calls" ? "calls" : "1", 1);

@@ -4,10 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "client_stub/launcher/login_options.hpp"
+
 namespace gpuwire::launcher {
 
 struct RunOptions {
-  std::string server;               // HOST:PORT; empty: GPUWIRE_SERVER of the environment
+  std::string server;               // as docs/cli.md says; empty: GPUWIRE_SERVER of the environment
+  LoginOptions login;
   std::string trace;                // file, empty: none
   std::string stats;                // "", "summary" or "calls"
   std::vector<std::string> program; // and its arguments

@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "client_stub/launcher/run.hpp"
@@ -12,9 +13,13 @@ constexpr const char* kDescription =
     "Runs PROGRAM with its CUDA calls going to a gpuwire server. The program is not changed: gpuwire's libcuda.so.1 is put in front of the "
     "system's by LD_LIBRARY_PATH. PROGRAM takes the place of this one, so its exit code and its signals are its own.";
 
-constexpr const char* kFooter =
+constexpr const char* kEnvironment =
     "Environment:\n"
-    "  GPUWIRE_SERVER          HOST:PORT, when --server is not given\n"
+    "  GPUWIRE_SERVER          the server, when --server is not given\n";
+
+constexpr const char* kFooter =
+    "  GPUWIRE_GPUS            how many GPUs, when --gpus is not given\n"
+    "  GPUWIRE_MEMORY          how much memory on each, when --memory is not given\n"
     "  GPUWIRE_TRACE           set from --trace for the program\n"
     "  GPUWIRE_STATS           set from --stats for the program\n"
     "  GPUWIRE_CACHE_KEY_FILE  under which key the server keeps the program's GPU code; none: it does not\n"
@@ -29,7 +34,7 @@ int options_end(int argc, char** argv) {
   int at = 1;
   while (at < argc && argv[at][0] == '-' && std::strcmp(argv[at], "--") != 0) {
     std::string_view option = argv[at++];
-    if ((option == "-s" || option == "--server" || option == "--trace") && at < argc) ++at;
+    if ((option == "-s" || option == "--server" || option == "--trace" || gpuwire::launcher::takes_value(option)) && at < argc) ++at;
   }
   return at;
 }
@@ -39,9 +44,10 @@ int options_end(int argc, char** argv) {
 int main(int argc, char** argv) {
   gpuwire::launcher::RunOptions options;
   CLI::App app{kDescription, "gpuwire run"};
-  app.footer(kFooter);
+  app.footer(std::string(kEnvironment) + gpuwire::launcher::kLoginEnvironment + kFooter);
   app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
-  app.add_option("-s,--server", options.server, "The server, HOST:PORT (default port 9750)")->type_name("HOST:PORT");
+  app.add_option("-s,--server", options.server, "The server: HOST[:PORT] (port 9750; with TLS, but on this machine), tls://..., tcp://... (bare) or unix:/PATH")->type_name("SERVER");
+  gpuwire::launcher::add_login_options(app, options.login, true);
   app.add_option("--trace", options.trace, "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")->type_name("FILE");
   // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
   app.add_flag("--stats{summary}", options.stats,

@@ -47,30 +47,40 @@ void print_line(const std::string& text) {
 
 }  // namespace
 
+namespace {
+
+CUresult failed(std::string_view address, const SessionStartError& why, std::string& error) {
+  error = fmt::format("{}: {}", address, why.cause);
+  return why.result;
+}
+
+}  // namespace
+
 CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
                           SessionKind kind) {
-  auto transport = reach(server);
-  if (!transport) {
-    error = fmt::format("{}: {}", server, transport.error().cause);
-    return transport.error().result;
-  }
-  return ConnectedSession::start(std::move(*transport), std::string(server), notices, session, error, kind);
+  // Before anything else of this library uses OpenSSL, with or without TLS.
+  tls::start_openssl();
+  auto address = parse_server_address(server);
+  if (!address) return failed(server, {CUDA_ERROR_SYSTEM_NOT_READY, address.error()}, error);
+  auto transport = reach(*address);
+  if (!transport) return failed(server, transport.error(), error);
+  auto entry = plan_entry(*address, **transport, kind);
+  if (!entry) return failed(server, entry.error(), error);
+  return ConnectedSession::start(std::move(*transport), std::string(server), notices, session, error, *entry);
 }
 
 CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                                 std::unique_ptr<Session>& session, std::string& error, SessionKind kind) {
-  auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
+                                 std::unique_ptr<Session>& session, std::string& error, const Entry& entry) {
+  auto entered = enter(std::move(transport), entry, [](const std::string& line) { print_line(line); });
+  if (!entered) return failed(address, entered.error(), error);
+  auto connected = std::make_unique<ConnectedSession>(std::move(*entered), notices);
   connected->address_ = address;
-  if (!connected->outgoing_.valid()) {
-    error = fmt::format("{}: out of memory", address);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  auto facts = shake_hands(*connected->transport_, connected->receiver_, kind);
+  if (!connected->outgoing_.valid()) return failed(address, {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"}, error);
+  auto facts = begin_session(*connected->transport_, connected->receiver_);
   if (!facts) {
-    error = fmt::format("{}: {}", address, facts.error().cause);
     // Nothing was begun, so there is nothing to take leave from.
     connected->ended_result_.store(facts.error().result, std::memory_order_release);
-    return facts.error().result;
+    return failed(address, facts.error(), error);
   }
   connected->facts_ = std::move(*facts);
   connected->facts_.address = std::move(address);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include "client_stub/session/login.hpp"
 #include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/reply_table.hpp"
 #include "client_stub/session/session.hpp"
@@ -18,9 +19,9 @@ namespace gpuwire::client {
 
 class ConnectedSession final : public Session {
  public:
-  // Shakes hands over `transport`. As Session::connect(); `address` is what error lines name.
+  // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name.
   static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                        std::unique_ptr<Session>& session, std::string& error, SessionKind kind = SessionKind::program);
+                        std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {});
 
   ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices);
   // Waits for the session thread. Never in a child after fork(): leave the object alone there.

@@ -13,8 +13,8 @@
 
 #include "client_stub/session/cache_key.hpp"
 #include "protocol/transport/tcp.hpp"
+#include "protocol/transport/unix.hpp"
 #include "protocol/wire/message_reader.hpp"
-#include "protocol/wire/preface.hpp"
 #include "schema/handshake.capnp.h"
 #include "schema/session.capnp.h"
 
@@ -23,50 +23,12 @@ namespace gpuwire::client {
 namespace {
 
 using transport::Received;
-using Unexpected = tl::unexpected<SessionStartError>;
 
 constexpr std::chrono::milliseconds kConnectTimeout{5000};
 constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
 // A worker that was not started ahead first initialises its driver.
 constexpr std::chrono::seconds kWelcomeTimeout{30};
 constexpr size_t kProgramBytesMax = 256;
-
-Unexpected not_ready(std::string cause) { return Unexpected({CUDA_ERROR_SYSTEM_NOT_READY, std::move(cause)}); }
-
-// Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64 bytes and wait.
-tl::expected<void, SessionStartError> receive_preface(transport::Transport& transport) {
-  wire::PrefaceBytes bytes;
-  wire::Preface preface;
-  std::string text;
-  size_t got = 0;
-  auto deadline = std::chrono::steady_clock::now() + kAnswerTimeout;
-  for (;;) {
-    auto result = transport.try_receive(std::span(bytes).subspan(got));
-    if (result.status == transport::IoStatus::would_block) {
-      auto left = deadline - std::chrono::steady_clock::now();
-      if (left.count() <= 0)
-        return not_ready(fmt::format("connected, but no answer within {} s (is it a gpuwire server?)", kAnswerTimeout.count() / 1000));
-      transport.wait(transport::kReadable, left);
-      continue;
-    }
-    if (result.status != transport::IoStatus::ok)
-      return not_ready(fmt::format("connected, but {} before it answered (is it a gpuwire server?)", describe(result)));
-    got += result.bytes;
-    switch (wire::check_server(std::span(bytes).first(got), preface, text)) {
-      case wire::ServerAnswer::incomplete: continue;
-      case wire::ServerAnswer::accepted: return {};
-      case wire::ServerAnswer::not_gpuwire: return not_ready(text);
-      case wire::ServerAnswer::version: return Unexpected({CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, text});
-      case wire::ServerAnswer::refused: break;
-    }
-    std::string reason(preface.text_bytes, '\0');
-    receive_all(transport, std::as_writable_bytes(std::span(reason)), kAnswerTimeout);
-    for (char& c : reason)
-      if (c >= 0 && c < ' ') c = ' ';
-    bool no_device = wire::RefusalCode(preface.status) == wire::RefusalCode::no_device;
-    return Unexpected({no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + reason});
-  }
-}
 
 bool send_hello(transport::Transport& transport) {
   capnp::MallocMessageBuilder message;
@@ -130,23 +92,14 @@ ServerFacts server_facts(schema::Welcome::Reader welcome) {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(std::string_view server) {
-  auto endpoint = transport::parse_endpoint(server);
-  if (!endpoint) return not_ready(fmt::format("not HOST:PORT: {}", endpoint.error()));
-  auto connected = transport::connect_tcp(*endpoint, kConnectTimeout);
+tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address) {
+  auto connected = address.kind == ServerAddress::Kind::local ? transport::connect_unix(address.path) : transport::connect_tcp(address.endpoint, kConnectTimeout);
   if (!connected) return not_ready(connected.error());
   return std::move(*connected);
 }
 
-tl::expected<ServerFacts, SessionStartError> shake_hands(transport::Transport& transport, transport::FrameReceiver& receiver, SessionKind kind) {
-  wire::Preface own = wire::own_preface();
-  if (kind == SessionKind::management) own.flags |= wire::kPrefaceManagement;
-  auto preface = wire::encode(own);
-  iovec piece{preface.data(), preface.size()};
-  auto sent = send_all(transport, {&piece, 1}, kAnswerTimeout);
-  // A server that refuses may have closed already; what it said is more telling than the failed send.
-  if (auto answered = receive_preface(transport); !answered) return tl::unexpected(answered.error());
-  if (sent.status != transport::IoStatus::ok || !send_hello(transport)) return not_ready("the connection was lost during the handshake");
+tl::expected<ServerFacts, SessionStartError> begin_session(transport::Transport& transport, transport::FrameReceiver& receiver) {
+  if (!send_hello(transport)) return not_ready("the connection was lost during the handshake");
   Received received = receiver.next(kWelcomeTimeout);
   if (received == Received::nothing) return not_ready(fmt::format("the server accepted, but did not start a session within {} s", kWelcomeTimeout.count()));
   if (received != Received::frame) return not_ready(fmt::format("the session was not started: {}", receiver.reason()));

@@ -87,6 +87,7 @@ std::string alert_text(int reason, bool client) {
     case SSL_AD_PROTOCOL_VERSION: return fmt::format("{} does not speak TLS 1.3", other);
     case SSL_AD_CERTIFICATE_REVOKED: return fmt::format("{} refuses your certificate: it is revoked", other);
     case SSL_AD_CERTIFICATE_EXPIRED: return fmt::format("{} refuses your certificate: it has expired", other);
+    case SSL_AD_DECRYPT_ERROR:  // so it calls the signature of another CA of the same name
     case SSL_AD_UNKNOWN_CA: return fmt::format("{} refuses your certificate: it is not signed by its CA", other);
     case SSL_AD_CERTIFICATE_REQUIRED: return fmt::format("{} asks for a certificate", other);
     case SSL_AD_BAD_CERTIFICATE:

@@ -13,18 +13,22 @@ namespace {
 constexpr std::chrono::seconds kLimit{60};
 }  // namespace
 
-FakeServer::FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, bool handshake)
-    : transport_(std::move(transport)), receiver_(*transport_, wire::Sender::client), thread_([this, serve = std::move(serve), handshake] {
-        if (!handshake || shake_hands()) serve(*this);
+FakeServer::FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, Begins begins)
+    : transport_(std::move(transport)), receiver_(*transport_, wire::Sender::client), thread_([this, serve = std::move(serve), begins] {
+        if ((begins == Begins::with_hello || exchange_prefaces()) && welcome()) serve(*this);
         transport_->shutdown();
       }) {}
 
-bool FakeServer::shake_hands() {
+bool FakeServer::exchange_prefaces() {
   wire::PrefaceBytes preface;
   if (receive_all(*transport_, preface, kLimit).status != transport::IoStatus::ok) return false;
   std::string text;
   if (wire::check_client(preface, text) != wire::RefusalCode::accepted) return false;
   send_raw(wire::encode(wire::own_preface()));
+  return true;
+}
+
+bool FakeServer::welcome() {
   if (receiver_.next(kLimit) != transport::Received::frame) return false;
   capnp::MallocMessageBuilder message;
   auto welcome = message.initRoot<schema::Welcome>();

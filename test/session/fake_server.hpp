@@ -18,9 +18,10 @@ namespace gpuwire::test {
 
 class FakeServer {
  public:
-  // `serve` runs on the server's thread after the handshake, and the connection is closed when it returns.
+  // `serve` runs on the server's thread after what `begins` says, and the connection is closed when it returns.
   using Serve = std::function<void(FakeServer&)>;
-  FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, bool handshake = true);
+  enum class Begins { with_prefaces, with_hello };
+  FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, Begins begins = Begins::with_prefaces);
   ~FakeServer() { join(); }
   void join() {
     if (thread_.joinable()) thread_.join();
@@ -49,7 +50,8 @@ class FakeServer {
   transport::Transport& connection() { return *transport_; }
 
  private:
-  bool shake_hands();
+  bool exchange_prefaces();
+  bool welcome();
   void send(wire::FrameHeader header, capnp::MessageBuilder& message, std::span<const std::byte> bulk);
 
   std::unique_ptr<transport::Transport> transport_;

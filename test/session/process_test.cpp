@@ -15,7 +15,7 @@ using namespace gpuwire;
 using namespace gpuwire::test;
 
 TEST_CASE("after a fork the session is the parent's alone") {
-  for (int kind : {0, 1}) {
+  for (int kind : {0, 1, 2}) {
     Fixture fixture(pair_kinds()[size_t(kind)].make(1), answer_all);
     CHECK(fixture.post(1) == CUDA_SUCCESS);
     CHECK(fixture.call(1) == CUDA_SUCCESS);
@@ -40,7 +40,10 @@ TEST_CASE("after a fork the session is the parent's alone") {
 }
 
 TEST_CASE("a fork in the middle of calls from other threads leaves a child that can go on") {
-  Fixture fixture(pair_kinds()[1].make(1), answer_all);
+  size_t kind = 1;
+  SUBCASE("unix") {}
+  SUBCASE("tls") { kind = 2; }
+  Fixture fixture(pair_kinds()[kind].make(1), answer_all);
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i)

@@ -1,0 +1,267 @@
+#include "client_stub/session/login.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+#include <capnp/message.h>
+#include <fmt/format.h>
+
+#include "protocol/tls/transport.hpp"
+#include "protocol/transport/frame_receiver.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "protocol/wire/preface.hpp"
+#include "schema/login.capnp.h"
+
+namespace gpuwire::client {
+
+namespace {
+
+using transport::Received;
+using transport::Transport;
+using Clock = std::chrono::steady_clock;
+template <class T>
+using Result = tl::expected<T, SessionStartError>;
+
+constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
+// Until the server first says something about a login: it may have to start what answers.
+constexpr std::chrono::seconds kLoginTimeout{20};
+// One wait of a client in the queue; repeated as long as the connection lives.
+constexpr std::chrono::hours kQueueWait{1};
+constexpr size_t kNameBytesMax = 256;
+constexpr size_t kReasonBytesMax = wire::kRefusalBytesMax;
+constexpr unsigned kQueueLinesMax = 1000;
+
+// What somebody else wrote and a terminal will show.
+std::string printable(std::string text) {
+  if (text.size() > kReasonBytesMax) text.resize(kReasonBytesMax);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  return text;
+}
+
+std::string text_of(capnp::Text::Reader text) { return printable({text.begin(), std::min(text.size(), kReasonBytesMax)}); }
+
+// --- prefaces -------------------------------------------------------------------------------------------------------------------------------
+
+SessionStartError refusal(Transport& connection, const wire::Preface& preface) {
+  std::string reason(preface.text_bytes, '\0');
+  receive_all(connection, std::as_writable_bytes(std::span(reason)), kAnswerTimeout);
+  bool no_device = wire::RefusalCode(preface.status) == wire::RefusalCode::no_device;
+  return {no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + printable(std::move(reason))};
+}
+
+// Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64 bytes and wait. Takes not one
+// byte of what follows it.
+Result<wire::Preface> receive_preface(Transport& connection) {
+  wire::PrefaceBytes bytes;
+  wire::Preface preface;
+  std::string text;
+  size_t got = 0;
+  auto deadline = Clock::now() + kAnswerTimeout;
+  for (;;) {
+    auto result = connection.try_receive(std::span(bytes).subspan(got));
+    if (result.status == transport::IoStatus::would_block) {
+      auto left = deadline - Clock::now();
+      if (left.count() <= 0)
+        return not_ready(fmt::format("connected, but no answer within {} s (is it a gpuwire server?)", kAnswerTimeout.count() / 1000));
+      connection.wait(transport::kReadable, left);
+      continue;
+    }
+    if (result.status != transport::IoStatus::ok)
+      return not_ready(fmt::format("connected, but {} before it answered (is it a gpuwire server?)", describe(result)));
+    got += result.bytes;
+    switch (wire::check_server(std::span(bytes).first(got), preface, text)) {
+      case wire::ServerAnswer::incomplete: continue;
+      case wire::ServerAnswer::accepted: return preface;
+      case wire::ServerAnswer::not_gpuwire: return not_ready(text);
+      case wire::ServerAnswer::version: return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, text});
+      case wire::ServerAnswer::refused: return tl::unexpected(refusal(connection, preface));
+    }
+  }
+}
+
+Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entry) {
+  wire::Preface own = wire::own_preface();
+  if (entry.kind == SessionKind::management) own.flags |= wire::kPrefaceManagement;
+  if (entry.encrypted) own.flags |= wire::kPrefaceTls;
+  auto bytes = wire::encode(own);
+  iovec piece{bytes.data(), bytes.size()};
+  auto sent = send_all(connection, {&piece, 1}, kAnswerTimeout);
+  // A server that refuses may have closed already; what it said is more telling than the failed send.
+  auto answer = receive_preface(connection);
+  if (!answer) return answer;
+  if (sent.status != transport::IoStatus::ok) return not_ready("the connection was lost during the handshake");
+  bool tls = answer->flags & wire::kPrefaceTls;
+  if (entry.encrypted && !tls) return not_ready("the server offers no TLS (a server behind an SSH tunnel is called by 127.0.0.1; tcp://HOST:PORT goes unencrypted)");
+  if (!entry.encrypted && tls) return not_ready("the server begins TLS unasked");
+  return answer;
+}
+
+// --- TLS ------------------------------------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context, int descriptor, tls::Wanted wanted) {
+  auto channel = tls::TlsChannel::connect(context, descriptor, std::move(wanted));
+  if (!channel) return not_ready("TLS cannot begin: out of memory, or the host has no name that a certificate can be for");
+  if (auto met = channel->handshake(kAnswerTimeout); !met) return not_ready(met.error());
+  return channel;
+}
+
+// --- logging in -----------------------------------------------------------------------------------------------------------------------------
+
+bool send_login(Transport& connection, const Entry& entry) {
+  capnp::MallocMessageBuilder message;
+  auto login = message.initRoot<schema::Login>();
+  login.setToken(entry.secrets.token);
+  login.setGpus(entry.gpus);
+  login.setMemoryBytes(entry.memory_bytes);
+  login.setProgram(std::string(program_invocation_short_name).substr(0, kNameBytesMax));
+  char host[kNameBytesMax] = {};
+  gethostname(host, sizeof host - 1);
+  login.setHost(host);
+  login.setProcessId(uint32_t(getpid()));
+  login.setRelease(GPUWIRE_VERSION);
+  auto segments = message.getSegmentsForOutput();
+  if (segments.size() != 1) return false;
+  auto bytes = segments[0].asBytes();
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = uint32_t(segments[0].size())};
+  iovec pieces[2] = {{&header, sizeof header}, {const_cast<kj::byte*>(bytes.begin()), bytes.size()}};
+  return send_all(connection, pieces, kAnswerTimeout).status == transport::IoStatus::ok;
+}
+
+// One answer of the server to a login.
+struct Answer {
+  enum class Kind : uint8_t { admitted, queued, refused } kind = Kind::refused;
+  uint32_t place = 0, waiting = 0;
+  std::string text;  // why
+};
+
+Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
+  if (wire::FrameKind(header.kind) != wire::FrameKind::control || header.ordinal != uint32_t(wire::ControlOrdinal::login_answer))
+    return not_ready("the server did not answer the login");
+  Answer answer;
+  wire::SegmentReader message(words);
+  bool known = true;
+  auto bad = wire::read_guarded([&] {
+    auto root = message.getRoot<schema::LoginAnswer>();
+    switch (root.which()) {
+      case schema::LoginAnswer::ADMITTED: answer.kind = Answer::Kind::admitted; break;
+      case schema::LoginAnswer::REFUSED: answer = {Answer::Kind::refused, 0, 0, text_of(root.getRefused())}; break;
+      case schema::LoginAnswer::QUEUED: {
+        auto queued = root.getQueued();
+        answer = {Answer::Kind::queued, queued.getPlace(), queued.getWaiting(), text_of(queued.getWhy())};
+        break;
+      }
+      default: known = false;
+    }
+  });
+  if (bad || !known) return not_ready(fmt::format("the server's answer to the login cannot be read: {}", bad ? *bad : "unknown"));
+  return answer;
+}
+
+std::string queue_line(const Entry& entry, const Answer& answer) {
+  std::string what = entry.gpus == 0 ? "a place" : entry.gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", entry.gpus);
+  std::string line = fmt::format("waiting for {} at {}: place {} of {}", what, entry.host.empty() ? "the server" : entry.host, answer.place, answer.waiting);
+  return answer.text.empty() ? line : fmt::format("{} ({})", line, answer.text);
+}
+
+// `why`: what TLS knows about an end, or nothing.
+Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, const std::function<std::string()>& why) {
+  if (!send_login(connection, entry)) {
+    std::string reason = why();
+    return not_ready(reason.empty() ? "the connection was lost during the login" : reason);
+  }
+  transport::FrameReceiver receiver(connection, wire::Sender::server);
+  std::string said;
+  unsigned lines = 0;
+  bool queued = false;
+  for (;;) {
+    Received received = receiver.next(queued ? transport::Nanoseconds(kQueueWait) : transport::Nanoseconds(kLoginTimeout));
+    if (received == Received::nothing && queued) continue;
+    if (received == Received::nothing) return not_ready(fmt::format("the server did not answer the login within {} s", kLoginTimeout.count()));
+    if (received != Received::frame) {
+      std::string reason = why();
+      return not_ready(reason.empty() ? fmt::format("the login failed: {}", receiver.reason()) : reason);
+    }
+    auto answer = read_answer(receiver.header(), receiver.message());
+    if (!answer) return tl::unexpected(answer.error());
+    if (answer->kind == Answer::Kind::admitted) return {};
+    if (answer->kind == Answer::Kind::refused) return not_ready("the server refuses: " + answer->text);
+    queued = true;
+    std::string line = queue_line(entry, *answer);
+    if (line != said && lines++ < kQueueLinesMax) told(line);
+    said = std::move(line);
+  }
+}
+
+// Both handshakes, with the login between them.
+Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> connection, const Entry& entry, QueueTold told) {
+  auto context = tls::client_context(entry.secrets.credentials);
+  if (!context) return not_ready(context.error());
+  auto first = shake_hands(*context, connection->descriptor(), {entry.host, entry.secrets.credentials.authorities_from});
+  if (!first) return tl::unexpected(first.error());
+  tls::TlsChannel& channel = **first;
+  auto inside = tls::tls_view(*connection, channel);
+  if (auto in = log_in(*inside, entry, told, [&] { return channel.failure(); }); !in) return tl::unexpected(in.error());
+  auto key = channel.exported_key();
+  if (!key) return not_ready("no key for the session: " + key.error());
+  tls::Context keyed = tls::key_client_context(*key);
+  OPENSSL_cleanse(key->data(), key->size());
+  if (!channel.drained()) return not_ready("the server sent more than its answer to the login");
+  auto second = shake_hands(keyed, connection->descriptor(), {});
+  if (!second) return not_ready("the session's own TLS: " + second.error().cause);
+  return tls::tls_transport(std::move(connection), std::move(*second));
+}
+
+}  // namespace
+
+// --- the way in -----------------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Does the connection stay on this machine?
+bool stays_here(int descriptor) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) != 0) return false;
+  if (peer.ss_family == AF_UNIX) return true;
+  if (peer.ss_family == AF_INET) return (ntohl(reinterpret_cast<sockaddr_in&>(peer).sin_addr.s_addr) >> 24) == 127;
+  if (peer.ss_family != AF_INET6) return false;
+  const in6_addr& address = reinterpret_cast<sockaddr_in6&>(peer).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
+}
+
+bool wants_tls(const ServerAddress& address, const LoginSettings& settings, bool here) {
+  if (address.kind == ServerAddress::Kind::network) return !here || settings.identity_given || settings.authorities_given;
+  return address.kind == ServerAddress::Kind::tls;
+}
+
+}  // namespace
+
+Result<Entry> plan_entry(const ServerAddress& address, const Transport& connection, SessionKind kind) {
+  auto settings = login_settings();
+  if (!settings) return not_ready(settings.error());
+  bool here = stays_here(connection.descriptor());
+  Entry entry{.host = address.host(), .encrypted = wants_tls(address, *settings, here), .gpus = settings->gpus, .memory_bytes = settings->memory_bytes, .kind = kind};
+  auto secrets = read_secrets(*settings, entry.encrypted);
+  if (!secrets) return not_ready(secrets.error());
+  if (!secrets->token.empty() && !entry.encrypted && !here) return not_ready("a token is not sent unencrypted: use tls://HOST:PORT");
+  entry.secrets = std::move(*secrets);
+  return entry;
+}
+
+Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, const Entry& entry, QueueTold told) {
+  auto preface = exchange_prefaces(*connection, entry);
+  if (!preface) return tl::unexpected(preface.error());
+  if (entry.encrypted) return enter_encrypted(std::move(connection), entry, told);
+  // A server that knows no tenants asks nobody who they are.
+  if (preface->flags & wire::kPrefaceLogin)
+    if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in) return tl::unexpected(in.error());
+  return connection;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,39 @@
+// From a fresh connection to one on which a session can begin: prefaces, TLS, who the user is, the queue.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "client_stub/session/login_settings.hpp"
+#include "client_stub/session/server_address.hpp"
+#include "client_stub/session/session.hpp"
+#include "client_stub/session/start_error.hpp"
+#include "protocol/transport/transport.hpp"
+
+namespace gpuwire::client {
+
+// How to enter a server. The default: without TLS, as nobody in particular.
+struct Entry {
+  std::string host;        // that the server's certificate has to be for, and that lines name
+  bool encrypted = false;
+  LoginSecrets secrets;
+  uint32_t gpus = 0;
+  uint64_t memory_bytes = 0;
+  SessionKind kind = SessionKind::program;
+};
+
+// Out of the address, the environment and where the connection has led. Errors: one phrase.
+tl::expected<Entry, SessionStartError> plan_entry(const ServerAddress& address, const transport::Transport& connection, SessionKind kind);
+
+// Says how the queue moves; one line, without "gpuwire:". Never called with a lock.
+using QueueTold = void (*)(const std::string& line);
+
+// Returns when the server has admitted the session: the next frame is the Hello. Each step has kHandshakeTimeoutMs; the place in the queue none, it
+// lasts until the server admits or refuses or the connection ends.
+// Errors: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, CUDA_ERROR_NO_DEVICE, else CUDA_ERROR_SYSTEM_NOT_READY.
+tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> enter(std::unique_ptr<transport::Transport> connection, const Entry& entry,
+                                                                             QueueTold told);
+
+}  // namespace gpuwire::client

@@ -1,0 +1,96 @@
+#include "client_stub/session/login_settings.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+namespace gpuwire::client {
+
+namespace {
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+std::filesystem::path configuration_folder() {
+  if (const char* folder = variable("XDG_CONFIG_HOME")) return std::filesystem::path(folder) / "gpuwire";
+  if (const char* home = variable("HOME")) return std::filesystem::path(home) / ".config/gpuwire";
+  return {};
+}
+
+// Named by the variable, or the file of that name in the configuration folder if there is one.
+void find_file(const char* name, const char* usual, std::filesystem::path& file, bool& given) {
+  given = variable(name) != nullptr;
+  if (given) {
+    file = variable(name);
+    return;
+  }
+  auto folder = configuration_folder();
+  std::error_code error;
+  if (!folder.empty() && std::filesystem::exists(folder / usual, error)) file = folder / usual;
+}
+
+}  // namespace
+
+uint64_t parse_size(std::string_view text) {
+  double number = 0;
+  auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number > 0)) return 0;
+  std::string_view unit(rest, size_t(text.data() + text.size() - rest));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  constexpr std::string_view kUnits = "KMGT";
+  if (!unit.empty() && unit != "B") {
+    size_t power = kUnits.find(unit.front());
+    unit.remove_prefix(1);
+    if (power == kUnits.npos || (!unit.empty() && unit != "B" && unit != "iB")) return 0;
+    number *= std::ldexp(1.0, int(power + 1) * 10);
+  }
+  constexpr double kSizeMax = double(1ull << 60);
+  return number <= kSizeMax ? uint64_t(number) : 0;
+}
+
+tl::expected<LoginSettings, std::string> login_settings() {
+  LoginSettings settings;
+  find_file("GPUWIRE_IDENTITY", "identity.pem", settings.identity, settings.identity_given);
+  find_file("GPUWIRE_CA", "ca.pem", settings.authorities, settings.authorities_given);
+  find_file("GPUWIRE_TOKEN_FILE", "token", settings.token, settings.token_given);
+  if (const char* gpus = variable("GPUWIRE_GPUS")) {
+    std::string_view text = gpus;
+    auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), settings.gpus);
+    if (error != std::errc() || rest != text.data() + text.size() || settings.gpus == 0 || settings.gpus > kGpusAskedMax)
+      return tl::unexpected(fmt::format("GPUWIRE_GPUS={} is no number of GPUs", text));
+  }
+  if (const char* memory = variable("GPUWIRE_MEMORY")) {
+    settings.memory_bytes = parse_size(memory);
+    if (settings.memory_bytes == 0) return tl::unexpected(fmt::format("GPUWIRE_MEMORY={} is no size like 20GiB", memory));
+  }
+  return settings;
+}
+
+tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted) {
+  LoginSecrets secrets;
+  bool identity = !settings.identity.empty() && (encrypted || settings.identity_given);
+  // A token beside an identity that nobody has named is the weaker of two defaults.
+  bool token = !settings.token.empty() && (settings.token_given || (encrypted && !identity));
+  bool authorities = !settings.authorities.empty() && (settings.authorities_given || encrypted);
+  if (identity) {
+    auto credentials = tls::read_identity(settings.identity);
+    if (!credentials) return tl::unexpected(credentials.error());
+    secrets.credentials = std::move(*credentials);
+    // The bundle's own authority stands, unless another was named.
+    authorities = authorities && (settings.authorities_given || secrets.credentials.authorities.empty());
+  }
+  if (authorities)
+    if (auto read = tls::read_authorities(settings.authorities, secrets.credentials); !read) return tl::unexpected(read.error());
+  if (token) {
+    auto read = tls::read_token(settings.token);
+    if (!read) return tl::unexpected(read.error());
+    secrets.token = std::move(*read);
+  }
+  return secrets;
+}
+
+}  // namespace gpuwire::client

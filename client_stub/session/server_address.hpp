@@ -1,0 +1,31 @@
+// How a user names a server.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <tl/expected.hpp>
+
+#include "protocol/transport/tcp.hpp"
+
+namespace gpuwire::client {
+
+struct ServerAddress {
+  enum class Kind : uint8_t {
+    network,  // HOST:PORT: with TLS, but for this machine itself
+    tls,      // tls://HOST:PORT
+    tcp,      // tcp://HOST:PORT: bare, whatever the host
+    local,    // unix:/PATH
+  };
+  Kind kind = Kind::network;
+  transport::Endpoint endpoint;
+  std::string path;
+
+  // The host or the path, for lines.
+  const std::string& host() const { return kind == Kind::local ? path : endpoint.host; }
+};
+
+// The error says what is wrong with the text.
+tl::expected<ServerAddress, std::string> parse_server_address(std::string_view text);
+
+}  // namespace gpuwire::client

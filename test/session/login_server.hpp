@@ -1,0 +1,68 @@
+// A server that clients have to log in to, for tests: it listens on loopback or on a Unix socket, and answers one client as the test says.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "protocol/tls/channel.hpp"
+#include "protocol/tls/context.hpp"
+#include "protocol/transport/tcp.hpp"
+#include "test/session/fake_server.hpp"
+
+namespace gpuwire::test {
+
+struct LoginSeen {
+  uint32_t preface_flags = 0;
+  std::string token, program, host, release, certificate_name;
+  uint32_t gpus = 0, process_id = 0;
+  uint64_t memory_bytes = 0;
+};
+
+class LoginServer {
+ public:
+  struct Options {
+    tls::Context context;        // null: without TLS
+    std::string unix_path;       // empty: 127.0.0.1, a free port
+    uint32_t flags = 4;          // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
+    bool another_key = false;    // the worker gets a wrong key
+  };
+  // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below; when it has admitted the client, a
+  // session follows in which every call succeeds.
+  explicit LoginServer(Options options, std::function<void(LoginServer&)> answer);
+  ~LoginServer();
+
+  const std::string& port() const { return port_; }
+  const LoginSeen& seen() const { return seen_; }  // after the answer, or on the server's thread
+
+  void queued(uint32_t place, uint32_t waiting, const std::string& why);
+  void refuse(const std::string& why);
+  void admit();
+  void send_frame(const wire::FrameHeader& header, std::span<const std::byte> message);
+  // Waits until the client has gone.
+  void await_end();
+
+ private:
+  void serve();
+  void meet();
+  bool read_login();
+  void begin_session();
+  template <class Fill>
+  void answer(Fill&& fill);
+
+  Options options_;
+  std::function<void(LoginServer&)> answer_;
+  std::unique_ptr<transport::TcpListener> listener_;
+  int unix_listener_ = -1;
+  std::string port_;
+  LoginSeen seen_;
+  bool admitted_ = false;
+  std::unique_ptr<transport::Transport> bare_;
+  std::unique_ptr<tls::TlsChannel> channel_;
+  std::unique_ptr<transport::Transport> inside_;   // bare_ or what is inside channel_
+  transport::Transport* connection_ = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::test
