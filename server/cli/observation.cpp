@@ -48,6 +48,7 @@ tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost
   std::unique_ptr<Observation> observation(new Observation(io, broker, std::move(audit_log), std::move(reload)));
   observation->monitor_.server().sessions_max = configuration.sessions_max;
   if (auto opened = observation->open_control_socket(configuration); !opened) return tl::unexpected(opened.error());
+  observation->start_metrics(io, configuration);
   return observation;
 }
 
@@ -57,6 +58,18 @@ tl::expected<void, std::string> Observation::open_control_socket(const Configura
   auto listening = path ? control_.listen(*path) : tl::expected<void, std::string>(tl::unexpect, path.error());
   if (!listening) spdlog::warn("{}; `gpuwire top`, `status` and `admin` cannot ask this server", listening.error());
   return {};
+}
+
+void Observation::start_metrics(boost::asio::io_context& io, const Configuration& configuration) {
+  if (configuration.metrics_listen.empty()) return;
+  if (control_.path().empty()) {
+    spdlog::error("no metrics: they need the control socket");
+    return;
+  }
+  std::error_code error;
+  auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "gpuwire-metrics";
+  metrics_ = std::make_unique<MetricsProcess>(io, program.string(), std::vector<std::string>{"--listen", configuration.metrics_listen, "--control", control_.path().string(),
+                                                                                            "--log-format", configuration.log_format, "--with-parent"});
 }
 
 ControlSources Observation::sources(Reload reload) {

@@ -1,4 +1,4 @@
-// Everything of a server that only looks on: figures, the control socket, the audit log.
+// Everything of a server that only looks on: figures, the control socket, the audit log, metrics.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/broker.hpp"
+#include "server/cli/metrics_process.hpp"
 #include "server/config/configuration.hpp"
 #include "server/control/control_server.hpp"
 #include "server/control/monitor.hpp"
@@ -37,11 +38,13 @@ class Observation {
   ControlSources sources(Reload reload);
   size_t end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
+  void start_metrics(boost::asio::io_context& io, const Configuration& configuration);
 
   Broker& broker_;
   AuditLog audit_log_;
   Monitor monitor_;
   ControlServer control_;
+  std::unique_ptr<MetricsProcess> metrics_;  // null: none is wanted
 };
 
 }  // namespace gpuwire::server

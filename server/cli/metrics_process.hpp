@@ -1,0 +1,39 @@
+// The gpuwire-metrics process beside a server.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
+
+namespace gpuwire::server {
+
+inline constexpr uint32_t kMetricsRestartMinMs = 500, kMetricsRestartMaxMs = 60'000;  // doubles with each end
+
+// Started again when it ends, with growing delays; ended with this object. On the thread that runs the io_context. It outlives the io_context's run.
+class MetricsProcess {
+ public:
+  // `arguments`: without the program's name.
+  MetricsProcess(boost::asio::io_context& io, std::string program, std::vector<std::string> arguments);
+  ~MetricsProcess();
+  MetricsProcess(const MetricsProcess&) = delete;
+  MetricsProcess& operator=(const MetricsProcess&) = delete;
+
+ private:
+  void start();
+  void ended();
+  void again(const std::string& why);
+
+  const std::string program_;
+  const std::vector<std::string> arguments_;
+  boost::asio::posix::stream_descriptor process_;  // a pidfd
+  boost::asio::steady_timer again_timer_;
+  pid_t pid_ = -1;
+  uint32_t delay_ms_ = kMetricsRestartMinMs;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,20 @@
+// A server's figures as Prometheus metrics. docs/monitoring.md lists them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <prometheus/metric_family.h>
+
+#include "server/control/figures.hpp"
+
+namespace gpuwire::server {
+
+// Null: the server does not answer; gpuwire_up says so.
+std::vector<prometheus::MetricFamily> metric_families(const Snapshot* snapshot);
+
+// In the text format 0.0.4.
+std::string metrics_text(const Snapshot* snapshot);
+inline constexpr const char* kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace gpuwire::server
