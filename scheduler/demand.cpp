@@ -14,23 +14,25 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 }  // namespace
 
-void Demand::Sums::add(double busy_more, double quiet_more, double bursts_more) {
-  const double keep = std::exp(-(busy_more + quiet_more) / kMemorySeconds);
-  busy = busy * keep + busy_more;
-  quiet = quiet * keep + quiet_more;
-  bursts = bursts * keep + bursts_more;
+void Demand::Sums::add(const Sums& more) {
+  const double keep = std::exp(-(more.busy + more.quiet) / kMemorySeconds);
+  busy = busy * keep + more.busy;
+  quiet = quiet * keep + more.quiet;
+  bursts = bursts * keep + more.bursts;
+  submissions = submissions * keep + more.submissions;
 }
 
 void Demand::observe(const Observation& seen, Time at, RunMode mode) {
   if (seen_ && at > last_at_ && mode != RunMode::unmeasured && latest_ != RunMode::unmeasured) {
-    const double busy = std::max(0.0, seconds(seen.busy - last_.busy));
-    const double quiet = std::max(0.0, seconds(seen.quiet - last_.quiet));
-    const double bursts = seen.bursts > last_.bursts ? static_cast<double>(seen.bursts - last_.bursts) : 0;
-    if (mode == RunMode::apart) {
-      apart_.add(busy, quiet, bursts);
-    } else {
-      together_.add(std::max(0.0, seconds(at - last_at_) - quiet), quiet, bursts);
-    }
+    const auto more = [](uint64_t now, uint64_t before) { return now > before ? static_cast<double>(now - before) : 0; };
+    Sums sums;
+    sums.busy = std::max(0.0, seconds(seen.busy - last_.busy));
+    sums.quiet = std::max(0.0, seconds(seen.quiet - last_.quiet));
+    sums.bursts = more(seen.bursts, last_.bursts);
+    sums.submissions = more(seen.submissions, last_.submissions);
+    // Together with others, busy is all the time in which it wants the GPU, whoever has it.
+    if (mode == RunMode::together) sums.busy = std::max(0.0, seconds(at - last_at_) - sums.quiet);
+    (mode == RunMode::together ? together_ : apart_).add(sums);
   }
   latest_ = mode;
   last_ = seen;
@@ -49,9 +51,12 @@ double Demand::gap_seconds() const {
 
 double Demand::rate_together() const {
   if (together_.busy + together_.quiet < kKnownSeconds || !known()) return 1;
-  const double gap = together_.quiet / std::max(together_.bursts, kBurstsMin);
-  return (busy_seconds() + gap) / (together_.busy / std::max(together_.bursts, kBurstsMin) + gap);
+  const double submissions = std::max(together_.submissions, kBurstsMin);
+  const double gap = together_.quiet / submissions;
+  return (apart_.busy / std::max(apart_.submissions, kBurstsMin) + gap) / (together_.busy / submissions + gap);
 }
+
+double Demand::quiet_part() const { return apart_.quiet / std::max(1e-9, apart_.busy + apart_.quiet); }
 
 CoRunForecast forecast(std::span<CoRunner> runners, const Policy::Settings& settings) {
   const double cost = seconds(settings.switch_cost), slice = seconds(settings.slice), linger = seconds(settings.linger);

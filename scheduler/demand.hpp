@@ -22,14 +22,17 @@ class Demand {
   bool known() const;
   double busy_seconds() const;       // of a burst that runs apart
   double gap_seconds() const;        // from one burst's end to the next one's submission
-  // While it runs together with others: its rate as a part of the rate that it has apart; 1 when nothing is known.
+  // While it runs together with others: its rate of submissions as a part of the rate that it has apart, with the pauses that it makes now; 1 when
+  // nothing is known.
   double rate_together() const;
+  // How much of its own time, apart, it does not use the GPU.
+  double quiet_part() const;
   void forget_together() { together_ = {}; }
 
  private:
   struct Sums {
-    double busy = 0, quiet = 0, bursts = 0;
-    void add(double busy_more, double quiet_more, double bursts_more);
+    double busy = 0, quiet = 0, bursts = 0, submissions = 0;
+    void add(const Sums& more);
   };
   Sums apart_, together_;
   Observation last_;

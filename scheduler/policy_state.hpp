@@ -90,6 +90,9 @@ struct CoRunState {
   Time since{};
   Time not_before{};
   Duration rest{};                 // how long co-running is not tried again after it has failed
+  bool trial = false;              // it began, or goes on, against the forecast: what is measured decides
+  Time trial_at{};                 // when that may be tried
+  Duration trial_rest{};
 };
 
 struct Device {
@@ -151,7 +154,10 @@ struct Policy::State {
 
   // regime_choice.cpp
   void choose_regimes();
-  bool co_run_is_better(const std::vector<Session*>& members, CoRunState& state, bool co_running);
+  bool expect_co_run(const std::vector<Session*>& members);
+  bool worth_a_trial(const std::vector<Session*>& members) const;
+  bool begin_co_run(const std::vector<Session*>& members, CoRunState& state);
+  bool stay_in_co_run(const std::vector<Session*>& members, CoRunState& state);
   void set_regime(DeviceIndex index, Regime regime);
 
   // leases.cpp

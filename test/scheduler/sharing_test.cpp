@@ -20,9 +20,10 @@ struct Couple {
   }
   // Progress per second of both, from the end of the first half second on.
   std::pair<double, double> rates(Duration length = 2s) {
-    world.run(1s + 500ms);
+    const Time begin = std::max<Time>(world.now(), 1s + 500ms);
+    world.run(begin);
     const double a = world.progress(first), b = world.progress(second);
-    world.run(1s + 500ms + length);
+    world.run(begin + length);
     CHECK(world.wrong().empty());
     const double seconds = std::chrono::duration<double>(length).count();
     return {(world.progress(first) - a) / seconds, (world.progress(second) - b) / seconds};
@@ -39,6 +40,31 @@ TEST_CASE("Sessions whose pauses are longer than a switch run side by side, and 
   CHECK(couple.regime() == Regime::co_run);
   const double alone = 155.0 / 470.0;
   CHECK(a + b > 1.45 * alone);
+}
+
+TEST_CASE("Sessions whose bursts look shorter to their workers than they are still come to run side by side") {
+  Workload split = steps(155us, 315us);
+  split.bursts_seen = 4;
+  Couple couple(split, split);
+  couple.world.run(2s);
+  const auto [a, b] = couple.rates();
+  CHECK(couple.regime() == Regime::co_run);
+  CHECK(a + b > 1.45 * 155.0 / 470.0);
+}
+
+TEST_CASE("Running side by side against the forecast ends soon when it does not pay, and is tried seldom") {
+  Couple couple(steps(60us, 60us), steps(60us, 60us));
+  couple.world.run(1s + 100ms);
+  Duration together{};
+  Time last = couple.world.now();
+  couple.world.after_decision = [&] {
+    if (couple.regime() == Regime::co_run) together += couple.world.now() - last;
+    last = couple.world.now();
+    return std::string();
+  };
+  couple.world.run(11s);
+  CHECK(together > 0ns);
+  CHECK(together < 400ms);
 }
 
 TEST_CASE("Tight synchronizing loops take turns, for side by side they would lose nearly everything to switches") {

@@ -158,7 +158,7 @@ void World::submit(SessionState& session) {
   if (!session.in_flight) {
     session.in_flight = true;
     session.begun = false;
-    ++session.bursts;
+    session.bursts += load.bursts_seen;
   } else if (session.begun && session.first_start == Time{}) {
     session.first_start = now_;
   }

@@ -21,6 +21,7 @@ struct Workload {
   unsigned bursts_per_request = 1;
   Duration rest_min{}, rest_max{};                    // after a request
   unsigned contexts = 1;
+  unsigned bursts_seen = 1;                           // as how many its worker counts each burst
   Duration submission_gap = std::chrono::microseconds(4);   // between kernels when only one is in flight at a time
 };
 
