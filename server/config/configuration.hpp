@@ -63,6 +63,9 @@ TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu);
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file);
+// What the configuration asks of devices that the server has not: GPUs that are not there, guarantees that do not fit together. `device_bytes`: the
+// memory of each GPU. Empty: it fits.
+ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes);
 // The tenant of a server without a configuration file.
 inline constexpr const char* kOpenTenant = "open";
 // Without a file: one tenant named "open" on loopback, all devices, no limits.

@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <string>
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include "server/config/configuration.hpp"
+#include "server/config/section.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr unsigned kGpuMax = 63;
+constexpr unsigned kSessionsMax = 100'000;
+constexpr double kWeightMax = 1e6;
+constexpr size_t kTenantNameMax = 64;
+
+bool is_name(std::string_view text) {
+  return !text.empty() && text.size() <= kTenantNameMax && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+  });
+}
+
+// Both [tenants.NAME] and [defaults].
+void read_memory(Section section, TenantMemory& memory) {
+  section.bytes("guaranteed", memory.guaranteed_bytes);
+  section.bytes("limit", memory.limit_bytes);
+  section.finish();
+  if (memory.limit_bytes && memory.limit_bytes < memory.guaranteed_bytes)
+    section.mistakes().add(section.where("limit"), fmt::format("limit of {} is smaller than what is guaranteed", section.name()));
+}
+
+void read_gpu_memory(Section& tenant, TenantConfiguration& out) {
+  const toml::table* gpus = tenant.table("gpu");
+  if (!gpus) return;
+  for (const auto& [key, value] : *gpus) {
+    unsigned gpu = 0;
+    std::string_view digits = key.str();
+    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), gpu);
+    std::string name = fmt::format("{}, gpu.{}", tenant.name(), digits);
+    if (error != std::errc() || end != digits.data() + digits.size() || gpu > kGpuMax) {
+      tenant.mistakes().add(key.source(), fmt::format("{} is no number of a GPU, 0 to {}", name, kGpuMax));
+    } else if (!value.is_table()) {
+      tenant.mistakes().add(value.source(), fmt::format("{} is a table with guaranteed and limit", name));
+    } else {
+      read_memory(Section(tenant.mistakes(), value.as_table(), name), out.gpu_memory.try_emplace(gpu, out.memory).first->second);
+    }
+  }
+}
+
+void read_gpus_wanted(Section& section, unsigned& out) {
+  const toml::node* value = section.node("gpus");
+  if (!value) return;
+  auto* text = value->as_string();
+  if (text && text->get() == "all")
+    out = 0;
+  else if (auto* number = value->as_integer(); number && number->get() >= 1 && number->get() <= int64_t(kGpuMax) + 1)
+    out = unsigned(number->get());
+  else
+    section.wrong("gpus", fmt::format("is a number from 1 to {}, or \"all\"", kGpuMax + 1));
+}
+
+// What [defaults] may say too.
+void read_shared(Section& section, TenantConfiguration& out) {
+  if (auto chosen = section.word("class", {"realtime", "interactive", "batch", "scavenger"})) out.service_class = scheduler::ServiceClass(*chosen);
+  section.number("weight", out.weight, 0, kWeightMax);
+  section.number("share_max", out.share_max, 0, 1);
+  section.number("share_min", out.share_min, 0, 1, true);
+  if (const toml::table* memory = section.table("memory")) read_memory(Section(section.mistakes(), memory, section.name() + ", memory"), out.memory);
+  section.bytes("host_memory", out.host_memory_bytes);
+  section.numbers("gpus_allowed", out.gpus_allowed, kGpuMax);
+  read_gpus_wanted(section, out.gpus_wanted);
+  section.count("sessions_max", out.sessions_max, 0, kSessionsMax);
+  section.duration_ms("kernel_time_max", out.kernel_time_max_ms);
+  section.duration_ms("idle_time_max", out.idle_time_max_ms);
+}
+
+TenantConfiguration read_tenant(Section section, std::string name, const TenantConfiguration& defaults) {
+  TenantConfiguration tenant = defaults;
+  tenant.name = std::move(name);
+  read_shared(section, tenant);
+  read_gpu_memory(section, tenant);
+  section.texts("unix_users", tenant.unix_users);
+  section.finish();
+  if (!tenant.gpus_allowed.empty() && tenant.gpus_wanted > tenant.gpus_allowed.size())
+    section.wrong("gpus", fmt::format("is {}, and gpus_allowed names {}", tenant.gpus_wanted, tenant.gpus_allowed.size()));
+  return tenant;
+}
+
+struct ListenAddress {
+  std::string wrong;      // not empty: what
+  bool loopback = true;   // or a Unix socket
+};
+
+// Its form alone; names are looked up when the server starts.
+ListenAddress look_at(const std::string& text, bool sockets) {
+  if (text.starts_with("unix:")) {
+    if (!sockets) return {"is HOST:PORT"};
+    return {text.size() > 5 && text[5] == '/' ? "" : "names no absolute path behind unix:"};
+  }
+  size_t colon = text.rfind(':');
+  unsigned port = 0;
+  const char* digits = text.data() + colon + 1;
+  const char* end = text.data() + text.size();
+  if (colon == std::string::npos || colon == 0) return {sockets ? "is HOST:PORT or unix:PATH" : "is HOST:PORT"};
+  if (auto [stopped, error] = std::from_chars(digits, end, port); error != std::errc() || stopped != end || port > 65535) return {"ends in a port from 0 to 65535"};
+  std::string host = text.substr(0, colon);
+  bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (brackets) host = host.substr(1, host.size() - 2);
+  in6_addr address6{};
+  if (brackets && ::inet_pton(AF_INET6, host.c_str(), &address6) != 1) return {"has no IPv6 address in its brackets"};
+  if (!brackets && host.find(':') != std::string::npos) return {"has an IPv6 address, which stands in brackets"};
+  in_addr address4{};
+  bool loopback4 = ::inet_pton(AF_INET, host.c_str(), &address4) == 1 && (ntohl(address4.s_addr) >> 24) == 127;
+  return {"", loopback4 || host == "localhost" || (brackets && IN6_IS_ADDR_LOOPBACK(&address6))};
+}
+
+void read_listen(Section& server, Configuration& out) {
+  server.texts("listen", out.listen);
+  for (const std::string& address : out.listen) {
+    ListenAddress seen = look_at(address, true);
+    if (!seen.wrong.empty()) server.wrong("listen", fmt::format("\"{}\" {}", address, seen.wrong));
+    if (seen.wrong.empty() && !seen.loopback && out.tls.directory.empty() && !out.allow_unencrypted_network)
+      server.wrong("listen", fmt::format("{} can be reached from the network, and there is no [tls]; with allow_unencrypted_network = true everybody on the way can read "
+                                         "and change the data",
+                                         address));
+  }
+  if (out.listen.empty()) server.wrong("listen", "names no address");
+}
+
+void read_paths(Section& server, Configuration& out) {
+  auto path = [&](std::string_view key, std::filesystem::path& into) {
+    std::string text;
+    server.text(key, text);
+    if (!text.empty() && text[0] != '/') server.wrong(key, "is an absolute path");
+    if (!text.empty()) into = text;
+  };
+  path("control_socket", out.control_socket);
+  path("audit_log", out.audit_log);
+  server.text("metrics_listen", out.metrics_listen);
+  if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty()) server.wrong("metrics_listen", seen.wrong);
+  if (auto format = server.word("log_format", {"text", "json"})) out.log_format = *format == 0 ? "text" : "json";
+}
+
+void read_tls(Section tls, Configuration& out) {
+  std::string directory;
+  tls.text("directory", directory);
+  tls.finish();
+  if (directory.empty() || directory[0] != '/')
+    tls.wrong("directory", "is the absolute path of what `gpuwire admin init` made");
+  else
+    out.tls.directory = directory;
+}
+
+void read_tenants(Section& root, Configuration& out, const TenantConfiguration& defaults) {
+  const toml::table* tenants = root.table("tenants");
+  std::map<std::string, std::string> users;
+  if (!tenants) return;
+  for (const auto& [key, value] : *tenants) {
+    std::string name(key.str());
+    std::string label = fmt::format("[tenants.{}]", name);
+    if (!is_name(name))
+      root.mistakes().add(key.source(), fmt::format("\"{}\" is no name of a tenant: 1 to {} of letters, digits, '.', '_', '-'", name, kTenantNameMax));
+    else if (!value.is_table())
+      root.mistakes().add(value.source(), label + " is a table");
+    else
+      out.tenants.push_back(read_tenant(Section(root.mistakes(), value.as_table(), label), name, defaults));
+    if (out.tenants.empty() || out.tenants.back().name != name) continue;
+    for (const std::string& user : out.tenants.back().unix_users) {
+      if (auto [other, added] = users.try_emplace(user, name); !added)
+        root.mistakes().add(value.source(), fmt::format("{} and [tenants.{}] both have the Unix user \"{}\"", label, other->second, user));
+    }
+    for (unsigned gpu : out.tenants.back().gpus_allowed) {
+      if (!out.gpus.empty() && !std::count(out.gpus.begin(), out.gpus.end(), gpu))
+        root.mistakes().add(value.source(), fmt::format("{} may use GPU {}, which gpus of [server] does not offer", label, gpu));
+    }
+  }
+}
+
+Configuration read(const toml::table& file, Mistakes& mistakes) {
+  Configuration out;
+  out.listen = {"127.0.0.1:9750"};
+  Section root(mistakes, &file, "the file");
+  if (const toml::table* tls = root.table("tls")) read_tls(Section(mistakes, tls, "[tls]"), out);
+  Section server(mistakes, root.table("server"), "[server]");
+  server.flag("allow_unencrypted_network", out.allow_unencrypted_network);
+  if (server.node("listen")) read_listen(server, out);
+  std::string open_tenant;
+  server.text("open_tenant", open_tenant);
+  server.numbers("gpus", out.gpus, kGpuMax);
+  server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
+  server.count("sessions_per_gpu_max", out.sessions_per_gpu_max, 0, kSessionsMax);
+  read_paths(server, out);
+  server.finish();
+  TenantConfiguration defaults;
+  if (const toml::table* table = root.table("defaults")) {
+    Section section(mistakes, table, "[defaults]");
+    read_shared(section, defaults);
+    section.finish();
+  }
+  read_tenants(root, out, defaults);
+  root.finish();
+  bool known = std::any_of(out.tenants.begin(), out.tenants.end(), [&](const auto& tenant) { return tenant.name == open_tenant; });
+  if (!open_tenant.empty() && !known) server.wrong("open_tenant", fmt::format("is \"{}\", and there is no [tenants.{}]", open_tenant, open_tenant));
+  if (!open_tenant.empty()) out.open_tenant = open_tenant;
+  if (out.tenants.empty()) mistakes.add(file.source(), "there is no tenant: nobody could use this server; as in [tenants.anna]");
+  return out;
+}
+
+}  // namespace
+
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file) {
+  toml::parse_result parsed = toml::parse_file(file.string());
+  Mistakes mistakes(file);
+  if (!parsed) {
+    std::string what(parsed.error().description());
+    if (parsed.error().source().begin.line == 0) return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), what)});
+    mistakes.add(parsed.error().source(), what);
+    return tl::unexpected(mistakes.take());
+  }
+  Configuration configuration = read(parsed.table(), mistakes);
+  ConfigurationErrors errors = mistakes.take();
+  if (!errors.empty()) return tl::unexpected(std::move(errors));
+  return configuration;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,168 @@
+#include "server/config/section.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "server/config/quantities.hpp"
+
+namespace gpuwire::server {
+
+std::string Mistakes::text(const toml::source_region& where, std::string_view what) const {
+  return fmt::format("{}:{}: {}", file_.string(), where.begin.line, what);
+}
+
+ConfigurationErrors Mistakes::take() {
+  std::stable_sort(lines_.begin(), lines_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  ConfigurationErrors all;
+  for (auto& [line, text] : lines_) all.push_back(std::move(text));
+  return all;
+}
+
+const toml::node* Section::node(std::string_view key) {
+  known_.push_back(key);
+  return table_ ? table_->get(key) : nullptr;
+}
+
+toml::source_region Section::where(std::string_view key) const {
+  if (!table_) return {};
+  const toml::node* value = table_->get(key);
+  return value ? value->source() : table_->source();
+}
+
+void Section::flag(std::string_view key, bool& out) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  if (auto* is = value->as_boolean())
+    out = is->get();
+  else
+    wrong(key, "is true or false");
+}
+
+void Section::text(std::string_view key, std::string& out) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  if (auto* is = value->as_string())
+    out = is->get();
+  else
+    wrong(key, "is a text in quotes");
+}
+
+void Section::count(std::string_view key, unsigned& out, unsigned least, unsigned most) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  auto* is = value->as_integer();
+  if (is && is->get() >= int64_t(least) && is->get() <= int64_t(most))
+    out = unsigned(is->get());
+  else
+    wrong(key, fmt::format("is a whole number from {} to {}", least, most));
+}
+
+void Section::number(std::string_view key, double& out, double above, double most, bool above_itself) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  std::optional<double> is = value->is_number() ? value->value<double>() : std::nullopt;
+  if (is && (*is > above || (above_itself && *is == above)) && *is <= most)
+    out = *is;
+  else
+    wrong(key, fmt::format("is a number {} {} and not above {}", above_itself ? "from" : "above", above, most));
+}
+
+void Section::bytes(std::string_view key, uint64_t& out) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  if (auto* number = value->as_integer(); number && number->get() >= 0) {
+    out = uint64_t(number->get());
+  } else if (auto* text = value->as_string()) {
+    auto parsed = parse_bytes(text->get());
+    if (parsed)
+      out = *parsed;
+    else
+      wrong(key, fmt::format("is a size; {}", parsed.error()));
+  } else {
+    wrong(key, "is a size: a number of bytes, or a text as \"20GiB\"");
+  }
+}
+
+void Section::duration_ms(std::string_view key, uint64_t& out) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  auto* text = value->as_string();
+  if (!text) return wrong(key, "is a duration with its unit, a text as \"30s\"");
+  auto parsed = parse_duration_ms(text->get());
+  if (parsed)
+    out = *parsed;
+  else
+    wrong(key, fmt::format("is a duration; {}", parsed.error()));
+}
+
+void Section::texts(std::string_view key, std::vector<std::string>& out) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  std::vector<std::string> read;
+  if (auto* one = value->as_string()) {
+    read.push_back(one->get());
+  } else if (auto* list = value->as_array()) {
+    for (const toml::node& item : *list) {
+      auto* text = item.as_string();
+      if (!text) {
+        mistakes_.add(item.source(), label(key) + " holds texts in quotes");
+      } else if (std::find(read.begin(), read.end(), text->get()) != read.end()) {
+        mistakes_.add(item.source(), fmt::format("{} names \"{}\" twice", label(key), text->get()));
+      } else {
+        read.push_back(text->get());
+      }
+    }
+  } else {
+    return wrong(key, "is a text, or a list of texts");
+  }
+  out = std::move(read);
+}
+
+void Section::numbers(std::string_view key, std::vector<unsigned>& out, unsigned most) {
+  const toml::node* value = node(key);
+  if (!value) return;
+  auto* list = value->as_array();
+  if (!list || list->empty()) return wrong(key, fmt::format("is a list of numbers from 0 to {}, at least one", most));
+  out.clear();
+  for (const toml::node& item : *list) {
+    auto* number = item.as_integer();
+    if (!number || number->get() < 0 || number->get() > int64_t(most)) {
+      mistakes_.add(item.source(), fmt::format("{} holds whole numbers from 0 to {}", label(key), most));
+    } else if (std::find(out.begin(), out.end(), unsigned(number->get())) != out.end()) {
+      mistakes_.add(item.source(), fmt::format("{} names {} twice", label(key), number->get()));
+    } else {
+      out.push_back(unsigned(number->get()));
+    }
+  }
+  std::sort(out.begin(), out.end());
+}
+
+std::optional<size_t> Section::word(std::string_view key, const std::vector<std::string_view>& words) {
+  const toml::node* value = node(key);
+  if (!value) return std::nullopt;
+  auto* text = value->as_string();
+  auto found = text ? std::find(words.begin(), words.end(), std::string_view(text->get())) : words.end();
+  if (found != words.end()) return size_t(found - words.begin());
+  wrong(key, fmt::format("is one of \"{}\"", fmt::join(words, "\", \"")));
+  return std::nullopt;
+}
+
+const toml::table* Section::table(std::string_view key) {
+  const toml::node* value = node(key);
+  if (!value) return nullptr;
+  if (!value->is_table()) wrong(key, "is a table");
+  return value->as_table();
+}
+
+void Section::finish() {
+  if (!table_) return;
+  for (const auto& [key, value] : *table_) {
+    if (std::find(known_.begin(), known_.end(), key.str()) != known_.end()) continue;
+    std::string_view near = nearest_word(key.str(), known_);
+    mistakes_.add(key.source(), fmt::format("{} has no \"{}\"{}", name_, key.str(), near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
+  }
+}
+
+}  // namespace gpuwire::server

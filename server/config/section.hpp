@@ -1,0 +1,67 @@
+// One table of a TOML file while it is read: values by key, and every mistake with its line.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "server/config/configuration.hpp"
+
+namespace gpuwire::server {
+
+class Mistakes {
+ public:
+  explicit Mistakes(std::filesystem::path file) : file_(std::move(file)) {}
+  void add(const toml::source_region& where, std::string_view what) { lines_.emplace_back(where.begin.line, text(where, what)); }
+  std::string text(const toml::source_region& where, std::string_view what) const;
+  // In the order of the file.
+  ConfigurationErrors take();
+
+ private:
+  std::filesystem::path file_;
+  std::vector<std::pair<uint32_t, std::string>> lines_;
+};
+
+// Each read names a key that is known; finish() reports the others. A value of a wrong kind is reported and `out` stays as it was.
+class Section {
+ public:
+  // `name`: as the user writes it, "[server]". A null table reads nothing.
+  Section(Mistakes& mistakes, const toml::table* table, std::string name) : mistakes_(mistakes), table_(table), name_(std::move(name)) {}
+
+  void flag(std::string_view key, bool& out);
+  void text(std::string_view key, std::string& out);
+  void count(std::string_view key, unsigned& out, unsigned least, unsigned most);
+  void number(std::string_view key, double& out, double above, double most, bool above_itself = false);
+  void bytes(std::string_view key, uint64_t& out);
+  void duration_ms(std::string_view key, uint64_t& out);
+  // One string, or an array of them, none twice.
+  void texts(std::string_view key, std::vector<std::string>& out);
+  void numbers(std::string_view key, std::vector<unsigned>& out, unsigned most);
+  // One of these words; its index.
+  std::optional<size_t> word(std::string_view key, const std::vector<std::string_view>& words);
+  const toml::table* table(std::string_view key);
+  // Null: it is not there. The key counts as known.
+  const toml::node* node(std::string_view key);
+
+  // Where the key, or without it the section, stands.
+  toml::source_region where(std::string_view key) const;
+  // "sessions_max of [server]".
+  std::string label(std::string_view key) const { return std::string(key) + " of " + name_; }
+  Mistakes& mistakes() { return mistakes_; }
+  void wrong(std::string_view key, std::string_view what) { mistakes_.add(where(key), label(key) + " " + std::string(what)); }
+  const std::string& name() const { return name_; }
+  void finish();
+
+ private:
+  Mistakes& mistakes_;
+  const toml::table* table_;
+  const std::string name_;
+  std::vector<std::string_view> known_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,194 @@
+#include "server/config/configuration.hpp"
+
+#include <fstream>
+#include <sstream>
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "server/config/quantities.hpp"
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire::server;
+using gpuwire::scheduler::ServiceClass;
+
+namespace {
+
+constexpr uint64_t kGiB = uint64_t(1) << 30;
+
+tl::expected<Configuration, ConfigurationErrors> read(const std::string& text) {
+  gpuwire::test::TemporaryDirectory folder;
+  auto file = std::filesystem::path(folder.path()) / "server.toml";
+  std::ofstream(file) << text;
+  auto read = read_configuration(file);
+  if (read) return read;
+  ConfigurationErrors errors;
+  for (std::string line : read.error()) {
+    CHECK(line.starts_with(file.string() + ":"));
+    errors.push_back(line.substr(file.string().size() + 1));
+  }
+  return tl::unexpected(errors);
+}
+
+// The mistakes, each as LINE: WHAT.
+ConfigurationErrors mistakes(const std::string& text) {
+  auto outcome = read(text);
+  return outcome ? ConfigurationErrors{} : outcome.error();
+}
+
+bool names(const ConfigurationErrors& errors, const std::string& line, const std::string& what) {
+  for (const std::string& error : errors) {
+    if (error.starts_with(line + ":") && error.find(what) != std::string::npos) return true;
+  }
+  std::string all;
+  for (const std::string& error : errors) all += error + "\n";
+  MESSAGE("no \"" << what << "\" at line " << line << " in:\n" << all);
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("the example of the documentation is right, and says what the documentation says") {
+  std::ifstream page(GPUWIRE_CONFIGURATION_PAGE);
+  REQUIRE(page);
+  std::string text, line;
+  for (bool inside = false; std::getline(page, line);) {
+    if (line == "```toml") {
+      inside = true;
+    } else if (line == "```") {
+      if (inside) break;
+    } else if (inside) {
+      text += line + "\n";
+    }
+  }
+  auto read_back = read(text);
+  if (!read_back) {
+    for (const std::string& error : read_back.error()) MESSAGE(error);
+  }
+  REQUIRE(read_back);
+  CHECK(read_back->listen == std::vector<std::string>{"0.0.0.0:9750", "unix:/run/gpuwire/socket"});
+  CHECK(read_back->tls.directory == "/etc/gpuwire/identity");
+  REQUIRE(read_back->tenants.size() == 3);
+  const TenantConfiguration& anna = read_back->tenants[0];
+  CHECK(anna.name == "anna");
+  CHECK(anna.service_class == ServiceClass::interactive);
+  CHECK(anna.weight == 2);
+  CHECK(anna.memory == TenantMemory{20 * kGiB, 60 * kGiB});
+  CHECK(memory_on(anna, 1) == TenantMemory{0, 60 * kGiB});
+  CHECK(anna.kernel_time_max_ms == 30'000);
+  CHECK(anna.idle_time_max_ms == 2 * 3600 * 1000);   // from [defaults]
+  CHECK(anna.unix_users == std::vector<std::string>{"anna"});
+}
+
+TEST_CASE("everything that is wrong is told at once, in the order of the file, each with its line") {
+  ConfigurationErrors errors = mistakes(R"([server]
+listen = ["127.0.0.1:70000", "unix:relative", "0.0.0.0:9750"]
+sesions_max = 3
+log_format = "xml"
+sessions_per_gpu_max = "many"
+open_tenant = "nobody"
+
+[defaults]
+class = "urgent"
+
+[tenants.anna]
+weight = 0
+memory = { guaranteed = "20GiB", limit = "10GiB" }
+kernel_time_max = 30
+gpus_allowed = [0, 0, 99]
+gpu.x = { limit = 1 }
+
+[tenants."b e n"]
+[tenants.carl]
+gpus = 3
+gpus_allowed = [1]
+unix_users = ["carl", 7]
+host_memory = "16 gigs"
+
+[tennants.dora]
+)");
+  CHECK(names(errors, "2", "\"127.0.0.1:70000\" ends in a port from 0 to 65535"));
+  CHECK(names(errors, "2", "names no absolute path"));
+  CHECK(names(errors, "2", "0.0.0.0:9750 can be reached from the network"));
+  CHECK(names(errors, "3", "did you mean \"sessions_max\"?"));
+  CHECK(names(errors, "4", "is one of \"text\", \"json\""));
+  CHECK(names(errors, "5", "sessions_per_gpu_max of [server] is a whole number"));
+  CHECK(names(errors, "6", "there is no [tenants.nobody]"));
+  CHECK(names(errors, "9", "class of [defaults] is one of \"realtime\""));
+  CHECK(names(errors, "12", "weight of [tenants.anna] is a number above 0"));
+  CHECK(names(errors, "13", "limit of [tenants.anna], memory is smaller than what is guaranteed"));
+  CHECK(names(errors, "14", "is a duration with its unit"));
+  CHECK(names(errors, "15", "names 0 twice"));
+  CHECK(names(errors, "15", "whole numbers from 0 to 63"));
+  CHECK(names(errors, "16", "gpu.x is no number of a GPU"));
+  CHECK(names(errors, "18", "\"b e n\" is no name of a tenant"));
+  CHECK(names(errors, "20", "gpus of [tenants.carl] is 3, and gpus_allowed names 1"));
+  CHECK(names(errors, "22", "unix_users of [tenants.carl] holds texts"));
+  CHECK(names(errors, "23", "the unit is none of B, KiB"));
+  CHECK(names(errors, "25", "did you mean \"tenants\"?"));
+  std::vector<int> lines;
+  for (const std::string& error : errors) lines.push_back(std::stoi(error));
+  CHECK(std::is_sorted(lines.begin(), lines.end()));
+  CHECK(errors.size() == 19);
+}
+
+TEST_CASE("a tenant twice, a key twice and what is no TOML are told with their line") {
+  CHECK(names(mistakes("[tenants.anna]\n[tenants.ben]\n[tenants.anna]\n"), "3", ""));
+  CHECK(names(mistakes("[tenants.anna]\nweight = 1\nweight = 2\n"), "3", ""));
+  CHECK(names(mistakes("[tenants.anna]\nweight = = 1\n"), "2", ""));
+  CHECK(names(mistakes("[server]\n"), "1", "there is no tenant"));
+  CHECK_FALSE(read_configuration("/there/is/no/such/file.toml"));
+}
+
+TEST_CASE("two tenants with one Unix user, and a GPU that the server does not offer, are mistakes") {
+  ConfigurationErrors errors = mistakes("[server]\ngpus = [0]\n[tenants.anna]\nunix_users = ['x']\n[tenants.ben]\nunix_users = 'x'\ngpus_allowed = [1]\n");
+  CHECK(names(errors, "5", "both have the Unix user \"x\""));
+  CHECK(names(errors, "5", "may use GPU 1"));
+}
+
+TEST_CASE("defaults reach every tenant, and a tenant's own words come first") {
+  auto configuration = read("[defaults]\nclass = 'scavenger'\nshare_min = 0\nmemory.limit = '8GiB'\ngpus = 'all'\n[tenants.anna]\n[tenants.ben]\nclass = 'realtime'\n"
+                            "memory.guaranteed = 1024\ngpu.1.limit = '4GiB'\ngpus = 2\n");
+  REQUIRE(configuration);
+  REQUIRE(configuration->tenants.size() == 2);
+  CHECK(configuration->tenants[0].service_class == ServiceClass::scavenger);
+  CHECK(configuration->tenants[0].memory.limit_bytes == 8 * kGiB);
+  CHECK(configuration->tenants[0].gpus_wanted == 0);
+  CHECK(configuration->tenants[1].service_class == ServiceClass::realtime);
+  CHECK(memory_on(configuration->tenants[1], 0) == TenantMemory{1024, 8 * kGiB});
+  CHECK(memory_on(configuration->tenants[1], 1) == TenantMemory{1024, 4 * kGiB});
+  CHECK(configuration->tenants[1].gpus_wanted == 2);
+  CHECK(configuration->listen == std::vector<std::string>{"127.0.0.1:9750"});
+}
+
+TEST_CASE("an address of the network wants TLS or the word that it may be read") {
+  CHECK(mistakes("[server]\nlisten = '192.168.0.7:9750'\n[tls]\ndirectory = '/etc/gpuwire/identity'\n[tenants.anna]\n").empty());
+  CHECK(mistakes("[server]\nlisten = '[::]:9750'\nallow_unencrypted_network = true\n[tenants.anna]\n").empty());
+  CHECK(names(mistakes("[server]\nlisten = '[::]:9750'\n[tenants.anna]\n"), "2", "can be reached from the network"));
+  CHECK(mistakes("[server]\nlisten = ['[::1]:9750', '127.0.0.2:0', 'localhost:9750', 'unix:/run/x']\n[tenants.anna]\n").empty());
+}
+
+TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are told") {
+  auto configuration = read("[tenants.anna]\nmemory.guaranteed = '10GiB'\n[tenants.ben]\nmemory.guaranteed = '8GiB'\ngpu.1.guaranteed = 0\ngpus_allowed = [0, 2]\n");
+  REQUIRE(configuration);
+  ConfigurationErrors errors = check_devices(*configuration, {16 * kGiB, 16 * kGiB});
+  REQUIRE(errors.size() == 2);
+  CHECK(errors[0] == "gpus_allowed of [tenants.ben] names GPU 2, and the server has 2");
+  CHECK(errors[1] == "the tenants are guaranteed 18.0 GiB together on GPU 0, which has 16.0");
+  CHECK(check_devices(*configuration, {18 * kGiB, 10 * kGiB, kGiB * 18}).empty());
+}
+
+TEST_CASE("sizes and durations are read with their units") {
+  CHECK(parse_bytes("20GiB") == 20 * kGiB);
+  CHECK(parse_bytes("1.5 GiB") == kGiB * 3 / 2);
+  CHECK(parse_bytes("2GB") == 2'000'000'000);
+  CHECK(parse_bytes("77") == 77);
+  CHECK_FALSE(parse_bytes("-1GiB"));
+  CHECK_FALSE(parse_bytes("GiB"));
+  CHECK_FALSE(parse_bytes("1e400"));
+  CHECK_FALSE(parse_bytes("99999999999TiB"));
+  CHECK(parse_duration_ms("1.5s") == 1500);
+  CHECK(parse_duration_ms("2h") == 7'200'000);
+  CHECK(parse_duration_ms("5min") == 300'000);
+  CHECK_FALSE(parse_duration_ms("30"));
+}
