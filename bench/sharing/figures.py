@@ -47,3 +47,18 @@ def percentile(values, part):
 def latency(result):
     values = result["latencies_us"]
     return {"n": len(values), "p50": percentile(values, 0.50), "p99": percentile(values, 0.99), "max": max(values)}
+
+
+def chunks(result):
+    """All that the tenant's kernels have counted."""
+    return sum(result["bins"])
+
+
+def histogram_percentile(histogram, part):
+    """The upper bound of the bucket in which that part of the observations is complete; infinite for the last one."""
+    total, seen = sum(histogram["counts"]), 0
+    for bound, count in zip(histogram["bounds"] + [math.inf], histogram["counts"]):
+        seen += count
+        if seen >= part * total:
+            return bound
+    return math.inf

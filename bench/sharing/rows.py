@@ -136,6 +136,27 @@ def shares(bench):
                 yield Result(f"shares {name}", arm.name + " together", values)
 
 
+# --- what the server's accounts say -----------------------------------------------------------------------------------------------------------------
+
+def accounts(bench):
+    """GPU time charged to tenants, against the time that their counted work takes alone; and how fast a gate that closes is drained."""
+    kind = {"kernel_us": 100}
+    settings = {f"t{i}": {"class": "batch", "weight": 1} for i in range(2)}
+    with bench.gpuwire(settings) as arm:
+        results = run_together([arm.starter(bench.saturating(**kind), f"t{i}") for i in range(2)], bench.seconds)
+        status = arm.status()
+    device = status["devices"][0]
+    charged = device["gpu_time_ns"] / 1e9
+    counted = sum(figures.chunks(result) for result in results) / bench.alone("gpuwire", **kind)
+    error = 100 * (charged / counted - 1)
+    yield Result("GPU time charged against work counted", "gpuwire", {"charged s": charged, "counted s": counted, "error %": error, "system s": device["system_time_ns"] / 1e9},
+                 "within 1 %", abs(error) <= 1)
+    drains = device["drain_us"]["batch"]
+    p99 = figures.histogram_percentile(drains, 0.99)
+    yield Result("drained after the gate closes, 100 us kernels", "gpuwire", {"p50 us <=": figures.histogram_percentile(drains, 0.5), "p99 us <=": p99, "n": sum(drains["counts"])},
+                 "p99 <= 250 us", p99 <= 250)
+
+
 # --- interactive requests beside batch ---------------------------------------------------------------------------------------------------------
 
 # name, request, neighbour, goal as (text, limit of p99 from p99 alone)
@@ -264,4 +285,4 @@ def hostile(bench):
                 yield Result(f"beside {name}", arm.name, values)
 
 
-ROWS = {"shares": shares, "requests": requests, "pytorch": pytorch, "co-run": co_run, "cost": cost, "hostile": hostile}
+ROWS = {"shares": shares, "accounts": accounts, "requests": requests, "pytorch": pytorch, "co-run": co_run, "cost": cost, "hostile": hostile}

@@ -159,9 +159,9 @@ class Gpuwire:
         prefix = self.client_prefix + [self.gpuwire, "run", "--server", self.server.address, "--token-file", os.path.join(self.folder, tenant + ".token"), "--"]
         return lambda: Tenant(prefix + command, dict(os.environ))
 
-    def top(self):
-        """What `gpuwire top --json --once` says now."""
-        ran = subprocess.run([self.gpuwire, "top", "--json", "--once", "--control", os.path.join(self.folder, "control")], capture_output=True, text=True, timeout=30)
+    def status(self):
+        """Every figure of the server since its start (docs/monitoring.md)."""
+        ran = subprocess.run([self.gpuwire, "status", "--json", "--control", os.path.join(self.folder, "control")], capture_output=True, text=True, timeout=30)
         if ran.returncode != 0:
-            raise RuntimeError(f"gpuwire top: {ran.stderr}")
+            raise RuntimeError(f"gpuwire status: {ran.stderr}")
         return json.loads(ran.stdout)
