@@ -10,7 +10,7 @@ namespace gpuwire::server {
 
 using ShareToken = std::array<uint8_t, 16>;
 
-enum class ShareKind : uint32_t { memory = 1, pool = 2 };
+enum class ShareKind : uint32_t { memory = 1, pool = 2, ipc_memory = 3, ipc_event = 4 };
 
 // Implemented by the worker, which asks the broker. Executor thread only; each call waits for the broker, with a bound.
 class ShareExchange {

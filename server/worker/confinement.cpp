@@ -36,6 +36,7 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
   std::vector<PathRule> out;
   for (const char* path : kReadable) out.push_back({path, PathAccess::read});
   for (const char* path : kDevices) out.push_back({path, PathAccess::device});
+  out.push_back({"/dev/shm", PathAccess::write});    // the driver shares its IPC handles' books there
   out.push_back({"/proc/self", PathAccess::write});  // the driver names its threads there
   for (const auto& path : folders_of(std::getenv("LD_LIBRARY_PATH"))) out.push_back({path, PathAccess::read});
   for (const auto& path : rules.read) out.push_back({path, PathAccess::read});

@@ -29,6 +29,7 @@
 #include "server/worker/compiled_code.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/worker/driver_library.hpp"
+#include "server/worker/ipc_guard.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/session.hpp"
 #include "server/worker/warden.hpp"
@@ -113,11 +114,13 @@ std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options) {
 
 // What a process has ready before its session.
 struct Prepared {
-  const DriverLibrary& driver;
+  const DriverTable& guarded;  // the driver's, with the guard of IPC handles before it
   const CallTable& calls;
   capnp::MallocMessageBuilder& welcome;
   ModuleCache* module_cache;
   CompiledCode& compiled_code;
+  BrokerShares& shares;
+  IpcGuard& ipc_guard;
   Management* management;  // null: the session runs a program
 };
 
@@ -175,17 +178,19 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
   }
   if (gated) channel->count_into(&gated->page->link);
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
-  BrokerShares shares(kHandoffDescriptor);
   Session session({.channel = &*channel,
                    .greeted = order.greeted,
-                   .driver = gated ? &gated->table : &prepared.driver.table(),
+                   .driver = gated ? &gated->table : &prepared.guarded,
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
                    .id = handoff.id,
                    .primary_warm = !prepared.management,
                    .cores = usable_cores(),
-                   .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &shares},
-                   .tenant_known = [&](const std::string& tenant) { prepared.compiled_code.belongs_to(tenant); },
+                   .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &prepared.shares},
+                   .tenant_known = [&](const std::string& tenant) { 
+                     prepared.compiled_code.belongs_to(tenant);
+                     prepared.ipc_guard.belongs_to(tenant);
+                   },
                    .management = prepared.management,
                    .gate = gated ? &gated->gate : nullptr});
   Warden warden(kHandoffDescriptor, socket,
@@ -193,7 +198,7 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
                  .gone = [&] { if (gated) gated->gate.interrupt(); },
                  .hear = [&](Handoff said) {
                    if (said.kind == HandoffKind::warn) say_to_client(said.text);
-                   else shares.heard(std::move(said));
+                   else prepared.shares.heard(std::move(said));
                  }});
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
@@ -242,6 +247,10 @@ int run(WorkerOptions options) {
     tell_broker(HandoffKind::failed, 0, listed.error());
     return 1;
   }
+  BrokerShares shares(kHandoffDescriptor);
+  IpcGuard ipc_guard(shares);
+  DriverTable guarded = driver->table();
+  ipc_guard.put_before(guarded);
   tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), inventory);
   Handoff handoff;
   for (;;) {
@@ -253,12 +262,12 @@ int run(WorkerOptions options) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
       return 1;
     }
-    auto gated = open_gate(handoff, driver->table());
+    auto gated = open_gate(handoff, guarded);
     if (!gated) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), gated.error());
       return 1;
     }
-    serve(std::move(handoff), std::move(*order), std::move(*gated), {*driver, calls, *welcome, cache.get(), compiled_code, management.get()});
+    serve(std::move(handoff), std::move(*order), std::move(*gated), {guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get()});
   }
 }
 
