@@ -119,6 +119,6 @@ TEST_CASE("functions that the driver lacks stay missing") {
   IpcGuard guard(exchange);
   DriverTable table;
   guard.put_before(table);
-  CHECK(table.cuIpcGetMemHandle == nullptr);
-  CHECK(table.cuIpcOpenEventHandle == nullptr);
+  CHECK_FALSE(bool(table.cuIpcGetMemHandle));
+  CHECK_FALSE(bool(table.cuIpcOpenEventHandle));
 }
