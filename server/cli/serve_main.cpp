@@ -2,12 +2,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "server/arbiter/arbiter_part.hpp"
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
 #include "server/cli/listen_address.hpp"
@@ -146,8 +148,11 @@ int serve(const ServeOptions& options) {
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
                      .configuration = configuration});
+  ArbiterPart arbiter(io, broker.sessions(), {.scheduling = configuration.scheduling, .cores = std::thread::hardware_concurrency()});
+  broker.sessions().add_part(arbiter);
   auto observation = Observation::start(io, broker, configuration, {});
   if (!observation) return fail(1, observation.error());
+  (*observation)->monitor().add_source(arbiter);
   auto listening = [&](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);
     print_listening(text_of(where), devices);

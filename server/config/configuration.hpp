@@ -53,6 +53,7 @@ struct Configuration {
   std::string metrics_listen;                // HOST:PORT of the Prometheus endpoint; empty: none
   std::filesystem::path control_socket;      // for top, status and admin; empty: the default
   std::filesystem::path audit_log;           // empty: audit lines go to the log
+  bool scheduling = true;                    // false: GPUs are shared as the hardware does it; for measuring what scheduling costs
   std::string log_format = "text";           // or "json"
   std::vector<TenantConfiguration> tenants;
 };

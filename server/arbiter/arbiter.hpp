@@ -1,0 +1,140 @@
+// The thread that decides who may use which GPU now: it looks at the sessions' pages, asks the policy, and sets the gates.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "scheduler/policy.hpp"
+#include "server/arbiter/limits.hpp"
+#include "server/arbiter/page_reader.hpp"
+#include "server/arbiter/runaway.hpp"
+#include "server/gate/session_page.hpp"
+
+namespace gpuwire::server {
+
+struct ArbiterSettings {
+  bool scheduling = true;  // false: every gate stays open; limits of time hold all the same
+  unsigned cores = 1;      // how many the process may run on
+  scheduler::Policy::Settings policy;
+};
+
+// What the arbiter knows, for figures.
+struct ArbiterSnapshot {
+  struct Session {
+    scheduler::SessionId id{};
+    scheduler::Gate gate;
+    scheduler::SessionAccount account;
+    std::chrono::nanoseconds busy{}, in_flight{}, waited{};
+    uint64_t waits = 0, bursts = 0, submissions = 0;
+    bool waiting = false, working = false;
+    std::string warning;
+  };
+  struct Drains {
+    std::array<uint64_t, kDrainBoundsUs.size() + 1> counts{};
+    double sum_us = 0;
+  };
+  struct Device {
+    scheduler::DeviceIndex index = 0;
+    scheduler::Regime regime = scheduler::Regime::free;
+    std::array<std::chrono::nanoseconds, 3> in_regime{};  // by Regime
+    std::chrono::nanoseconds system_time{};
+    uint64_t hand_overs = 0;                               // of the lease, from one session to another
+    std::array<Drains, scheduler::kServiceClasses> drains; // by the class of the session whose gate closed
+  };
+  std::vector<Session> sessions;
+  std::vector<Device> devices;
+};
+
+// Everything may be called from any thread; nothing blocks for longer than one decision takes.
+class Arbiter {
+ public:
+  // On the arbiter's thread; must not block and not call the arbiter.
+  struct Hooks {
+    std::function<void(scheduler::SessionId, std::string text)> warn;  // its client is to be told
+    std::function<void(scheduler::SessionId, std::string why)> end;    // it has to end
+  };
+  // Starts the thread. Throws std::system_error when the system has no descriptors.
+  Arbiter(ArbiterSettings settings, Hooks hooks);
+  ~Arbiter();
+  Arbiter(const Arbiter&) = delete;
+  Arbiter& operator=(const Arbiter&) = delete;
+
+  void set_tenant(scheduler::TenantId tenant, const scheduler::TenantPolicy& policy, const SessionLimits& limits);
+
+  // The worker's ends of what it shares with the arbiter.
+  struct Ends {
+    OwnedDescriptor page, doorbell;
+  };
+  // Its gate is closed until the next decision. The error says what the system lacks.
+  tl::expected<Ends, std::string> add(scheduler::SessionId session, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices);
+  // Its worker is gone: its leases are free at once.
+  void remove(scheduler::SessionId session);
+
+  ArbiterSnapshot snapshot();
+  std::chrono::nanoseconds gpu_time(scheduler::TenantId tenant, scheduler::DeviceIndex device);
+
+ private:
+  struct Session;
+  struct Tenant {
+    scheduler::TenantPolicy policy;
+    SessionLimits limits;
+  };
+  struct Device {
+    ArbiterSnapshot::Device figures;
+    scheduler::SessionId holder{};  // the last that got the lease
+    PageTime counted{};
+  };
+
+  void run();
+  // All with mutex_ held.
+  void observe(PageTime now);
+  void apply(const scheduler::GateChange& change, PageTime now);
+  void set_gate(Session& session, PageTime now);
+  void note_drain(Session& session, PageTime drained);
+  void police(PageTime now);
+  void count_regimes(PageTime now);
+  bool unhindered(const Session& session) const;
+  void share_copies(PageTime now);
+
+  // Another thread's time with mutex_: the arbiter's does not take it again before.
+  class Turn {
+   public:
+    explicit Turn(Arbiter& arbiter);
+
+   private:
+    Arbiter& arbiter_;
+    std::unique_lock<std::mutex> lock_;
+  };
+  void let_others(std::unique_lock<std::mutex>& lock);
+  bool rung() const;
+  void wait(std::unique_lock<std::mutex>& lock, PageTime until);
+  void wake();
+
+  const ArbiterSettings settings_;
+  const Hooks hooks_;
+  OwnedDescriptor poll_, timer_, changed_;  // changed_: an eventfd, for what other threads have changed
+  std::mutex mutex_;
+  scheduler::Policy policy_;
+  std::map<scheduler::TenantId, Tenant> tenants_;
+  std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_;
+  std::map<scheduler::DeviceIndex, Device> devices_;
+  PageTime police_at_{};   // zero: no limit is set
+  bool contended_ = false; // sessions share a GPU now: the thread looks before it sleeps
+  PageTime copies_shared_{};
+  // Threads that want the mutex: read by the arbiter's while it looks instead of sleeping, and before it takes the mutex again. Only a hint: relaxed.
+  std::atomic<unsigned> wanted_{0};
+  bool quit_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,136 @@
+#include "server/arbiter/arbiter_part.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+namespace gpuwire::server {
+
+namespace {
+
+// Figures of many sessions are asked for one after the other.
+constexpr std::chrono::nanoseconds kFiguresFresh = 20ms;
+
+constexpr const char* kRegimeNames[] = {"free", "co-run", "lease"};
+constexpr const char* kClassNames[] = {"realtime", "interactive", "batch", "scavenger"};
+static_assert(std::size(kClassNames) == scheduler::kServiceClasses);
+
+uint64_t count(std::chrono::nanoseconds time) { return uint64_t(std::max<int64_t>(time.count(), 0)); }
+
+scheduler::TenantPolicy policy_of(const TenantConfiguration& settings) {
+  return {.service_class = settings.service_class, .weight = settings.weight, .share_max = settings.share_max, .share_min = settings.share_min};
+}
+
+SessionLimits limits_of(const TenantConfiguration& settings) {
+  // What nobody waits for is no limit.
+  auto ms = [](uint64_t value) { return std::chrono::milliseconds(int64_t(std::min<uint64_t>(value, uint64_t(365) * 24 * 3600 * 1000))); };
+  return {.kernel_time_max = ms(settings.kernel_time_max_ms), .idle_time_max = ms(settings.idle_time_max_ms)};
+}
+
+}  // namespace
+
+ArbiterPart::ArbiterPart(boost::asio::io_context& io, SessionControl& control, ArbiterSettings settings)
+    : io_(io),
+      control_(control),
+      arbiter_(std::move(settings),
+               {.warn =
+                    [this, alive = alive_](scheduler::SessionId session, std::string text) {
+                      boost::asio::post(io_, [this, alive, session, text] { if (*alive) warn(session, text); });
+                    },
+                .end =
+                    [this, alive = alive_](scheduler::SessionId session, std::string why) {
+                      boost::asio::post(io_, [this, alive, session, why] { if (*alive) end(session, why); });
+                    }}) {}
+
+ArbiterPart::~ArbiterPart() { *alive_ = false; }
+
+void ArbiterPart::warn(scheduler::SessionId session, const std::string& text) {
+  spdlog::warn("session {}: {}", uint64_t(session), text);
+  Handoff warning;
+  warning.kind = HandoffKind::warn;
+  warning.text = fmt::format("gpuwire: {}\n", text);
+  control_.send(session, warning);
+}
+
+void ArbiterPart::end(scheduler::SessionId session, const std::string& why) {
+  spdlog::warn("session {} is ended: {}", uint64_t(session), why);
+  control_.stop(session, why);
+}
+
+void ArbiterPart::tenants_changed(const TenantDirectory& tenants) {
+  tenants_.clear();
+  for (const Tenant& tenant : tenants.all()) {
+    tenants_[tenant.settings.name] = tenant.id;
+    arbiter_.set_tenant(tenant.id, policy_of(tenant.settings), limits_of(tenant.settings));
+  }
+}
+
+tl::expected<void, std::string> ArbiterPart::attach(const SessionRecord& session, SessionOrder&, Handoff& handoff) {
+  // A session that nobody has placed shares the first device with all others.
+  static constexpr scheduler::DeviceIndex kFirst[] = {0};
+  auto ends = arbiter_.add(session.number, session.tenant_id, session.devices.empty() ? std::span(kFirst) : std::span(session.devices));
+  if (!ends) return tl::unexpected(ends.error());
+  if (server::attach(handoff, OrderDescriptor::session_page, std::move(ends->page)) &&
+      server::attach(handoff, OrderDescriptor::doorbell, std::move(ends->doorbell)))
+    return {};
+  arbiter_.remove(session.number);
+  return tl::unexpected(std::string("no descriptors for the session's page"));
+}
+
+void ArbiterPart::ended(const SessionRecord& session) { arbiter_.remove(session.number); }
+
+// --- figures ---------------------------------------------------------------------------------------------------------------------------------
+
+const ArbiterSnapshot& ArbiterPart::figures() {
+  PageTime now = page_now();
+  if (now - taken_at_ > kFiguresFresh) {
+    taken_ = arbiter_.snapshot();
+    taken_at_ = now;
+  }
+  return taken_;
+}
+
+void ArbiterPart::add(const SessionRecord& session, SessionFigures& figures) {
+  const auto& all = this->figures().sessions;
+  auto found = std::ranges::find(all, session.number, &ArbiterSnapshot::Session::id);
+  if (found == all.end()) return;
+  // A session that is alone is charged nothing by leases; what the worker samples says what it used.
+  figures.gpu_time_ns = std::max(count(found->account.gpu_time), count(found->busy));
+  figures.gate_open = found->gate.open;
+  figures.holds_lease = found->account.holds_lease;
+  figures.in_flight_ns = count(found->in_flight);
+  figures.gate_waits = found->waits;
+  figures.gate_wait_ns = count(found->waited);
+  figures.warning = found->warning;
+}
+
+void ArbiterPart::add(Snapshot& snapshot) {
+  const ArbiterSnapshot& own = figures();
+  for (const ArbiterSnapshot::Device& device : own.devices) {
+    auto shown = std::ranges::find(snapshot.devices, device.index, &DeviceFigures::index);
+    if (shown == snapshot.devices.end()) continue;
+    shown->regime = kRegimeNames[size_t(device.regime)];
+    for (size_t i = 0; i < std::size(kRegimeNames); ++i) shown->regime_ns[kRegimeNames[i]] = count(device.in_regime[i]);
+    shown->system_time_ns = count(device.system_time);
+    shown->hand_overs = device.hand_overs;
+    for (size_t i = 0; i < std::size(kClassNames); ++i) {
+      const ArbiterSnapshot::Drains& drains = device.drains[i];
+      if (std::ranges::all_of(drains.counts, [](uint64_t number) { return number == 0; })) continue;
+      shown->drain_us[kClassNames[i]] = {.bounds = {kDrainBoundsUs.begin(), kDrainBoundsUs.end()}, .counts = {drains.counts.begin(), drains.counts.end()}, .sum = drains.sum_us};
+    }
+  }
+  for (TenantFigures& tenant : snapshot.tenants) {
+    auto known = tenants_.find(tenant.name);
+    if (known == tenants_.end()) continue;
+    for (TenantDeviceFigures& on : tenant.devices) {
+      on.gpu_time_ns = count(arbiter_.gpu_time(known->second, on.device));
+      auto shown = std::ranges::find(snapshot.devices, on.device, &DeviceFigures::index);
+      if (shown != snapshot.devices.end()) shown->gpu_time_ns += on.gpu_time_ns;
+    }
+  }
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,23 @@
+// Bounds of the arbiter.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+namespace gpuwire::server {
+
+using namespace std::chrono_literals;
+
+inline constexpr unsigned kArbiterSpinCoresMin = 4;
+inline constexpr std::chrono::nanoseconds kArbiterSpin = 60us;       // while sessions share a GPU, looked at the pages for so long before sleeping
+inline constexpr std::chrono::nanoseconds kAnswerPatience = 100ms;   // for a worker to say what is in flight that nobody has counted
+inline constexpr std::chrono::nanoseconds kLookAgainMin = 10us;      // between two decisions, whatever the policy asks for
+inline constexpr int kDoorbellsAtOnce = 64;
+inline constexpr double kWarnAt = 0.8;                               // of a limit
+inline constexpr uint64_t kCopyBytesPerMs = 50'000'000;              // what the host's link carries in one direction, shared by those who are active
+
+// Upper bounds of the histogram of drains, us.
+inline constexpr std::array<double, 14> kDrainBoundsUs = {25, 50, 100, 150, 200, 250, 350, 500, 1000, 2500, 5000, 20000, 100000, 1000000};
+
+}  // namespace gpuwire::server

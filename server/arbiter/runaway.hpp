@@ -1,0 +1,38 @@
+// Kernels that never end and sessions that only hold memory: when to warn, when to end them.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "server/gate/page.hpp"
+
+namespace gpuwire::server {
+
+// Zero: no limit.
+struct SessionLimits {
+  std::chrono::milliseconds kernel_time_max{};
+  std::chrono::milliseconds idle_time_max{};
+  bool operator==(const SessionLimits&) const = default;
+};
+
+// Of one session.
+class RunawayWatch {
+ public:
+  struct Verdict {
+    enum class Kind : uint8_t { nothing, warn, end } kind = Kind::nothing;
+    std::string text;              // one line for the client
+    std::optional<PageTime> next;  // when to ask again at the latest
+  };
+  // `stuck_since`, `idle_since`: zero: it is not. Each time is warned of once and the session is ended once.
+  Verdict judge(const SessionLimits& limits, PageTime stuck_since, PageTime idle_since, PageTime now);
+  // Of the last warning, while what it warned of goes on.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  PageTime warned_{};  // of what began then
+  bool ended_ = false;
+  std::string warning_;
+};
+
+}  // namespace gpuwire::server

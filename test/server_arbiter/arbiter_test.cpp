@@ -1,0 +1,226 @@
+#include "server/arbiter/arbiter.hpp"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "server/gate/futex.hpp"
+
+using namespace gpuwire::server;
+using namespace gpuwire::scheduler;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::chrono::seconds kPatience{20};
+constexpr DeviceIndex kDevice[] = {0};
+
+template <class Condition>
+bool becomes(Condition condition) {
+  auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// A worker's end of a session, which says what the test wants.
+struct Worker {
+  MappedPage page;
+  OwnedDescriptor doorbell;
+
+  explicit Worker(Arbiter::Ends ends) {
+    auto mapped = MappedPage::map(std::move(ends.page));
+    REQUIRE(mapped.has_value());
+    page = std::move(*mapped);
+    doorbell = std::move(ends.doorbell);
+  }
+  GateWord gate() const { return {page->gate.load()}; }
+  void ring() {
+    page->rings.fetch_add(1);
+    uint64_t one = 1;
+    REQUIRE(::write(doorbell.get(), &one, sizeof one) == sizeof one);
+  }
+  // As the meter does when it has looked.
+  void answer() { page->answered.store(page->attention.load()); }
+  void work() {
+    page->submissions.fetch_add(1);
+    page->bursts.fetch_add(1);
+    page->first_start = page_now().count();
+    page->started = page->opening.load();
+    page->in_flight = 1;
+  }
+  void drain() {
+    page->last_end = page_now().count();
+    page->in_flight = 0;
+    answer();
+    ring();
+  }
+  void knock() {
+    page->waiting = 1;
+    ring();
+  }
+};
+
+struct ArbiterFixture {
+  std::mutex mutex;
+  std::vector<std::string> warnings, ends;
+  Arbiter arbiter{{.scheduling = true, .cores = 1, .policy = {}},
+                  {.warn = [this](SessionId, std::string text) { std::lock_guard lock(mutex); warnings.push_back(std::move(text)); },
+                   .end = [this](SessionId, std::string why) { std::lock_guard lock(mutex); ends.push_back(std::move(why)); }}};
+
+  Worker session(unsigned number, unsigned tenant) {
+    auto ends = arbiter.add(SessionId(number), TenantId(tenant), kDevice);
+    REQUIRE(ends.has_value());
+    return Worker(std::move(*ends));
+  }
+  size_t ended() {
+    std::lock_guard lock(mutex);
+    return ends.size();
+  }
+  size_t warned() {
+    std::lock_guard lock(mutex);
+    return warnings.size();
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a session that is alone gets its gate opened wide") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "one of two gets the GPU, the other after it has drained") {
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, 2);
+  CHECK(second.gate().closed());
+  second.knock();
+  // The first one's turn ends, or the second's begins at once: either way nobody has the GPU together with work of the other in flight.
+  CHECK(becomes([&] { return first.gate().closed(); }));
+  first.answer();
+  CHECK(second.gate().closed());
+  first.drain();
+  CHECK(becomes([&] { return !second.gate().closed(); }));
+  ArbiterSnapshot snapshot = arbiter.snapshot();
+  CHECK(snapshot.sessions.size() == 2);
+  REQUIRE(snapshot.devices.size() == 1);
+  uint64_t drains = 0;
+  for (const auto& of_class : snapshot.devices[0].drains)
+    for (uint64_t count : of_class.counts) drains += count;
+  CHECK(drains >= 1);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a lease is free the moment its session has gone") {
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, 2);
+  second.knock();
+  arbiter.remove(SessionId(1));
+  CHECK(becomes([&] { return !second.gate().closed(); }));
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "turns go round among tenants that always have work") {
+  std::vector<Worker> workers;
+  for (unsigned i = 1; i <= 3; ++i) workers.push_back(session(i, i));
+  std::vector<int> turns(workers.size());
+  auto until = std::chrono::steady_clock::now() + kPatience;
+  while (std::ranges::min(turns) < 3 && std::chrono::steady_clock::now() < until) {
+    int open = 0;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      Worker& worker = workers[i];
+      if (worker.gate().closed()) {
+        if (worker.page->in_flight != 0) worker.drain();
+        if (worker.page->waiting == 0) worker.knock();
+      } else if (worker.page->in_flight == 0) {
+        worker.page->waiting = 0;
+        worker.work();
+        ++turns[i];
+      }
+      worker.answer();
+      open += !worker.gate().closed();
+    }
+    std::this_thread::yield();
+  }
+  CHECK(std::ranges::min(turns) >= 3);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a kernel over its tenant's limit is warned of and its session ended, and only what is counted can be") {
+  arbiter.set_tenant(TenantId(1), {}, {.kernel_time_max = 200ms});
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return !worker.gate().closed(); }));
+  CHECK(!worker.gate().unhindered());
+  worker.work();
+  worker.page->stuck_since = page_now().count();
+  CHECK(becomes([&] { return warned() == 1; }));
+  CHECK(becomes([&] { return ended() == 1; }));
+  CHECK(ends[0].find("kernel") != std::string::npos);
+  CHECK(arbiter.snapshot().sessions[0].warning.find("kernel") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a session that does nothing is warned and ended at its tenant's limit") {
+  arbiter.set_tenant(TenantId(1), {}, {.idle_time_max = 100ms});
+  Worker worker = session(1, 1);
+  worker.page->idle_since = page_now().count();
+  CHECK(becomes([&] { return ended() == 1; }));
+  CHECK(warned() == 1);
+  CHECK(ends[0].find("idle") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a limit that is set while a session runs holds for it") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  arbiter.set_tenant(TenantId(1), {}, {.kernel_time_max = 1h});
+  CHECK(becomes([&] { return !worker.gate().unhindered(); }));
+  arbiter.set_tenant(TenantId(1), {}, {});
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+}
+
+TEST_CASE("without scheduling every gate stays open, and limits hold") {
+  std::atomic<int> ended{0};
+  Arbiter arbiter({.scheduling = false, .cores = 1, .policy = {}}, {.warn = [](SessionId, std::string) {}, .end = [&](SessionId, std::string) { ++ended; }});
+  arbiter.set_tenant(TenantId(2), {}, {.idle_time_max = 50ms});
+  auto one = arbiter.add(SessionId(1), TenantId(1), kDevice);
+  auto two = arbiter.add(SessionId(2), TenantId(2), kDevice);
+  REQUIRE(one.has_value());
+  REQUIRE(two.has_value());
+  Worker first(std::move(*one)), second(std::move(*two));
+  CHECK(first.gate().unhindered());
+  CHECK(second.gate().unhindered());
+  first.work();
+  second.work();
+  second.drain();
+  second.page->idle_since = page_now().count();
+  CHECK(becomes([&] { return ended == 1; }));
+  CHECK(first.gate().unhindered());
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a worker that writes nonsense into its page keeps nobody from a turn") {
+  Worker liar = session(1, 1);
+  Worker honest = session(2, 2);
+  std::mt19937_64 random(7);
+  bool served = false;
+  for (int i = 0; i < 20000 && !served; ++i) {
+    liar.page->waiting = uint32_t(random());
+    liar.page->in_flight = uint32_t(random() % 2);
+    liar.page->first_start = int64_t(random());
+    liar.page->last_end = int64_t(random());
+    liar.page->busy_ns = random();
+    liar.page->quiet_ns = random();
+    liar.page->submissions = random();
+    liar.page->bursts = random();
+    liar.page->gate = 0;  // its own copy; what the arbiter has decided stands in the arbiter's memory
+    if (i % 64 == 0) liar.ring();
+    if (honest.page->waiting == 0) honest.knock();
+    served = !honest.gate().closed();
+    std::this_thread::yield();
+  }
+  CHECK((served || becomes([&] { return !honest.gate().closed(); })));
+}

@@ -1,0 +1,96 @@
+#include "server/arbiter/page_reader.hpp"
+
+#include <cstring>
+#include <random>
+
+#include <doctest/doctest.h>
+
+using namespace gpuwire::server;
+using namespace std::chrono_literals;
+
+TEST_CASE("what an honest worker says is what is seen") {
+  SessionPage page;
+  PageReader reader(1000s);
+  page.waiting = 1;
+  page.in_flight = 1;
+  page.started = 3;
+  page.first_start = std::chrono::nanoseconds(1005s).count();
+  page.last_end = std::chrono::nanoseconds(1006s).count();
+  page.busy_ns = uint64_t(std::chrono::nanoseconds(2s).count());
+  page.bursts = 4;
+  page.submissions = 9;
+  auto said = reader.read(page, 3, 1004s, false, false, 1010s);
+  CHECK(said.seen.waiting);
+  CHECK(said.seen.in_flight);
+  CHECK(said.seen.first_start == PageTime(1005s));
+  CHECK(said.seen.last_end == PageTime(1006s));
+  CHECK(said.seen.busy == 2s);
+  CHECK(said.seen.bursts == 4);
+  CHECK(said.seen.submissions == 9);
+}
+
+TEST_CASE("a start that belongs to another opening is none") {
+  SessionPage page;
+  PageReader reader(1000s);
+  page.started = 2;
+  page.first_start = std::chrono::nanoseconds(1005s).count();
+  CHECK(reader.read(page, 3, 1004s, false, false, 1010s).seen.first_start == PageTime{});
+}
+
+TEST_CASE("quiet is counted up to the reading") {
+  SessionPage page;
+  PageReader reader(1000s);
+  page.quiet_ns = uint64_t(std::chrono::nanoseconds(1s).count());
+  page.quiet_since = std::chrono::nanoseconds(1004s).count();
+  CHECK(reader.read(page, 1, 1000s, false, false, 1006s).seen.quiet == 3s);
+  page.quiet_ns = uint64_t(std::chrono::nanoseconds(4s).count());
+  page.quiet_since = 0;
+  CHECK(reader.read(page, 1, 1000s, false, false, 1010s).seen.quiet == 4s);
+}
+
+TEST_CASE("work that nobody counts counts as activity") {
+  SessionPage page;
+  PageReader reader(1000s);
+  page.in_flight = 1;
+  auto first = reader.read(page, 1, 1000s, true, false, 1001s).seen.submissions;
+  CHECK(reader.read(page, 1, 1000s, true, false, 1002s).seen.submissions > first);
+}
+
+TEST_CASE("whatever a page says, times lie between the session's begin and now, and counters neither go back nor outrun the clock") {
+  std::mt19937_64 random(20261121);
+  SessionPage page;
+  PageReader reader(1000s);
+  PageTime now = 1000s;
+  gpuwire::scheduler::Observation before;
+  for (int i = 0; i < 20000; ++i) {
+    now += std::chrono::nanoseconds(random() % 1'000'000);
+    auto word = [&] { return random() % 3 == 0 ? uint64_t(now.count() + int64_t(random() % 2'000'000'000) - 1'000'000'000) : random() >> (random() % 64); };
+    page.waiting = uint32_t(word());
+    page.in_flight = uint32_t(word());
+    page.started = uint32_t(random() % 3);
+    page.first_start = int64_t(word());
+    page.last_end = int64_t(word());
+    page.stuck_since = int64_t(word());
+    page.idle_since = int64_t(word());
+    page.busy_ns = word();
+    page.quiet_ns = word();
+    page.quiet_since = int64_t(word());
+    page.bursts = word();
+    page.submissions = word();
+    auto said = reader.read(page, 1, std::max(now - 1ms, PageTime(1000s)), random() % 2, random() % 2, now);
+    const auto& seen = said.seen;
+    auto inside = [&](PageTime time) { return time == PageTime{} || (time >= PageTime(1000s) && time <= now); };
+    REQUIRE(inside(seen.first_start));
+    REQUIRE(inside(seen.last_end));
+    REQUIRE(inside(said.stuck_since));
+    REQUIRE(inside(said.idle_since));
+    REQUIRE(seen.last_end >= before.last_end);
+    REQUIRE(seen.busy >= before.busy);
+    REQUIRE(seen.busy <= now - PageTime(1000s));
+    REQUIRE(seen.quiet >= before.quiet);
+    REQUIRE(seen.quiet <= now - PageTime(1000s));
+    REQUIRE(seen.bursts >= before.bursts);
+    REQUIRE(seen.submissions >= before.submissions);
+    before = seen;
+  }
+}
