@@ -28,15 +28,13 @@ bool Policy::State::drained_for(const Session& session) const {
 }
 
 bool Policy::State::stays_open(const Session& session) const {
-  bool alone = true;
-  for (const DeviceIndex index : session.devices) {
-    for (const Session* other : devices[index].sessions) {
-      if (other == &session) continue;
-      alone = false;
-      if (other->candidate || other->selected) return false;
-    }
-  }
-  return alone || (session.gate.open && !session.candidate);
+  const bool alone = std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].sessions.size() == 1; });
+  if (alone) return true;
+  if (!session.gate.open || session.candidate) return false;
+  return std::none_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) {
+    const auto& all = devices[i].sessions;
+    return std::any_of(all.begin(), all.end(), [&](const Session* other) { return other != &session && (other->candidate || other->selected); });
+  });
 }
 
 Duration Policy::State::in_flight_max(const Session& session) const {

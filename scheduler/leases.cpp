@@ -13,8 +13,6 @@ constexpr Duration kUndisturbed = std::chrono::milliseconds(4);
 // Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the setting.
 constexpr double kTurnScaleMin = 0.25;
 
-bool contains(const std::vector<Tenant*>& tenants, const Tenant* tenant) { return std::find(tenants.begin(), tenants.end(), tenant) != tenants.end(); }
-
 }  // namespace
 
 bool Policy::State::may_run(const Session& session, Rank rank) const {
@@ -149,15 +147,15 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     return true;
   };
   // Its turn is not over: it was interrupted, or another of its sessions follows.
-  if (current != nullptr && contains(device.wanting, current) && try_tenant(*current)) return;
+  if (current != nullptr && share(*current, index).wanting && try_tenant(*current)) return;
 
   const auto place = std::find(device.ring.begin(), device.ring.end(), current);
   const size_t start = place == device.ring.end() ? 0 : static_cast<size_t>(place - device.ring.begin()) + 1;
   for (int pass = 0; pass < 2; ++pass) {
     for (size_t i = 0; i < device.ring.size(); ++i) {
       Tenant& tenant = *device.ring[(start + i) % device.ring.size()];
-      if (!contains(device.wanting, &tenant)) continue;
       TenantOnDevice& there = share(tenant, index);
+      if (!there.wanting) continue;
       const Duration one = there.turn = turn(index, tenant, rank);
       // Who slept begins with one turn at most; who was cut short while it wanted more keeps what was left.
       there.deficit = std::min(there.deficit + one, there.slept ? one : 2 * one);
@@ -181,11 +179,14 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
 
 void Policy::State::select_leases(Rank rank) {
   bool any = false;
-  for (Device& device : devices) {
+  for (DeviceIndex index = 0; index < devices.size(); ++index) {
+    Device& device = devices[index];
+    for (Tenant* tenant : device.ring) share(*tenant, index).wanting = false;
     device.wanting.clear();
-    if (device.taken || device.regime == Regime::co_run) continue;
-    for (Tenant* tenant : device.ring) {
-      if (std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->tenant == tenant && may_run(*s, rank); })) device.wanting.push_back(tenant);
+    for (const Session* session : device.sessions) {
+      if (session->rank != rank || share(*session->tenant, index).wanting || !may_run(*session, rank)) continue;
+      share(*session->tenant, index).wanting = true;
+      device.wanting.push_back(session->tenant);
     }
     any |= !device.wanting.empty();
   }

@@ -25,6 +25,8 @@ struct TenantOnDevice {
   Duration gpu_time{};
   Duration deficit{};              // credit of the round robin: positive may run, negative has overdrawn
   Duration turn{};                 // as long as it was when it was given last
+  bool awake = false;              // has a candidate, in the current decision
+  bool wanting = false;            // stands in Device::wanting
   bool slept = true;               // has not wanted the device all the time since it was served last
   SessionId served{};              // the session whose turn it was last
   Budget cap, floor;
@@ -107,7 +109,7 @@ struct Device {
   bool holder_contended = false;   // another tenant of its rank wants the device
   bool taken = false;              // of the current decision: a higher rank uses it
   // Of the current decision and rank.
-  std::vector<Tenant*> wanting;    // tenants with candidates here, in ring order
+  std::vector<Tenant*> wanting;    // tenants with candidates that may run here
 };
 
 struct Policy::State {

@@ -49,11 +49,10 @@ void Policy::State::update_wants() {
     session->selected = false;
   }
   for (Device& device : devices) {
-    for (Tenant* tenant : device.ring) {
-      const auto index = static_cast<DeviceIndex>(&device - devices.data());
-      const bool awake = std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->tenant == tenant && s->candidate; });
-      if (!awake) share(*tenant, index).slept = true;
-    }
+    const auto index = static_cast<DeviceIndex>(&device - devices.data());
+    for (Tenant* tenant : device.ring) share(*tenant, index).awake = false;
+    for (const Session* session : device.sessions) share(*session->tenant, index).awake |= session->candidate;
+    for (Tenant* tenant : device.ring) share(*tenant, index).slept |= !share(*tenant, index).awake;
   }
 }
 
