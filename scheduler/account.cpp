@@ -66,7 +66,7 @@ void Policy::State::settle_budgets() {
     for (TenantOnDevice& there : tenant->devices) {
       there.cap.accrue(elapsed);
       if (there.cap.left() <= Duration::zero()) there.capped = true;
-      else if (there.cap.left() >= there.cap.full() / 10) there.capped = false;
+      else if (there.cap.left() >= there.cap.full() / 2) there.capped = false;
       there.floor.accrue(elapsed);
       if (there.floor.left() <= Duration::zero()) there.floor_due = false;
       else if (there.floor.left() >= there.floor.full()) there.floor_due = true;

@@ -23,7 +23,7 @@ void Demand::Sums::add(const Sums& more) {
 }
 
 void Demand::observe(const Observation& seen, Time at, RunMode mode) {
-  if (seen_ && at > last_at_ && mode != RunMode::unmeasured && latest_ != RunMode::unmeasured) {
+  if (seen_ && at > last_at_ && mode != RunMode::unmeasured) {
     const auto more = [](uint64_t now, uint64_t before) { return now > before ? static_cast<double>(now - before) : 0; };
     Sums sums;
     sums.busy = std::max(0.0, seconds(seen.busy - last_.busy));
@@ -34,7 +34,7 @@ void Demand::observe(const Observation& seen, Time at, RunMode mode) {
     if (mode == RunMode::together) sums.busy = std::max(0.0, seconds(at - last_at_) - sums.quiet);
     (mode == RunMode::together ? together_ : apart_).add(sums);
   }
-  latest_ = mode;
+  if (mode != RunMode::unmeasured) latest_ = mode;
   last_ = seen;
   last_at_ = at;
   seen_ = true;

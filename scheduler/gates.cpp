@@ -97,10 +97,10 @@ std::optional<Time> Policy::State::next_due() const {
   by(now + settings.linger);
   for (const auto& [id, session] : sessions) {
     if (session->seen.in_flight && !session->gate.open) by(session->closed_at + settings.drain_wait_max);
-    if (!session->leased || !session->gate.open) continue;
-    if (!session->wants) by(session->quiet_since() + session->linger);
+    if (!session->gate.open || (!session->leased && !co_runs(*session))) continue;
+    if (session->candidate && !session->wants) by(session->quiet_since() + session->linger);
     for (const DeviceIndex index : session->devices) {
-      if (devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);
+      if (session->leased && devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);
     }
   }
   return due;

@@ -205,17 +205,23 @@ void Policy::State::select_leases(Rank rank) {
   }
 }
 
+bool Policy::State::co_runs(const Session& session) const {
+  return std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].regime == Regime::co_run; });
+}
+
+void Policy::State::select_co_runners(Rank rank) {
+  for (auto& [id, session] : sessions) {
+    if (session->rank != rank || !co_runs(*session)) continue;
+    if (session->leased) end_lease(*session);
+    session->selected = session->candidate && std::none_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) { return devices[i].taken; });
+  }
+}
+
 void Policy::State::select() {
   for (Device& device : devices) device.taken = false;
   for (unsigned r = 0; r < kRanks; ++r) {
     const auto rank = static_cast<Rank>(r);
-    for (auto& [id, session] : sessions) {
-      if (session->rank != rank) continue;
-      const bool together = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) { return devices[i].regime == Regime::co_run && !devices[i].taken; });
-      if (!together) continue;
-      if (session->leased) end_lease(*session);
-      session->selected = session->candidate || (session->gate.open && now - session->active_at < kCoRunQuietMax);
-    }
+    select_co_runners(rank);
     select_leases(rank);
     for (auto& [id, session] : sessions) {
       if (session->rank != rank) continue;
@@ -223,6 +229,14 @@ void Policy::State::select() {
       if (!session->selected) continue;
       for (const DeviceIndex index : session->devices) devices[index].taken = true;
     }
+  }
+  // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another class.
+  for (auto& [id, session] : sessions) {
+    if (session->selected || !session->gate.open || !co_runs(*session) || now - session->active_at >= kCoRunQuietMax) continue;
+    session->selected = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) {
+      const auto& all = devices[i].sessions;
+      return std::all_of(all.begin(), all.end(), [&](const Session* other) { return !other->candidate || other->rank == session->rank; });
+    });
   }
 }
 

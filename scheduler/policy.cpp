@@ -91,8 +91,7 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   if (found == state.sessions.end()) return;
   Session& session = *found->second;
   const Time at = state.clock.advance(now, state.due);
-  const Regime regime = session.gate.open ? state.devices[session.devices.front()].regime : Regime::lease;
-  session.demand.observe(seen, at, regime == Regime::free ? RunMode::unmeasured : regime == Regime::co_run ? RunMode::together : RunMode::apart);
+  session.demand.observe(seen, at, state.run_mode(session));
 
   Observation own = seen;
   own.last_end = seen.last_end == Time{} ? session.seen.last_end : std::clamp(state.clock.inside(seen.last_end), session.seen.last_end, std::max(at, session.seen.last_end));

@@ -152,6 +152,7 @@ struct Policy::State {
   void update_wants();
   bool lingers(const Session& session) const;
   void woke(Session& session);
+  RunMode run_mode(const Session& session) const;
   bool active(const Session& session) const;
 
   // regime_choice.cpp
@@ -163,6 +164,8 @@ struct Policy::State {
   void set_regime(DeviceIndex index, Regime regime);
 
   // leases.cpp
+  bool co_runs(const Session& session) const;
+  void select_co_runners(Rank rank);
   void select();
   void select_leases(Rank rank);
   void keep_or_end_leases(Rank rank);

@@ -1,5 +1,6 @@
 // Free, co-run or lease: chosen for each group of devices that sessions tie together.
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "scheduler/policy_state.hpp"
@@ -42,6 +43,21 @@ double sum_of_weights(const std::vector<Session*>& members) {
     if (std::none_of(members.begin(), members.begin() + static_cast<ptrdiff_t>(i), same)) sum += members[i]->tenant->policy.weight;
   }
   return sum;
+}
+
+// Those of the lowest rank, when no rank above it has more than one: a lone session above them only takes turns with all of them.
+std::vector<Session*> co_run_candidates(const std::vector<Session*>& group) {
+  Rank lowest = Rank::realtime;
+  for (const Session* session : group) lowest = std::max(lowest, session->rank);
+  std::array<unsigned, kRanks> count{};
+  for (const Session* session : group) ++count[static_cast<unsigned>(session->rank)];
+  for (unsigned rank = 0; rank < static_cast<unsigned>(lowest); ++rank) {
+    if (count[rank] > 1) return {};
+  }
+  std::vector<Session*> runners;
+  if (count[static_cast<unsigned>(lowest)] < 2) return runners;
+  std::copy_if(group.begin(), group.end(), std::back_inserter(runners), [&](const Session* session) { return session->rank == lowest; });
+  return runners;
 }
 
 }  // namespace
@@ -144,12 +160,12 @@ void Policy::State::choose_regimes() {
   std::map<DeviceIndex, Regime> chosen;
   for (auto& [root, group] : members) {
     Device& first = devices[root];
-    const bool one_rank = std::all_of(group.begin(), group.end(), [&](const Session* s) { return s->rank == group.front()->rank; });
+    const std::vector<Session*> runners = co_run_candidates(group);
     Regime regime = Regime::lease;
     if (group.size() <= 1) regime = Regime::free;
-    else if (!one_rank) first.co_run.good = 0;
-    else if (first.regime == Regime::co_run) regime = stay_in_co_run(group, first.co_run) ? Regime::co_run : Regime::lease;
-    else if (timed) regime = begin_co_run(group, first.co_run) ? Regime::co_run : Regime::lease;
+    else if (runners.empty()) first.co_run.good = 0;
+    else if (first.regime == Regime::co_run) regime = stay_in_co_run(runners, first.co_run) ? Regime::co_run : Regime::lease;
+    else if (timed) regime = begin_co_run(runners, first.co_run) ? Regime::co_run : Regime::lease;
     chosen[root] = regime;
   }
   for (DeviceIndex index = 0; index < devices.size(); ++index) {

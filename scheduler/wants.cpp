@@ -19,7 +19,18 @@ constexpr Duration kLingerMax = std::chrono::microseconds(2500);
 bool Policy::State::active(const Session& session) const { return session.ever_active && now - session.active_at < kActiveFor; }
 
 bool Policy::State::lingers(const Session& session) const {
-  return session.leased && !session.wants && now < session.quiet_since() + session.linger;
+  const bool holds = session.leased || (session.gate.open && co_runs(session));
+  return holds && !session.wants && now < session.quiet_since() + session.linger;
+}
+
+// Of the time since the last decision.
+RunMode Policy::State::run_mode(const Session& session) const {
+  switch (devices[session.devices.front()].regime) {
+    case Regime::free: return RunMode::unmeasured;
+    case Regime::co_run: return session.gate.open ? RunMode::together : RunMode::unmeasured;
+    case Regime::lease: break;
+  }
+  return RunMode::apart;
 }
 
 // It wants the device again after its lease has lapsed.

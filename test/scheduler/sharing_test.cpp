@@ -1,4 +1,6 @@
 // What tenants get of the model's hardware, by sentences.
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include "test/scheduler/simulation/world.hpp"
@@ -88,6 +90,19 @@ TEST_CASE("Side by side ends when a tenant that never pauses comes") {
   couple.world.add({.tenant = TenantId(3), .workload = stream(1ms)});
   couple.world.run(couple.world.now() + 50ms);
   CHECK(couple.regime() == Regime::lease);
+}
+
+TEST_CASE("Batch tenants go on side by side between the requests of an interactive one, which are as fast as beside nobody") {
+  Couple couple(steps(155us, 315us), steps(155us, 315us));
+  couple.world.tenant(TenantId(3), {.service_class = ServiceClass::interactive});
+  const SessionId requests = couple.world.add({.tenant = TenantId(3), .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}});
+  couple.world.run(2s);
+  const auto [a, b] = couple.rates();
+  const double alone = 155.0 / 470.0;
+  CHECK(a + b > 0.95 * alone);
+  auto took = couple.world.sessions()[static_cast<uint64_t>(requests) - 1].request_seconds;
+  std::sort(took.begin(), took.end());
+  CHECK(took[took.size() / 2] < 1.08 * 0.00485);
 }
 
 TEST_CASE("A tenant that pauses for a moment after each burst is waited for, and gets its half beside one that never pauses") {

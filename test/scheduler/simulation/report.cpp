@@ -181,10 +181,35 @@ void all_pairs() {
   pair("5 + 5 ms beside a stream of 100 us", loads[6].second, stream(100us));
 }
 
+void all_classes() {
+  std::printf("classes, all saturating, in %% of alone\n");
+  const auto show = [](const char* name, const std::vector<Party>& parties) {
+    const Outcome outcome = together(parties, 10s, 11, true);
+    std::printf("%-64s", name);
+    for (const double rate : outcome.rates) std::printf(" %6.2f", 100 * rate);
+    std::printf("   total %.1f%%\n", 100 * outcome.sum);
+  };
+  const Party realtime{.policy = {.service_class = ServiceClass::realtime, .share_max = 0.5}, .workload = stream(100us)};
+  const Party interactive{.policy = {.service_class = ServiceClass::interactive}, .workload = stream(100us)};
+  const Party batch{.policy = {.service_class = ServiceClass::batch}, .workload = stream(100us)};
+  const Party floor{.policy = {.service_class = ServiceClass::scavenger, .share_min = 0.05}, .workload = stream(100us)};
+  const Party scavenger{.policy = {.service_class = ServiceClass::scavenger}, .workload = stream(100us)};
+  const Party requests{.policy = {.service_class = ServiceClass::interactive}, .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}};
+  const Party inference{.workload = steps(10us, 155us, 315us)};
+  show("realtime with a cap of 50%, interactive", {realtime, interactive});
+  show("realtime with a cap of 50%, batch, batch", {realtime, batch, batch});
+  show("interactive, scavenger with a floor of 5%", {interactive, floor});
+  show("realtime with a cap of 50%, interactive, scavenger with 5%", {realtime, interactive, floor});
+  show("batch, scavenger", {batch, scavenger});
+  show("requests of 5 ms (interactive), batch, batch", {requests, batch, batch});
+  show("requests of 5 ms (interactive), two of inference (batch)", {requests, inference, inference});
+}
+
 }  // namespace
 }  // namespace gpuwire::scheduler::test
 
 int main() {
+  gpuwire::scheduler::test::all_classes();
   gpuwire::scheduler::test::all_shares();
   gpuwire::scheduler::test::all_latencies();
   gpuwire::scheduler::test::all_pairs();
