@@ -9,6 +9,7 @@
 #include "protocol/wire/ordinals.hpp"
 #include "protocol/wire/preface.hpp"
 #include "schema/handshake.capnp.h"
+#include "schema/login.capnp.h"
 #include "schema/session.capnp.h"
 
 namespace {
@@ -93,11 +94,35 @@ void add_answers() {
   write("acknowledge", std::string(reinterpret_cast<const char*>(&acknowledgement), sizeof acknowledgement));
 }
 
+// What a server says to a client that logs in: its preface, then answers.
+void add_logins() {
+  auto answer = [](auto&& fill) {
+    capnp::MallocMessageBuilder message;
+    fill(message.initRoot<schema::LoginAnswer>());
+    return frame(FrameKind::control, uint32_t(ControlOrdinal::login_answer), message);
+  };
+  Preface own = own_preface();
+  own.flags = kPrefaceLogin;
+  std::string preface(reinterpret_cast<const char*>(encode(own).data()), sizeof(Preface)), reason = "all places are taken";
+  std::string queued = answer([](auto root) {
+    auto place = root.initQueued();
+    place.setPlace(3);
+    place.setWaiting(5);
+    place.setWhy("all GPUs are in use");
+  });
+  std::string admitted = answer([](auto root) { root.setAdmitted(); });
+  write("admitted", preface + admitted);
+  write("queued", preface + queued + queued + admitted);
+  write("refused", preface + answer([](auto root) { root.setRefused("revoked"); }));
+  Preface refusing = refusing_preface(RefusalCode::busy, reason);
+  write("refusing_preface", std::string(reinterpret_cast<const char*>(encode(refusing).data()), sizeof(Preface)) + reason);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s FOLDER LOGIN_FOLDER\n", argv[0]);
     return 2;
   }
   g_folder = argv[1];
@@ -105,5 +130,8 @@ int main(int argc, char** argv) {
   add_handshake();
   add_calls();
   add_answers();
+  g_folder = argv[2];
+  std::filesystem::create_directories(g_folder);
+  add_logins();
   return 0;
 }

@@ -27,7 +27,7 @@ std::string g_keep = "frame_fuzz_input";
 void keep_input(int signal_number) {
   int file = open(g_keep.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
   if (file >= 0 && g_current) [[maybe_unused]] ssize_t written = write(file, g_current->data(), g_current->size());
-  static const char text[] = "frame_fuzz: crashed; the input is kept\n";
+  static const char text[] = "crashed; the input is kept\n";
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
   signal(signal_number, SIG_DFL);
   raise(signal_number);
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   while (std::chrono::steady_clock::now() < end) {
     for (int i = 0; i < 64; ++i, ++tried) try_input(gpuwire::test::mutate(corpus[random() % corpus.size()], corpus[random() % corpus.size()], random));
   }
-  std::printf("frame_fuzz: %zu inputs of the corpus and %llu changes of them, seed %llu\n", corpus.size(), static_cast<unsigned long long>(tried),
+  std::printf("%zu inputs of the corpus and %llu changes of them, seed %llu\n", corpus.size(), static_cast<unsigned long long>(tried),
               static_cast<unsigned long long>(seed));
   return 0;
 }
