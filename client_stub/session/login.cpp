@@ -159,7 +159,7 @@ Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const c
       default: known = false;
     }
   });
-  if (bad || !known) return not_ready(fmt::format("the server's answer to the login cannot be read: {}", bad ? *bad : "unknown"));
+  if (bad || !known) return not_ready(fmt::format("the server's answer to the login cannot be read: {}", bad ? printable(*bad) : "unknown"));
   return answer;
 }
 
