@@ -54,7 +54,6 @@ ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
 }  // namespace
 
 void end_context(ContextState& context) noexcept {
-  end_greens_of(context);
   // What libraries hung onto the context may still call the driver while it is released.
   cuda_abi::context_local_storage().drop_context(as_cuda(&context));
   context.alive.store(false, std::memory_order_release);
@@ -232,7 +231,7 @@ CUresult hand::cuCtxGetFlags(unsigned int* flags) {
   if (!context) return error;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   // Driver 580 tells of a created context what it was created with.
-  *flags = context->flags.load(std::memory_order_relaxed) | (context->base->primary ? CU_CTX_MAP_HOST : 0);
+  *flags = context->base->flags.load(std::memory_order_relaxed) | (context->base->primary ? CU_CTX_MAP_HOST : 0);
   return CUDA_SUCCESS;
 }
 
@@ -240,7 +239,7 @@ CUresult hand::cuCtxSetFlags(unsigned int flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult result = leave(caller, forward::cuCtxSetFlags(caller, flags));
-  if (result == CUDA_SUCCESS) caller.state->flags.store(flags, std::memory_order_relaxed);
+  if (result == CUDA_SUCCESS) owner(caller)->flags.store(flags, std::memory_order_relaxed);
   return result;
 }
 

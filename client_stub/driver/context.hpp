@@ -55,7 +55,8 @@ struct ContextState {
 
   std::mutex mutex;                      // all below; a leaf lock
   uint64_t limits[kContextLimits] = {};  // ~0: not asked, or the query failed
-  uint32_t usage = 0;                    // primary: retains; others: cuCtxAttach
+  uint32_t usage = 0;                    // primary: retains, with those of green contexts; others: cuCtxAttach
+  uint32_t greens = 0;                   // primary: the green contexts that hold it
 };
 
 inline CUcontext as_cuda(const ContextState* context) { return context ? reinterpret_cast<CUcontext>(context->handle) : nullptr; }
@@ -93,9 +94,6 @@ using gpuwire::cuda_abi::is_sticky;
 
 // enter(Needs::context) for a given context instead of the current one.
 Caller enter_context(ContextState& context) noexcept;
-
-// Ends the green contexts of a primary context that is about to end.
-void end_greens_of(ContextState& primary) noexcept;
 
 // The context is about to end at the server, or has just ended: runs what libraries hung onto it, then forgets all that belonged to it.
 void end_context(ContextState& context) noexcept;

@@ -50,7 +50,6 @@ ContextState* make_green(ContextState& primary) noexcept {
   context->id = process()->next_id++;
   context->legacy.id = process()->next_id++;
   context->legacy.context = context;
-  context->flags.store(primary.flags.load(std::memory_order_relaxed), std::memory_order_relaxed);
   // Streams of the one do not wait for the NULL stream of the other.
   context->unordered_streams.store(true, std::memory_order_relaxed);
   primary.unordered_streams.store(true, std::memory_order_relaxed);
@@ -92,28 +91,24 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& dev
 
 }  // namespace
 
-void end_greens_of(ContextState& primary) noexcept {
-  if (!primary.primary) return;
-  handles().for_each(wire::HandleKind::context, [&](uint64_t, void* object) {
-    auto* context = static_cast<ContextState*>(object);
-    if (!context || !context->is_green() || context->base != &primary || !end_green(*context)) return;
-    std::lock_guard lock(primary.mutex);
-    if (primary.usage > 0) --primary.usage;
-  });
-}
-
 CUresult hand::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, CUdevice ordinal, unsigned int flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  bool known = handles().known(wire::HandleKind::device_resource_desc, reinterpret_cast<uint64_t>(descriptor));
+  // Without a descriptor it has the whole device (measured on driver 580).
+  bool known = !descriptor || handles().known(wire::HandleKind::device_resource_desc, reinterpret_cast<uint64_t>(descriptor));
   if (!out || !known || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   // It holds the primary context until it is destroyed.
   CUcontext primary = nullptr;
   if (CUresult error = hand::cuDevicePrimaryCtxRetain(&primary, ordinal)) return error;
   CUresult result = create(out, descriptor, *device, flags);
-  if (result) hand::cuDevicePrimaryCtxRelease_v2(ordinal);
+  if (result) {
+    hand::cuDevicePrimaryCtxRelease_v2(ordinal);
+  } else {
+    std::lock_guard lock(device->primary->mutex);
+    ++device->primary->greens;
+  }
   return result;
 }
 
@@ -126,6 +121,10 @@ CUresult hand::cuGreenCtxDestroy(CUgreenCtx green) {
   CUresult result = caller.error;
   if (!result) {
     result = ask(caller, wire::SessionOrdinal::green_destroy, [&](schema::GreenContext::Builder message) { message.setContext(context->handle); });
+  }
+  {
+    std::lock_guard lock(context->base->mutex);
+    --context->base->greens;
   }
   hand::cuDevicePrimaryCtxRelease_v2(context->device);
   return is_sticky(result) ? CUDA_SUCCESS : result;

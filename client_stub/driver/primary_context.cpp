@@ -72,6 +72,7 @@ CUresult hand::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   {
     std::lock_guard lock(context.mutex);
     if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
     if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   }
   end_context(context);
@@ -84,6 +85,10 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (primary.error) return primary.error;
   ContextState& context = *primary.device->primary;
   if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  {
+    std::lock_guard lock(context.mutex);
+    if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
+  }
   if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
   end_context(context);
   CUresult result = call<schema::RetainPrimary, schema::Result>(

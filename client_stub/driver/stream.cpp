@@ -54,7 +54,8 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
                                   : forward::cuStreamCreateWithPriority(caller, &stream, flags, priority);
   if (result) return leave(caller, result);
   if (StreamState* state = find_stream(caller.state, reinterpret_cast<uint64_t>(stream))) {
-    state->flags = flags;
+    // In a green context no stream waits for the NULL stream (measured on driver 580).
+    state->flags = flags | (caller.state->is_green() ? unsigned(CU_STREAM_NON_BLOCKING) : 0);
     state->priority.store(priority, std::memory_order_relaxed);
   }
   if (flags & CU_STREAM_NON_BLOCKING) caller.state->unordered_streams.store(true, std::memory_order_relaxed);

@@ -41,7 +41,8 @@ void green_create(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::GreenContext>();
   void* descriptor = nullptr;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
-  if (replay.handles().find(wire::HandleKind::device_resource_desc, params.getDescriptor(), descriptor)) {
+  // Without a descriptor: the whole device.
+  if (params.getDescriptor() == 0 || replay.handles().find(wire::HandleKind::device_resource_desc, params.getDescriptor(), descriptor)) {
     result = replay.state().contexts().create_green(params.getContext(), params.getPrimary(), static_cast<CUdevResourceDesc>(descriptor), params.getFlags());
   }
   finish(replay, call, result);
@@ -64,7 +65,7 @@ void cuDeviceGetDevResource(Replay& replay, Call& call) {
 void cuCtxGetDevResource(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto params = call.message.getRoot<schema::CuCtxGetDevResourceParams>();
-  auto context = from_word<CUcontext>(incoming.handle(wire::HandleKind::context, params.getHCtx(), true));
+  auto context = from_word<CUcontext>(incoming.handle(wire::HandleKind::context, params.getHCtx(), false));
   CUdevResource native{};
   CUresult result = incoming.ready(true);
   if (!result) result = drive(replay.driver().cuCtxGetDevResource, context, &native, CUdevResourceType(params.getType()));
@@ -106,6 +107,7 @@ void cuDevResourceGenerateDesc(Replay& replay, Call& call) {
   size_t count = incoming.count(params.getNbResources(), sizeof(CUdevResource));
   std::vector<CUdevResource> resources(count);
   incoming.copy(params.getResources(), resources.data(), count * sizeof(CUdevResource));
+  if (count == 0) incoming.fail(CUDA_ERROR_INVALID_VALUE);  // which the driver does not look at
   for (CUdevResource& resource : resources) {
     if (const CUdevResource* native = resource_of(replay, incoming, resource)) resource = *native;
   }

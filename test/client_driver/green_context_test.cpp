@@ -99,7 +99,9 @@ TEST_CASE_FIXTURE(Fixture, "a fault in a green context is one of its primary con
 }
 
 TEST_CASE_FIXTURE(Fixture, "a green context holds its primary context until it is destroyed") {
+  CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_ERROR_NOT_PERMITTED);
   CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_NOT_PERMITTED);
   CHECK(sent(SessionOrdinal::release_primary) == 0);
   CUstream stream = stream_of(green);
   CHECK(hand::cuGreenCtxDestroy(green) == CUDA_SUCCESS);
@@ -108,14 +110,20 @@ TEST_CASE_FIXTURE(Fixture, "a green context holds its primary context until it i
   CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(hand::cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(hand::cuCtxSetCurrent(context) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_CASE_FIXTURE(Fixture, "resetting the primary context ends its green ones") {
-  CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
-  CHECK(hand::cuCtxSetCurrent(context) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  CHECK(hand::cuGreenCtxDestroy(green) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
-  CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
+TEST_CASE_FIXTURE(Fixture, "no stream of a green context waits for its NULL stream, and its flags are its primary context's") {
+  REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  unsigned flags = 0;
+  REQUIRE(hand::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
+  CHECK(flags == CU_STREAM_NON_BLOCKING);
+  CHECK(hand::cuCtxSetFlags(CU_CTX_SCHED_BLOCKING_SYNC) == CUDA_SUCCESS);
+  REQUIRE(hand::cuCtxSetCurrent(primary) == CUDA_SUCCESS);
+  CHECK(hand::cuCtxGetFlags(&flags) == CUDA_SUCCESS);
+  CHECK(flags == (CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST));
 }
 
 TEST_CASE("a green context that the server refuses leaves the primary context as it was") {
@@ -124,6 +132,7 @@ TEST_CASE("a green context that the server refuses leaves the primary context as
   CUgreenCtx green = nullptr;
   CHECK(hand::cuGreenCtxCreate(&green, Fixture::descriptor(), 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(hand::cuGreenCtxCreate(&green, Fixture::descriptor(), 0, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_INVALID_VALUE);
+  auto unknown = reinterpret_cast<CUdevResourceDesc>(wire::make_handle(wire::HandleKind::device_resource_desc, 77, 1));
+  CHECK(hand::cuGreenCtxCreate(&green, unknown, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
 }

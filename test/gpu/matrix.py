@@ -131,6 +131,7 @@ def rows(build: str) -> List[Row]:
         torch("nccl"),
         torch("lstm"),
         torch("linalg"),
+        torch("green_contexts"),
         Row("torch", "torch start", ["python3", os.path.join(HERE, "programs", "torch_start.py")], time_ratio=1.2, best_of=2),
         program("threads"),
         program("callbacks"),

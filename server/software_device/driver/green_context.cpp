@@ -89,7 +89,7 @@ CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource* resource, CUdev
 
 CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevResourceType type) {
   return with_driver([&]() -> CUresult {
-    const auto slot = handle == nullptr ? current_slot() : driver().contexts.find(handle);
+    const auto slot = driver().contexts.find(handle);
     if (slot == nullptr || slot->live() == nullptr) {
       return slot == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
@@ -162,7 +162,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc handle, CUdevice or
     if (device == nullptr) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    const auto descriptor = driver().resource_descriptors.find(handle);
+    const auto descriptor = handle == nullptr ? std::make_shared<ResourceDescriptor>(ResourceDescriptor{ordinal, kDeviceProcessors})
+                                              : driver().resource_descriptors.find(handle);
     if (out == nullptr || descriptor == nullptr || descriptor->device != ordinal || flags != CU_GREEN_CTX_DEFAULT_STREAM) {
       return CUDA_ERROR_INVALID_VALUE;
     }

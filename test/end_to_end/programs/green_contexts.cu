@@ -1,5 +1,6 @@
 // Green contexts: parts of the multiprocessors with streams of their own, and all else the primary context's.
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <vector>
 
@@ -27,6 +28,25 @@ std::set<unsigned> run(CUstream stream, CUdeviceptr ids) {
   return {found.begin(), found.end()};
 }
 
+// What is no resource of the driver's makes no context (as measured on an H200).
+void check_refusals(CUdevice device, const CUdevResource& all) {
+  CUdevResource own{}, part{};
+  CUdevResourceDesc descriptor;
+  CUgreenCtx green;
+  unsigned count = 1;
+  FAILS(cuDeviceGetDevResource(device, &own, CU_DEV_RESOURCE_TYPE_INVALID), CUDA_ERROR_INVALID_RESOURCE_TYPE);
+  FAILS(cuDevSmResourceSplitByCount(&part, &count, &own, nullptr, 0, 0), CUDA_ERROR_INVALID_RESOURCE_TYPE);
+  FAILS(cuDevResourceGenerateDesc(&descriptor, &own, 1), CUDA_ERROR_INVALID_RESOURCE_TYPE);
+  own = all;
+  std::memset(own._internal_padding, 0x41, sizeof own._internal_padding);
+  FAILS(cuDevSmResourceSplitByCount(&part, &count, &own, nullptr, 0, 0), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+  FAILS(cuDevResourceGenerateDesc(&descriptor, &own, 1), CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION);
+  FAILS(cuCtxGetDevResource(nullptr, &own, CU_DEV_RESOURCE_TYPE_SM), CUDA_ERROR_INVALID_CONTEXT);
+  own = all;
+  OK(cuDevResourceGenerateDesc(&descriptor, &own, 1));
+  FAILS(cuGreenCtxCreate(&green, descriptor, device, 0), CUDA_ERROR_INVALID_VALUE);
+}
+
 // Waiting for the primary context waits for its green ones.
 void check_waits(CUcontext primary, CUstream green, CUdeviceptr places) {
   where<<<1, 32, 0, green>>>(reinterpret_cast<unsigned*>(places), 20000000);
@@ -43,6 +63,9 @@ void check_sharing(CUcontext primary, CUcontext one, CUcontext other, CUstream o
   FAILS(cuCtxDestroy(one), CUDA_ERROR_INVALID_CONTEXT);
   OK(cuCtxSetCurrent(one));
   OK(cuMemAlloc(&memory, 4096));
+  CUcontext of_memory = nullptr;
+  OK(cuPointerGetAttribute(&of_memory, CU_POINTER_ATTRIBUTE_CONTEXT, memory));
+  DEMAND(of_memory == primary);
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   where<<<1, 32>>>(reinterpret_cast<unsigned*>(places), 1000);
   OK(cuEventRecord(event, nullptr));
@@ -80,6 +103,7 @@ int main() {
   OK(cuDevSmResourceSplitByCount(groups, &count, &all, &rest, 0, wanted));
   DEMAND(count == 2 && groups[0].sm.smCount >= wanted && groups[1].sm.smCount >= wanted);
 
+  check_refusals(device, all);
   CUdevResourceDesc descriptors[2];
   CUgreenCtx greens[2];
   CUcontext contexts[2];
@@ -96,6 +120,7 @@ int main() {
     DEMAND(own.sm.smCount == groups[i].sm.smCount);
     OK(cuCtxGetDevResource(contexts[i], &own, CU_DEV_RESOURCE_TYPE_SM));
     DEMAND(own.sm.smCount == groups[i].sm.smCount);
+    FAILS(cuGreenCtxGetDevResource(greens[i], &own, CUdevResourceType(2)), CUDA_ERROR_INVALID_RESOURCE_TYPE);
   }
   DEMAND(ids[0] != ids[1]);
   CUgreenCtx found = nullptr;

@@ -303,6 +303,18 @@ def lstm():
     close(model.cuda()(data.cuda())[0], expected, 1e-2)
 
 
+def green_contexts():
+    from torch.cuda.green_contexts import GreenContext
+    x = torch.randn(512, 512, device="cuda")
+    green = GreenContext.create(num_sms=32, device_id=0)
+    green.set_context()
+    y = x @ x
+    torch.cuda.current_stream().synchronize()
+    green.pop_context()
+    torch.cuda.synchronize()
+    close(y, x.double().cpu() @ x.double().cpu(), 1e-3)
+
+
 def linalg():
     a = torch.randn(100, 100, dtype=torch.float64)
     spd = a @ a.T + 100 * torch.eye(100, dtype=torch.float64)
