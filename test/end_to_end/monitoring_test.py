@@ -1,0 +1,237 @@
+"""What administrators see of a server: top, status, metrics, the control socket, the audit log."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+from support import BUILD, DEVICE, Server, children, run, start, wait_until
+
+GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+LIMIT_SECONDS = 30
+
+
+class Monitored(unittest.TestCase):
+    """A server with a folder of its own for its control socket."""
+
+    arguments = ()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="gpuwire-watch-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.server = Server(BUILD, ["--device", DEVICE, *self.server_arguments()])
+        self.addCleanup(self.server.stop)
+        self.server.__enter__()
+        self.control = self.control_socket()
+
+    def server_arguments(self):
+        return self.arguments
+
+    def control_socket(self):
+        return f"/run/gpuwire/{self.server.process.pid}.sock" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}/{self.server.process.pid}.sock"
+
+    def command(self, name, *arguments):
+        return subprocess.run([GPUWIRE, name, "--control", self.control, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+
+    def top(self, interval="0.2"):
+        ran = self.command("top", "--json", "--once", "--interval", interval)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(len(ran.stdout.splitlines()), 1)
+        return json.loads(ran.stdout)
+
+    def status(self):
+        ran = self.command("status", "--json")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return json.loads(ran.stdout)
+
+    def ask(self, **request):
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(LIMIT_SECONDS)
+            link.connect(self.control)
+            link.sendall(json.dumps(request).encode() + b"\n")
+            return json.loads(link.makefile().readline())
+
+    def neighbours(self, count):
+        """Programs that work until their standard input closes."""
+        started = []
+        for _ in range(count):
+            program = start(self.server.address, "neighbour")
+            self.addCleanup(program.wait)
+            self.addCleanup(program.communicate)
+            self.addCleanup(program.kill)
+            self.assertEqual(program.stdout.readline(), "working\n")
+            started.append(program)
+        return started
+
+    def audit_lines(self):
+        return [{"event": match[1], **json.loads(match[2])} for match in re.finditer(r"audit: (\w+) (\{.*\})", "".join(self.server.log))]
+
+    def audited(self, event):
+        found = []
+
+        def there():
+            found[:] = [line for line in self.audit_lines() if line["event"] == event]
+            return found
+
+        wait_until(there, LIMIT_SECONDS, f"an audit line {event}")
+        return found
+
+
+class Figures(Monitored):
+    def test_two_programs_are_two_sessions_with_figures_that_add_up(self):
+        programs = self.neighbours(2)
+        figures = self.top()
+        sessions = figures["sessions"]
+        self.assertEqual(len(sessions), 2)
+        self.assertEqual({session["state"] for session in sessions}, {"running"})
+        self.assertEqual({session["tenant"] for session in sessions}, {"open"})
+        self.assertEqual({session["worker_pid"] for session in sessions} - set(children(self.server.process.pid)), set())
+        self.assertGreater(figures["interval_s"], 0.19)
+        tenant = figures["tenants"][0]
+        self.assertEqual(tenant["sessions"], {"running": 2})
+        self.assertEqual(tenant["begun"], 2)
+        for device in figures["devices"]:
+            shares = [entry for one in figures["tenants"] for entry in one["devices"] if entry["device"] == device["index"]]
+            self.assertEqual(sum(share["gpu_time_ns"] for share in shares), device["gpu_time_ns"])
+            self.assertEqual(sum(share["memory_used_bytes"] for share in shares), device["memory_used_bytes"])
+            on_it = [session for session in sessions if any(used["device"] == device["index"] for used in session["devices"])]
+            self.assertEqual(len(on_it), device["sessions"])
+        self.assertEqual(sum(session["bytes_in"] for session in sessions), tenant["bytes_in"])
+        for program in programs:
+            out, err = program.communicate(timeout=LIMIT_SECONDS)
+            self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
+        wait_until(lambda: not self.status()["sessions"], LIMIT_SECONDS, "no session")
+        tenant = self.status()["tenants"][0]
+        self.assertEqual(tenant["ended"], {"finished": 2})
+        self.assertEqual(tenant["begun"], 2)
+
+    def test_the_tables_are_printed_when_standard_output_is_no_terminal(self):
+        self.neighbours(1)
+        ran = self.command("top", "--once", "--interval", "0.1")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertNotIn("\x1b", ran.stdout)
+        for word in ("GPU%", "TENANT", "open", "SESSION", "running"):
+            self.assertIn(word, ran.stdout)
+        ran = self.command("status")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("open", ran.stdout)
+
+    def test_top_prints_one_object_for_each_interval_and_ends_with_the_server(self):
+        watching = subprocess.Popen([GPUWIRE, "top", "--control", self.control, "--json", "--interval", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        first, second = json.loads(watching.stdout.readline()), json.loads(watching.stdout.readline())
+        self.assertGreater(second["taken_ns"], first["taken_ns"])
+        self.server.stop()
+        _, err = watching.communicate(timeout=LIMIT_SECONDS)
+        self.assertEqual(watching.returncode, 1)
+        self.assertEqual(len(err.splitlines()), 1)
+
+    def test_the_control_socket_goes_with_the_server(self):
+        self.assertTrue(os.path.exists(self.control))
+        self.assertEqual(self.server.stop(), 0)
+        self.assertFalse(os.path.exists(self.control))
+        ran = self.command("status")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn(self.control, ran.stderr)
+
+
+class Commands(Monitored):
+    def test_an_administrator_ends_one_session_and_the_program_hears_why(self):
+        first, second = self.neighbours(2)
+        sessions = sorted(self.status()["sessions"], key=lambda session: session["id"])
+        answer = self.ask(command="end", session=sessions[0]["id"], reason="maintenance tonight")
+        self.assertEqual(answer, {"ok": True, "ended": 1})
+        self.assertNotEqual(first.wait(LIMIT_SECONDS), 0)
+        _, err = first.communicate()
+        self.assertIn("maintenance tonight", err)
+        ended = self.audited("ended")[0]
+        self.assertEqual((ended["session"], ended["cause"], ended["reason"]), (sessions[0]["id"], "stopped", "maintenance tonight"))
+        self.assertGreater(ended["seconds"], 0)
+        self.assertEqual(self.audited("end_asked")[0]["by_uid"], os.geteuid())
+        out, err = second.communicate(timeout=LIMIT_SECONDS)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
+
+    def test_all_sessions_of_a_tenant_are_ended_at_once(self):
+        programs = self.neighbours(2)
+        self.assertEqual(self.ask(command="end", tenant="open", reason="enough"), {"ok": True, "ended": 2})
+        for program in programs:
+            self.assertNotEqual(program.wait(LIMIT_SECONDS), 0)
+            _, err = program.communicate()
+            self.assertIn("enough", err)
+
+    def test_a_killed_worker_is_audited_as_died(self):
+        self.neighbours(1)
+        os.kill(self.status()["sessions"][0]["worker_pid"], signal.SIGKILL)
+        self.assertEqual(self.audited("ended")[0]["cause"], "died")
+        wait_until(lambda: self.status()["tenants"][0]["ended"] == {"died": 1}, LIMIT_SECONDS, "the session counted as died")
+
+
+class Refusals(Monitored):
+    arguments = ("--max-sessions", "1")
+
+    def test_a_refused_program_is_counted_and_audited(self):
+        self.neighbours(1)
+        ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL)
+        self.assertNotEqual(ran.returncode, 0)
+        refused = self.audited("refused")[0]
+        self.assertEqual(refused["tenant"], "open")
+        self.assertIn("1 sessions", refused["reason"])
+        self.assertEqual(sum(self.status()["tenants"][0]["refused"].values()), 1)
+
+
+class Metrics(Monitored):
+    def setUp(self):
+        super().setUp()
+        self.exporter = subprocess.Popen([GPUWIRE, "metrics", "--listen", "127.0.0.1:0", "--control", self.control], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self.exporter.communicate)
+        self.addCleanup(self.exporter.kill)
+        self.url = re.search(r"http\S+", self.exporter.stderr.readline())[0]
+
+    def scrape(self):
+        with urllib.request.urlopen(self.url, timeout=LIMIT_SECONDS) as answer:
+            self.assertTrue(answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"))
+            text = answer.read().decode()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))}
+
+    def test_a_scrape_shows_the_sessions_and_what_they_have_had(self):
+        programs = self.neighbours(2)
+        figures = {}
+
+        def counted():
+            figures.update(self.scrape())
+            return figures['gpuwire_sessions{tenant="open",state="running"}'] == 2
+
+        wait_until(counted, LIMIT_SECONDS, "two running sessions in the metrics")
+        self.assertEqual(figures["gpuwire_up"], 1)
+        self.assertEqual(figures['gpuwire_sessions_begun_total{tenant="open"}'], 2)
+        self.assertEqual(figures['gpuwire_queue_wait_seconds_count{tenant="open"}'], 2)
+        for program in programs:
+            program.communicate(timeout=LIMIT_SECONDS)
+        wait_until(lambda: self.scrape().get('gpuwire_sessions_ended_total{tenant="open",cause="finished"}') == 2, LIMIT_SECONDS, "two ended sessions")
+
+    def test_when_the_server_has_gone_the_exporter_says_so(self):
+        self.assertEqual(self.scrape()["gpuwire_up"], 1)
+        self.server.stop()
+        wait_until(lambda: self.scrape() == {"gpuwire_up": 0}, LIMIT_SECONDS, "gpuwire_up 0")
+
+    def test_other_requests_and_garbage_are_refused_and_scrapes_go_on(self):
+        host, port = re.match(r"http://([^:/]+):(\d+)/", self.url).groups()
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(self.url.replace("metrics", "secret"), timeout=LIMIT_SECONDS)
+        self.assertEqual(refused.exception.code, 404)
+        silent = [socket.create_connection((host, int(port))) for _ in range(80)]
+        for link in silent[:10]:
+            link.sendall(b"\x00\xff" * 8000)
+        self.assertEqual(self.scrape()["gpuwire_up"], 1)
+        for link in silent:
+            link.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
