@@ -190,7 +190,7 @@ void Admission::forget(SessionId session) {
 void Admission::refuse(SessionId session, wire::RefusalCode code, std::string reason) {
   auto one = unanswered_.extract(session);
   forget(session);
-  book_.refused(session, reason);
+  book_.refused(session, code, reason);
   if (one) one.mapped().answer(session, AdmissionRefused{code, std::move(reason)});
   start_waiting();
 }
@@ -198,7 +198,7 @@ void Admission::refuse(SessionId session, wire::RefusalCode code, std::string re
 void Admission::cancel(SessionId session, const std::string& why) {
   unanswered_.erase(session);
   forget(session);
-  book_.refused(session, why);
+  book_.refused(session, wire::RefusalCode::accepted, why);
   start_waiting();
 }
 

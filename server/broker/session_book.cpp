@@ -38,8 +38,7 @@ const SessionRecord* SessionBook::find(scheduler::SessionId session) const {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-void SessionBook::tell(SessionEvent::Kind kind, const SessionRecord& session, std::string text, uint32_t cause) {
-  SessionEvent event{kind, session, std::move(text), cause};
+void SessionBook::tell(const SessionEvent& event) {
   for (const Observer& observer : observers_) observer(event);
 }
 
@@ -50,7 +49,7 @@ void SessionBook::queued(scheduler::SessionId session, size_t place, size_t wait
   record->place = place;
   record->waiting = waiting;
   record->why = std::move(why);
-  if (first) tell(SessionEvent::Kind::queued, *record, record->why);
+  if (first) tell({.kind = SessionEvent::Kind::queued, .session = *record, .text = record->why});
 }
 
 void SessionBook::admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices) {
@@ -60,7 +59,7 @@ void SessionBook::admitted(scheduler::SessionId session, std::vector<scheduler::
   record->state = SessionState::starting;
   record->place = record->waiting = 0;
   record->why.clear();
-  tell(SessionEvent::Kind::admitted, *record);
+  tell({.kind = SessionEvent::Kind::admitted, .session = *record});
 }
 
 void SessionBook::has_worker(scheduler::SessionId session, pid_t worker) {
@@ -78,7 +77,7 @@ void SessionBook::begun(scheduler::SessionId session, std::string client) {
   if (!record) return;
   if (record->state == SessionState::starting) record->state = SessionState::running;
   record->begun = std::chrono::system_clock::now();
-  tell(SessionEvent::Kind::begun, *record, std::move(client));
+  tell({.kind = SessionEvent::Kind::begun, .session = *record, .text = std::move(client)});
 }
 
 void SessionBook::ending(scheduler::SessionId session) {
@@ -88,14 +87,14 @@ void SessionBook::ending(scheduler::SessionId session) {
 void SessionBook::ended(scheduler::SessionId session, uint32_t cause, std::string why) {
   SessionRecord* record = at(session);
   if (!record) return;
-  tell(SessionEvent::Kind::ended, *record, std::move(why), cause);
+  tell({.kind = SessionEvent::Kind::ended, .session = *record, .text = std::move(why), .end_cause = cause});
   sessions_.erase(session);
 }
 
-void SessionBook::refused(scheduler::SessionId session, std::string why) {
+void SessionBook::refused(scheduler::SessionId session, wire::RefusalCode code, std::string why) {
   SessionRecord* record = at(session);
   if (!record) return;
-  tell(SessionEvent::Kind::refused, *record, std::move(why));
+  tell({.kind = SessionEvent::Kind::refused, .session = *record, .text = std::move(why), .refusal = code});
   sessions_.erase(session);
 }
 

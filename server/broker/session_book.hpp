@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include "protocol/wire/frame.hpp"
 #include "scheduler/types.hpp"
 
 namespace gpuwire::server {
@@ -47,6 +48,7 @@ struct SessionEvent {
   Kind kind;
   const SessionRecord& session;  // for the call's duration
   std::string text;              // begun: who the client says it is; ended, refused: why
+  wire::RefusalCode refusal = wire::RefusalCode::accepted;  // refused: what the client is told; accepted: it has gone away before
   uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word
   static constexpr uint32_t kDied = UINT32_MAX;
 };
@@ -68,7 +70,7 @@ class SessionBook {
   void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
   void ending(scheduler::SessionId session);
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
-  void refused(scheduler::SessionId session, std::string why);
+  void refused(scheduler::SessionId session, wire::RefusalCode code, std::string why);
 
   // Null: there is none (any more). Valid until it ends.
   const SessionRecord* find(scheduler::SessionId session) const;
@@ -76,7 +78,7 @@ class SessionBook {
 
  private:
   SessionRecord* at(scheduler::SessionId session);
-  void tell(SessionEvent::Kind kind, const SessionRecord& session, std::string text = {}, uint32_t cause = 0);
+  void tell(const SessionEvent& event);
 
   std::map<scheduler::SessionId, SessionRecord> sessions_;
   std::vector<Observer> observers_;

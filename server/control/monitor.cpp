@@ -142,6 +142,7 @@ void Monitor::add_sessions(Snapshot& snapshot) const {
       ++tenant->sessions[session.state];
       tenant->bytes_in += session.bytes_in, tenant->bytes_out += session.bytes_out, tenant->replies += session.replies;
     }
+    if (record.management) continue;  // it is shown GPUs and uses none
     for (const SessionDeviceFigures& used : session.devices)
       for (DeviceFigures& device : snapshot.devices)
         if (device.index == used.device) ++device.sessions;
