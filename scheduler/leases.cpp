@@ -151,7 +151,8 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
 
   const auto place = std::find(device.ring.begin(), device.ring.end(), current);
   const size_t start = place == device.ring.end() ? 0 : static_cast<size_t>(place - device.ring.begin()) + 1;
-  for (int pass = 0; pass < 2; ++pass) {
+  // Each pass past the first brings at least one more tenant into credit.
+  for (size_t pass = 0; pass <= device.wanting.size(); ++pass) {
     for (size_t i = 0; i < device.ring.size(); ++i) {
       Tenant& tenant = *device.ring[(start + i) % device.ring.size()];
       TenantOnDevice& there = share(tenant, index);
@@ -172,7 +173,7 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     if (rounds == INT64_MAX) return;
     for (Tenant* tenant : device.wanting) {
       Duration& deficit = share(*tenant, index).deficit;
-      if (deficit <= Duration::zero()) deficit += turn(index, *tenant, rank) * rounds;
+      if (deficit <= Duration::zero()) deficit = std::min(Duration::zero(), deficit + turn(index, *tenant, rank) * rounds);
     }
   }
 }

@@ -273,10 +273,10 @@ std::string scenario(uint64_t seed, bool verbose) {
   Watch watch(plan, world);
   world.after_decision = [&] { return watch.after_decision(); };
   world.run(last_arrival + 1ms);
-  if (!world.wrong().empty()) return world.wrong();
   watch.all_have_come();
-  world.run(std::max(1s + plan.length, last_arrival + 2ms));
+  if (world.wrong().empty()) world.run(std::max(1s + plan.length, last_arrival + 2ms));
   if (world.wrong().empty()) world.decide_now();
+  if (verbose) world.print_sessions();
   return world.wrong().empty() ? watch.at_end() : world.wrong();
 }
 

@@ -343,6 +343,16 @@ double World::progress(SessionId id) const {
   return sum;
 }
 
+void World::print_sessions() const {
+  constexpr const char* kRegimes[] = {"free", "co-run", "lease"};
+  for (const SessionState& session : sessions_) {
+    const SessionAccount account = policy_.account(session.id);
+    std::printf("session %llu (tenant %u): %s, %s%s%s%s, charged %.3f ms, credit %.3f ms\n", static_cast<unsigned long long>(session.id), static_cast<unsigned>(session.spec.tenant),
+                kRegimes[static_cast<unsigned>(account.regime)], session.gate_open ? "open" : "closed", account.holds_lease ? ", holds the lease" : "", session.waiting ? ", waiting" : "",
+                session.in_flight ? ", in flight" : "", seconds(account.gpu_time) * 1e3, seconds(account.deficit) * 1e3);
+  }
+}
+
 void World::print(const char* what, const SessionState& session) const {
   if (!verbose) return;
   std::printf("%12.6f ms  session %llu (tenant %u) %s%s%s\n", seconds(now_ - std::chrono::seconds(1)) * 1e3, static_cast<unsigned long long>(session.id),

@@ -50,6 +50,7 @@ class World {
   void jump_clock(Time at, Duration by);
   void run(Time until);                               // stops at the first broken invariant
   void decide_now() { decide(); }
+  void print_sessions() const;
   const std::string& wrong() const { return wrong_; }
 
   struct SessionState {
