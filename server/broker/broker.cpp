@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
@@ -189,8 +190,12 @@ void Broker::worker_is_ready(const Handoff& message) {
     failure_ = "a worker tells of its devices what cannot be read: " + inventory.error();
     return shut_down();
   }
-  accepting_ = true;
   devices_ = inventory->devices;
+  if (ConfigurationErrors errors = misfits(options_.configuration); !errors.empty()) {
+    failure_ = fmt::format("the configuration does not fit the devices: {}", fmt::join(errors, "; "));
+    return shut_down();
+  }
+  accepting_ = true;
   admission_.devices_known(devices_);
   sessions_.devices_known(devices_, tenants_);
   pools_.keep_ready(sets_kept_ready(), devices_.size());
@@ -269,12 +274,20 @@ std::vector<DeviceSet> Broker::sets_kept_ready() const {
   return sets;
 }
 
-void Broker::reload(Configuration configuration) {
+ConfigurationErrors Broker::misfits(const Configuration& configuration) const {
+  std::vector<uint64_t> bytes;
+  for (const ServerDevice& device : devices_) bytes.push_back(device.bytes);
+  return check_devices(configuration, bytes);
+}
+
+tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configuration) {
+  if (!accepting_) return tl::unexpected(ConfigurationErrors{"the server is not ready yet"});
+  if (ConfigurationErrors errors = misfits(configuration); !errors.empty()) return tl::unexpected(std::move(errors));
   tenants_.replace(std::move(configuration.tenants));
-  if (devices_.empty()) return admission_.reload(limits_of(configuration));
   sessions_.tenants_changed(tenants_);
   admission_.reload(limits_of(configuration));
   pools_.keep_ready(sets_kept_ready(), devices_.size());
+  return {};
 }
 
 void Broker::leave(Visitor& visitor) {

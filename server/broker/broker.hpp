@@ -45,8 +45,8 @@ class Broker {
 
   // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and SIGINT.
   void shut_down();
-  // Takes effect from now on; sessions that there are go on.
-  void reload(Configuration configuration);
+  // Takes effect from now on; sessions that there are go on. Errors: it does not fit the devices, and nothing has changed.
+  tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
   // For the parts that look on or attach, before start().
   SessionBook& book() { return book_; }
@@ -66,6 +66,7 @@ class Broker {
   void admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_flags);
   WorkerPool::Events pool_events();
   std::vector<DeviceSet> sets_kept_ready() const;
+  ConfigurationErrors misfits(const Configuration& configuration) const;
   void leave(Visitor& visitor);
   void await_signals();
   void end_if_idle();

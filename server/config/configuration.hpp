@@ -58,12 +58,19 @@ struct Configuration {
   std::vector<TenantConfiguration> tenants;
 };
 
+// What the command line says in the place of the file's words.
+struct ConfigurationOverrides {
+  std::vector<std::string> listen;           // empty: as the file says
+  std::optional<unsigned> sessions_max;
+  bool allow_unencrypted_network = false;
+};
+
 // What the tenant may have on this GPU.
 TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu);
 
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
-tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file);
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file, const ConfigurationOverrides& overrides = {});
 // What the configuration asks of devices that the server has not: GPUs that are not there, guarantees that do not fit together. `device_bytes`: the
 // memory of each GPU. Empty: it fits.
 ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes);
@@ -71,5 +78,7 @@ ConfigurationErrors check_devices(const Configuration& configuration, const std:
 inline constexpr const char* kOpenTenant = "open";
 // Without a file: one tenant named "open" on loopback, all devices, no limits.
 Configuration open_configuration();
+// The same with the command line's words. Errors: addresses that cannot be.
+tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides);
 
 }  // namespace gpuwire::server

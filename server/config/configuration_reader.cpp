@@ -117,17 +117,23 @@ ListenAddress look_at(const std::string& text, bool sockets) {
   return {"", loopback4 || host == "localhost" || (brackets && IN6_IS_ADDR_LOOPBACK(&address6))};
 }
 
-void read_listen(Section& server, Configuration& out) {
-  server.texts("listen", out.listen);
-  for (const std::string& address : out.listen) {
-    ListenAddress seen = look_at(address, true);
-    if (!seen.wrong.empty()) server.wrong("listen", fmt::format("\"{}\" {}", address, seen.wrong));
-    if (seen.wrong.empty() && !seen.loopback && out.tls.directory.empty() && !out.allow_unencrypted_network)
-      server.wrong("listen", fmt::format("{} can be reached from the network, and there is no [tls]; with allow_unencrypted_network = true everybody on the way can read "
-                                         "and change the data",
-                                         address));
-  }
+// The mistakes of an address where the server accepts programs.
+std::vector<std::string> listen_mistakes(const std::string& address, const Configuration& configuration) {
+  ListenAddress seen = look_at(address, true);
+  if (!seen.wrong.empty()) return {fmt::format("\"{}\" {}", address, seen.wrong)};
+  if (seen.loopback || !configuration.tls.directory.empty() || configuration.allow_unencrypted_network) return {};
+  return {fmt::format("{} can be reached from the network, and without [tls] of a configuration file nothing is encrypted: everybody on the way could read and change the "
+                      "data. If the network between the server and its clients is yours alone, say allow_unencrypted_network = true (--allow-unencrypted-network)",
+                      address)};
+}
+
+void read_listen(Section& server, Configuration& out, const ConfigurationOverrides& overrides) {
+  if (server.node("listen")) server.texts("listen", out.listen);
   if (out.listen.empty()) server.wrong("listen", "names no address");
+  if (!overrides.listen.empty()) out.listen = overrides.listen;
+  for (const std::string& address : out.listen) {
+    for (const std::string& mistake : listen_mistakes(address, out)) server.wrong(overrides.listen.empty() ? "listen" : "--listen", mistake);
+  }
 }
 
 void read_paths(Section& server, Configuration& out) {
@@ -179,18 +185,21 @@ void read_tenants(Section& root, Configuration& out, const TenantConfiguration& 
   }
 }
 
-Configuration read(const toml::table& file, Mistakes& mistakes) {
+Configuration read(const toml::table& file, Mistakes& mistakes, const ConfigurationOverrides& overrides) {
   Configuration out;
   out.listen = {"127.0.0.1:9750"};
   Section root(mistakes, &file, "the file");
   if (const toml::table* tls = root.table("tls")) read_tls(Section(mistakes, tls, "[tls]"), out);
   Section server(mistakes, root.table("server"), "[server]");
   server.flag("allow_unencrypted_network", out.allow_unencrypted_network);
-  if (server.node("listen")) read_listen(server, out);
+  out.allow_unencrypted_network |= overrides.allow_unencrypted_network;
+  read_listen(server, out, overrides);
   std::string open_tenant;
   server.text("open_tenant", open_tenant);
   server.numbers("gpus", out.gpus, kGpuMax);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
+  out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);
+  server.flag("scheduling", out.scheduling);
   server.count("sessions_per_gpu_max", out.sessions_per_gpu_max, 0, kSessionsMax);
   read_paths(server, out);
   server.finish();
@@ -211,7 +220,7 @@ Configuration read(const toml::table& file, Mistakes& mistakes) {
 
 }  // namespace
 
-tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file) {
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file, const ConfigurationOverrides& overrides) {
   toml::parse_result parsed = toml::parse_file(file.string());
   Mistakes mistakes(file);
   if (!parsed) {
@@ -220,8 +229,21 @@ tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::f
     mistakes.add(parsed.error().source(), what);
     return tl::unexpected(mistakes.take());
   }
-  Configuration configuration = read(parsed.table(), mistakes);
+  Configuration configuration = read(parsed.table(), mistakes, overrides);
   ConfigurationErrors errors = mistakes.take();
+  if (!errors.empty()) return tl::unexpected(std::move(errors));
+  return configuration;
+}
+
+tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides) {
+  Configuration configuration = open_configuration();
+  configuration.allow_unencrypted_network = overrides.allow_unencrypted_network;
+  configuration.sessions_max = overrides.sessions_max.value_or(configuration.sessions_max);
+  if (!overrides.listen.empty()) configuration.listen = overrides.listen;
+  ConfigurationErrors errors;
+  for (const std::string& address : configuration.listen) {
+    for (std::string& mistake : listen_mistakes(address, configuration)) errors.push_back("--listen " + mistake);
+  }
   if (!errors.empty()) return tl::unexpected(std::move(errors));
   return configuration;
 }

@@ -1,0 +1,39 @@
+// What `gpuwire serve` is told on the command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "server/broker/worker_process.hpp"
+#include "server/config/configuration.hpp"
+
+namespace gpuwire::server {
+
+struct ServeOptions {
+  std::string config_file;            // empty: the open tenant on loopback
+  bool check_config = false;
+  ConfigurationOverrides overrides;
+  std::string device = "auto";
+  unsigned software_devices = 1;
+  uint64_t software_memory_bytes = 0;
+  unsigned spare_workers = 1;
+  unsigned drain_seconds = 30;
+  std::string log_level = "info";
+  std::string module_cache;
+  uint64_t module_cache_bytes = uint64_t(8) << 30;
+  std::string worker;
+  std::string software_library;
+  std::string confinement = "enforce";
+};
+
+// The options write to `options`, which outlives `app`.
+void declare(CLI::App& app, ServeOptions& options);
+// The file, if one is named, and the command line's words over it; once more at each reload.
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options);
+WorkerCommand worker_command(const ServeOptions& options);
+// A program in the folder that this one is in.
+std::string beside_this_program(const char* name);
+
+}  // namespace gpuwire::server
