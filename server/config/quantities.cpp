@@ -18,9 +18,8 @@ struct Unit {
   double size;
 };
 
-constexpr double kKi = 1024, kK = 1000;
-constexpr Unit kByteUnits[] = {{"", 1},          {"B", 1},        {"KiB", kKi},    {"MiB", kKi * kKi},     {"GiB", kKi * kKi * kKi}, {"TiB", kKi * kKi * kKi * kKi},
-                               {"KB", kK},       {"MB", kK * kK}, {"GB", kK * kK * kK}, {"TB", kK * kK * kK * kK}};
+constexpr double kKi = 1024;
+constexpr Unit kByteUnits[] = {{"", 1},          {"B", 1},        {"KiB", kKi},    {"MiB", kKi * kKi},     {"GiB", kKi * kKi * kKi}, {"TiB", kKi * kKi * kKi * kKi}};
 constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
 // Above this a double does not hold every whole number.
 constexpr double kExactMax = 9007199254740992.0;

@@ -336,6 +336,27 @@ TEST_CASE("a session can be stopped whether it runs or waits, and the next one b
   CHECK(third.served_with() == "all");
 }
 
+TEST_CASE("a configuration that does not fit the devices stops a start, and is refused by a reload that changes nothing") {
+  server::Configuration fits, too_much;
+  fits.tenants = {{.name = "anna", .gpus_wanted = 1}};
+  too_much.tenants = {{.name = "ben", .memory = {.guaranteed_bytes = uint64_t(1) << 40}}};
+  RunningBroker unlucky(1, too_much);
+  CHECK(unlucky.ended());
+  CHECK(unlucky.failure().find("guaranteed 1024.0 GiB together on GPU 0") != std::string::npos);
+  RunningBroker broker(1, fits);
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) {
+    auto done = of.reload(too_much);
+    REQUIRE_FALSE(done);
+    CHECK(done.error().size() == 1);
+    CHECK(of.tenants().find("anna"));
+    CHECK_FALSE(of.tenants().find("ben"));
+    fits.tenants.push_back({.name = "carl"});
+    CHECK(of.reload(fits));
+    CHECK(of.tenants().find("carl"));
+  });
+}
+
 TEST_CASE("names of devices are those that the server itself was shown") {
   CHECK(server::visible_devices({0, 2}, nullptr) == "0,2");
   CHECK(server::visible_devices({0, 2}, "5,6,7") == "5,7");

@@ -181,7 +181,7 @@ TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are
 TEST_CASE("sizes and durations are read with their units") {
   CHECK(parse_bytes("20GiB") == 20 * kGiB);
   CHECK(parse_bytes("1.5 GiB") == kGiB * 3 / 2);
-  CHECK(parse_bytes("2GB") == 2'000'000'000);
+  CHECK_FALSE(parse_bytes("2GB"));
   CHECK(parse_bytes("77") == 77);
   CHECK_FALSE(parse_bytes("-1GiB"));
   CHECK_FALSE(parse_bytes("GiB"));
