@@ -208,7 +208,8 @@ void Gate::look_metered() {
   if (!look.in_flight) return sleep(attention, kParkedSleep);
   bool eager = word.closed() || word.bound().count() != 0 || look.waits_for_start;
   bool spins = parts_.cores >= kGateSpinCoresMin && ((word.closed() && now - closed_at_ < kDrainSpin) || at_bound_.load(std::memory_order_relaxed));
-  if (look.still >= kAlone) std::this_thread::sleep_for(kLookLong);
+  if (look.next > kLookAhead) std::this_thread::sleep_for(std::min(look.next - kLookAhead, kLookLong));
+  else if (look.next < -kAlone) std::this_thread::sleep_for(kLookLong);
   else if (!spins) std::this_thread::sleep_for(eager ? kLook : kLookCalm);
 }
 

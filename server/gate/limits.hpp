@@ -12,6 +12,7 @@ using namespace std::chrono_literals;
 // --- what is let in -------------------------------------------------------------------------------------------------------------------------
 inline constexpr std::chrono::nanoseconds kAlone = 1ms;        // a kernel of this length and more goes with nothing before or behind it
 inline constexpr std::chrono::nanoseconds kOverlap = 60us;     // a kernel over the bound goes in when so little is left of the one before: no gap
+inline constexpr std::chrono::nanoseconds kOverlapBoundMin = 300us;  // under a smaller bound it does not: a higher class is near
 inline constexpr uint64_t kLargeCopyBytes = 1u << 20;          // from here on a copy over the host's link is not held up by the compute slice
 inline constexpr std::chrono::milliseconds kCopyBurst{16};     // of its budget, which a session may use at once
 // Work that waits for something which is submitted later (a flag set by another stream's kernel, a stream memory operation) would never end
@@ -33,7 +34,8 @@ inline constexpr size_t kGateContextsMax = 64;                 // contexts that 
 // --- looking ------------------------------------------------------------------------------------------------------------------------------------
 inline constexpr std::chrono::nanoseconds kLook = 20us;        // between two looks at the marks while a bound is set or the gate closes
 inline constexpr std::chrono::nanoseconds kLookCalm = 50us;    // while everything passes
-inline constexpr std::chrono::nanoseconds kLookLong = 100us;   // at work that has shown no progress for kAlone
+inline constexpr std::chrono::nanoseconds kLookLong = 100us;   // at work that is not expected to be done soon, or is kAlone late
+inline constexpr std::chrono::nanoseconds kLookAhead = 120us;  // before something is expected to be done, it is looked for closely
 inline constexpr std::chrono::nanoseconds kSample = 5ms;       // in the free regime
 inline constexpr unsigned kSampleQuietMax = 8;                 // samples that found nothing, and the executor asleep; then the meter sleeps too
 inline constexpr std::chrono::nanoseconds kSampleLook = 4us;   // how soon a mark on an idle device is done

@@ -177,12 +177,18 @@ nanoseconds Meter::wait_for_room(const Work& work, nanoseconds bound) {
   }
   if (start_context_) still = {};  // nothing of it has run
   // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
+  if (context->unknown >= 2) return kLookLong;
   nanoseconds expected = expectation(work, bound / 2).estimate;
-  bool long_one = expected >= kAlone || still >= kAlone || (context->marks == 1 && context->estimated >= kAlone);
-  if (long_one || context->unknown >= 2) return kLookLong;
   nanoseconds left = std::max(context->estimated - still, nanoseconds{});
-  if (left + expected <= bound || (context->marks == 1 && left <= kOverlap)) return {};
-  return std::clamp(expected <= bound ? left + expected - bound : left - kOverlap, nanoseconds(5us), kLookLong);
+  bool late = still > context->estimated + std::max(kOverlap, context->estimated / 8) && still >= kAlone;
+  if (late) return kLookLong;
+  bool alone = expected >= kAlone || (context->marks == 1 && context->estimated >= kAlone);
+  if (!alone && left + expected <= bound) return {};
+  // A gap behind each long kernel costs some percent. Where a higher class is near, its start is worth more.
+  bool overlaps = context->marks == 1 && context->unknown == 0 && bound >= kOverlapBoundMin;
+  if (overlaps && left <= kOverlap) return {};
+  nanoseconds room = alone || expected > bound ? left - (overlaps ? kOverlap : nanoseconds{}) : left + expected - bound;
+  return std::clamp(room, nanoseconds(5us), kLookLong);
 }
 
 // --- openings and bursts ---------------------------------------------------------------------------------------------------------------------
@@ -192,19 +198,19 @@ void Meter::begin_opening(const Work& work, PageTime now, bool fresh) {
   started(now);
 }
 
-// An event on a stream with nothing in it is done although the context has not got the GPU; a word that the device writes is not (measured).
+// An event on a stream with nothing in it is done although the context has not got the GPU, and a stream memory operation some 0.1 ms before it has; a fill
+// is done by the compute engine itself (measured).
 bool Meter::ask_for_start(const Work& work) {
   Context* context = current();
-  if (!context || !driver_.cuStreamWriteValue64_v2) return false;
+  if (!context || !driver_.cuMemsetD32Async) return false;
   if (!context->start_word) {
     void* memory = nullptr;
-    if (driver_.cuMemHostAlloc(&memory, sizeof(uint64_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) return false;
-    context->start_word = static_cast<uint64_t*>(memory);
+    if (driver_.cuMemHostAlloc(&memory, sizeof(uint32_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) return false;
+    context->start_word = static_cast<uint32_t*>(memory);
     std::atomic_ref(*context->start_word).store(context->start_asked, std::memory_order_relaxed);
+    if (driver_.cuMemHostGetDevicePointer_v2(&context->start_address, memory, 0) != CUDA_SUCCESS) return false;
   }
-  CUdeviceptr address = 0;
-  if (driver_.cuMemHostGetDevicePointer_v2(&address, context->start_word, 0) != CUDA_SUCCESS) return false;
-  if (driver_.cuStreamWriteValue64_v2(work.stream, address, ++context->start_asked, 0) != CUDA_SUCCESS) return false;
+  if (driver_.cuMemsetD32Async(context->start_address, ++context->start_asked, 1, work.stream) != CUDA_SUCCESS) return false;
   start_context_ = context->native;
   return true;
 }
@@ -271,11 +277,26 @@ void Meter::tell() {
 
 // --- looking ---------------------------------------------------------------------------------------------------------------------------------
 
+// A stream's work ends in order, and a query costs over a microsecond: so few are asked.
+size_t Meter::count_done(const Lane& lane) const {
+  // A failed context answers with its error: nothing of it is in flight any more.
+  auto done = [&](size_t index) { return driver_.cuEventQuery(lane.marks[index].event) != CUDA_ERROR_NOT_READY; };
+  size_t known = 0, step = 1, size = lane.marks.size();
+  while (known + step <= size && done(known + step - 1)) known += step, step *= 2;
+  // The next `step` marks are not all done, or there are fewer.
+  size_t open = std::min(known + step, size + 1);  // that many are not all done
+  while (open - known > 1) {
+    size_t middle = known + (open - known) / 2;
+    if (done(middle - 1)) known = middle;
+    else open = middle;
+  }
+  return known;
+}
+
 void Meter::collect(Context& context) {
   context.done.clear();
   for (Lane& lane : context.lanes) {
-    // A failed context answers with its error: nothing of it is in flight any more.
-    while (!lane.marks.empty() && driver_.cuEventQuery(lane.marks.front().event) != CUDA_ERROR_NOT_READY) {
+    for (size_t done = count_done(lane); done != 0; --done) {
       Mark& mark = lane.marks.front();
       context.free.push_back(mark.event);
       context.estimated -= mark.estimate;
@@ -306,7 +327,7 @@ void Meter::learn(Context& context, PageTime now) {
 void Meter::look_for_start(PageTime now, bool progress) {
   if (!start_context_) return;
   Context* context = find(start_context_);
-  bool begun = !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) >= context->start_asked;
+  bool begun = !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) == context->start_asked;
   if (!begun && !progress) return;
   // Begun and done between two looks: it cannot have begun before the last one.
   PageTime when = progress ? std::max(looked_, began_) : now;
@@ -339,9 +360,18 @@ Meter::Look Meter::look() {
   tell();
   look.in_flight = burst_;
   look.waits_for_start = start_context_ != nullptr;
-  PageTime least = least_progress();
-  if (least != PageTime{}) look.still = now - least;
+  look.next = next_end(now);
   return look;
+}
+
+nanoseconds Meter::next_end(PageTime now) const {
+  nanoseconds next = nanoseconds::max();
+  for (const Context& context : contexts_) {
+    for (const Lane& lane : context.lanes) {
+      if (!lane.marks.empty()) next = std::min(next, lane.marks.front().estimate - (now - context.progress));
+    }
+  }
+  return next;
 }
 
 void Meter::expect_tail() {

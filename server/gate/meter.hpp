@@ -54,7 +54,7 @@ class Meter {
     bool progress = false;  // something was seen done
     bool drained = false;   // the last of it
     bool waits_for_start = false;
-    std::chrono::nanoseconds still{};  // since the last progress
+    std::chrono::nanoseconds next{};  // until something is expected to be done; negative: it should have been
   };
   Look look();
   // Something may be in flight that nobody has marked: counts as in flight until mark_tail().
@@ -90,8 +90,9 @@ class Meter {
     PageTime progress{};                   // the last time something was seen done, or marks came to be
     unsigned stalled = 0;                  // steps of kStall without progress
     size_t stall_credit = 0;               // submissions that may go in because of it
-    uint64_t* start_word = nullptr;        // pinned; where the device writes that it has begun
-    uint64_t start_asked = 0;
+    uint32_t* start_word = nullptr;        // pinned; where the device writes that it has begun
+    CUdeviceptr start_address = 0;
+    uint32_t start_asked = 0;
     std::vector<Mark> done;                // of this look
   };
 
@@ -101,7 +102,9 @@ class Meter {
   bool mark(const Work& work);
   CUevent take_event(Context& context);
   void push(Context& context, CUstream stream, bool everything, Mark mark);
+  size_t count_done(const Lane& lane) const;
   void collect(Context& context);
+  std::chrono::nanoseconds next_end(PageTime now) const;
   void learn(Context& context, PageTime now);
   void look_for_start(PageTime now, bool progress);
   void begin_opening(const Work& work, PageTime now, bool fresh);

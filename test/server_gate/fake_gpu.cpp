@@ -81,10 +81,10 @@ struct FakeGpu::Calls {
     *address = reinterpret_cast<CUdeviceptr>(memory);
     return CUDA_SUCCESS;
   }
-  static CUresult write_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned) {
+  static CUresult fill(CUdeviceptr address, unsigned value, size_t, CUstream stream) {
     std::lock_guard lock(gpu->mutex_);
     gpu->broke_capture_ |= gpu->capturing_.count(stream) != 0;
-    gpu->queue_.push_back({Kind::word, nullptr, reinterpret_cast<uint64_t*>(address), value});
+    gpu->queue_.push_back({Kind::word, nullptr, reinterpret_cast<uint32_t*>(address), value});
     return CUDA_SUCCESS;
   }
 };
@@ -107,7 +107,7 @@ FakeGpu::FakeGpu() {
   table_.cuMemHostAlloc = &Calls::alloc;
   table_.cuMemFreeHost = &Calls::free;
   table_.cuMemHostGetDevicePointer_v2 = &Calls::device_pointer;
-  table_.cuStreamWriteValue64_v2 = &Calls::write_value;
+  table_.cuMemsetD32Async = &Calls::fill;
 }
 
 FakeGpu::~FakeGpu() { gpu = nullptr; }

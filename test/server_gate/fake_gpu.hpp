@@ -40,8 +40,8 @@ class FakeGpu {
   struct Operation {
     Kind kind;
     CUevent event = nullptr;
-    uint64_t* word = nullptr;
-    uint64_t value = 0;
+    uint32_t* word = nullptr;
+    uint32_t value = 0;
   };
   struct Calls;
   CUresult add(CUevent event);
