@@ -174,6 +174,7 @@ void Arbiter::run() {
     if (settings_.scheduling) {
       for (const scheduler::GateChange& change : policy_.decide(now)) apply(change, now);
     }
+    hint_soon();
     police(now);
     count_regimes(now);
     share_copies(now);
@@ -236,7 +237,7 @@ void Arbiter::set_gate(Session& session, PageTime now) {
   bool metered = !unhindered(session) || (tenant != tenants_.end() && tenant->second.limits.kernel_time_max.count() != 0);
   bool open = session.gate.open || !settings_.scheduling;
   uint32_t word = GateWord::of(open, metered, open ? session.gate.in_flight_max : nanoseconds{});
-  if (word == session.word) return;
+  if (word == (session.word & ~GateWord::kSoon)) return;
   SessionPage& page = *session.page.get();
   bool was_uncounted = session.word == 0;
   session.word = word;
@@ -248,6 +249,22 @@ void Arbiter::set_gate(Session& session, PageTime now) {
     session.answer_until = now + kAnswerPatience;
     session.said.seen.in_flight = true;
     if (!open) session.draining = true;
+  }
+}
+
+// Who waits is told while the work of another on its devices drains: its turn may be next.
+void Arbiter::hint_soon() {
+  auto draining_on = [&](scheduler::DeviceIndex device) {
+    return std::ranges::any_of(sessions_, [&](const auto& other) { return other.second->draining && std::ranges::count(other.second->devices, device) != 0; });
+  };
+  for (auto& [id, session] : sessions_) {
+    GateWord before{session->word};
+    if (!before.closed()) continue;
+    bool soon = session->said.seen.waiting && !session->draining && std::ranges::any_of(session->devices, draining_on);
+    if (soon == before.soon()) continue;
+    session->word = soon ? before.word | GateWord::kSoon : before.word & ~GateWord::kSoon;
+    session->page->gate.store(session->word, std::memory_order_seq_cst);
+    if (soon) futex_wake(session->page->gate);
   }
 }
 
@@ -312,7 +329,7 @@ bool Arbiter::rung() const {
 void Arbiter::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
   if (contended_ && settings_.cores >= kArbiterSpinCoresMin) {
     // With the mutex, which guards the pages' lives; whoever wants it says so first.
-    PageTime spins = page_now() + kArbiterSpin;
+    PageTime spins = page_now() + (settings_.cores >= kArbiterCoreMin ? kArbiterSpinLong : kArbiterSpin);
     if (until != PageTime{}) spins = std::min(spins, until);
     while (page_now() < spins) {
       if (wanted_.load(std::memory_order_relaxed) != 0) break;

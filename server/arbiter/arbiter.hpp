@@ -100,6 +100,7 @@ class Arbiter {
   void observe(PageTime now);
   void apply(const scheduler::GateChange& change, PageTime now);
   void set_gate(Session& session, PageTime now);
+  void hint_soon();
   void note_drain(Session& session, PageTime drained);
   void police(PageTime now);
   void count_regimes(PageTime now);

@@ -11,6 +11,8 @@ using namespace std::chrono_literals;
 
 inline constexpr unsigned kArbiterSpinCoresMin = 4;
 inline constexpr std::chrono::nanoseconds kArbiterSpin = 60us;       // while sessions share a GPU, looked at the pages for so long before sleeping
+inline constexpr unsigned kArbiterCoreMin = 8;                       // from here on a core is its own while sessions share a GPU: the policy asks for a look
+inline constexpr std::chrono::nanoseconds kArbiterSpinLong = 250us;  // every 200 us then
 inline constexpr std::chrono::nanoseconds kAnswerPatience = 100ms;   // for a worker to say what is in flight that nobody has counted
 inline constexpr std::chrono::nanoseconds kLookAgainMin = 10us;      // between two decisions, whatever the policy asks for
 inline constexpr int kDoorbellsAtOnce = 64;

@@ -91,16 +91,18 @@ void Gate::leave(const Work& work, bool done) {
 }
 
 void Gate::wait_open(GateWord seen) {
+  nanoseconds spin = seen.soon() ? kSoonSpin : nanoseconds{};
   if (!stands_) {
     stands_ = true;
     stands_since_ = page_now();
     parts_.page->waits.fetch_add(1, std::memory_order_relaxed);
     meter_.set_waiting(true);
     ring();
-    if (parts_.cores >= kGateSpinCoresMin) {
-      for (PageTime until = stands_since_ + kGateSpin; page_now() < until; relax()) {
-        if (read().word != seen.word) return;
-      }
+    spin = kGateSpin;
+  }
+  if (parts_.cores >= kGateSpinCoresMin) {
+    for (PageTime until = page_now() + spin; page_now() < until; relax()) {
+      if (read().word != seen.word) return;
     }
   }
   futex_wait(parts_.page->gate, seen.word, kGateSleep);

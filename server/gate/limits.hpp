@@ -43,7 +43,9 @@ inline constexpr std::chrono::nanoseconds kTailPatience = 1ms; // for an executo
 
 // --- waiting ------------------------------------------------------------------------------------------------------------------------------------
 inline constexpr unsigned kGateSpinCoresMin = 4;
-inline constexpr std::chrono::nanoseconds kGateSpin = 50us;    // before a thread that waits at the gate sleeps
+// To be woken from sleep takes a thread 50 to 300 us on a virtual machine, which is what a hand-over may take in all.
+inline constexpr std::chrono::nanoseconds kGateSpin = 300us;   // before a thread that has knocked sleeps
+inline constexpr std::chrono::nanoseconds kSoonSpin = 1ms;     // when the gate may open soon
 inline constexpr std::chrono::nanoseconds kRoomSpin = 100us;   // the same at the bound
 inline constexpr std::chrono::nanoseconds kDrainSpin = 2ms;    // the meter looks without sleeping for so long after the gate has closed
 inline constexpr std::chrono::nanoseconds kGateSleep = 50ms;   // the executor's is never longer, whatever was missed

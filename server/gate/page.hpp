@@ -24,12 +24,14 @@ inline PageTime page_now() { return std::chrono::steady_clock::now().time_since_
 struct GateWord {
   static constexpr uint32_t kClosed = 1u << 0;
   static constexpr uint32_t kMetered = 1u << 1;  // submissions are counted and marked; implied by every other bit
+  static constexpr uint32_t kSoon = 1u << 2;     // closed, and it may open within a millisecond: who waits need not fall asleep
   static constexpr uint32_t kBoundShift = 8;
   static constexpr uint32_t kBoundMaxUs = (1u << (32 - kBoundShift)) - 1;
 
   uint32_t word = 0;
   bool unhindered() const { return word == 0; }
   bool closed() const { return (word & kClosed) != 0; }
+  bool soon() const { return (word & kSoon) != 0; }
   // How much estimated GPU time may be in flight at once; zero: no bound.
   std::chrono::microseconds bound() const { return std::chrono::microseconds(word >> kBoundShift); }
   static uint32_t of(bool open, bool metered, std::chrono::nanoseconds bound) {
