@@ -74,6 +74,7 @@ class Admission {
   void ended(scheduler::SessionId session);
   // Memory has come back: perhaps somebody who waits can start.
   void reconsider();
+  bool anybody_waits() const { return placement_ && !placement_->waiting().empty(); }
 
   // The tenants have changed too. Who waits keeps its arrival; who could never be served any more is refused.
   void reload(AdmissionLimits limits);

@@ -143,13 +143,27 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       signals_(io),
       accept_timer_(io),
       drain_timer_(io),
+      queue_timer_(io),
       tenants_(options_.configuration.tenants),
       admission_(book_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
       sessions_(book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }),
       pools_(io, options_.worker, options_.spare_workers, pool_events()) {
   book_.observe([this](const SessionEvent& event) {
+    if (event.kind == SessionEvent::Kind::queued) look_at_queue();
     // After the book has forgotten it.
     if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, [this] { end_if_idle(); });
+  });
+}
+
+// Sessions that end are heard of; memory that a session frees while it goes on is not.
+void Broker::look_at_queue() {
+  if (std::exchange(looking_, true)) return;
+  queue_timer_.expires_after(std::chrono::milliseconds(kQueueLookMs));
+  queue_timer_.async_wait([this](error_code error) {
+    looking_ = false;
+    if (error) return;
+    admission_.reconsider();
+    if (admission_.anybody_waits()) look_at_queue();
   });
 }
 

@@ -65,6 +65,7 @@ class Broker {
   void visit(boost::asio::ip::tcp::socket socket);
   void admit(const std::shared_ptr<Visitor>& visitor, uint32_t preface_flags);
   WorkerPool::Events pool_events();
+  void look_at_queue();
   std::vector<DeviceSet> sets_kept_ready() const;
   ConfigurationErrors misfits(const Configuration& configuration) const;
   void leave(Visitor& visitor);
@@ -78,6 +79,7 @@ class Broker {
   boost::asio::signal_set signals_;
   boost::asio::steady_timer accept_timer_;
   boost::asio::steady_timer drain_timer_;
+  boost::asio::steady_timer queue_timer_;
   TenantDirectory tenants_;
   SessionBook book_;
   Admission admission_;
@@ -90,6 +92,7 @@ class Broker {
   std::string failure_;
   bool accepting_ = false;  // workers were ready once
   bool draining_ = false, stopping_ = false;
+  bool looking_ = false;    // queue_timer_ runs
 };
 
 }  // namespace gpuwire::server

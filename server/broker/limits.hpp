@@ -14,6 +14,7 @@ inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted clie
 inline constexpr uint32_t kWorkerExitMs = 1500;     // from a worker's last message, or a stop, until it is killed
 inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
+inline constexpr uint32_t kQueueLookMs = 500;       // while somebody waits: how often it is looked whether running sessions have freed memory
 inline constexpr unsigned kSpareWorkersMax = 64;
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesMax = 8192;  // descriptors kept for sessions to share
 

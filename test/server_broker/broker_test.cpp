@@ -322,6 +322,20 @@ TEST_CASE("a session that waits for a GPU begins when another's process has ende
   CHECK(fourth.served_with() == "1");
 }
 
+TEST_CASE("a session that waits for memory begins when a running one has freed it") {
+  std::atomic<uint64_t> free_bytes{0};
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}};
+  RunningBroker broker(1, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) { of.admission().set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes.load(); }); });
+  Caller waits(broker, {.tenant = "anna", .memory_bytes = 1 << 20});
+  CHECK(waits.told() == "place 1");
+  free_bytes = 1 << 20;
+  CHECK(waits.served_with() == "all");
+  waits.leave();
+}
+
 TEST_CASE("a session can be stopped whether it runs or waits, and the next one begins") {
   server::Configuration configuration;
   configuration.sessions_per_gpu_max = 1;
