@@ -81,6 +81,7 @@ std::optional<uint32_t> LedgerParts::column(const CUmemLocation& location) const
 
 CUresult LedgerParts::here(Place& place) const {
   if (CUresult error = driver.cuCtxGetCurrent(&place.context)) return error;
+  place.context = contexts->owner(place.context);
   if (CUresult error = driver.cuCtxGetDevice(&place.device)) return error;
   std::optional<uint32_t> found = column(place.device);
   if (!found) return CUDA_ERROR_OUT_OF_MEMORY;

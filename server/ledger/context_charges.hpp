@@ -12,6 +12,9 @@ namespace gpuwire::server {
 
 struct LedgerParts;
 
+// What a green context takes by itself on a GPU: queues and what belongs to them.
+inline constexpr uint64_t kGreenContextBytes = uint64_t{64} << 20;
+
 // Any thread.
 class ContextCharges {
  public:
@@ -34,6 +37,10 @@ class ContextCharges {
   }
   CUresult destroy(CUcontext context);
   CUresult set_limit(CUlimit limit, size_t value);
+  CUresult create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags);
+  CUresult destroy_green(CUgreenCtx green);
+  // Whose memory it is that is allocated in a context: a green context has none of its own, and what is allocated in it outlives it.
+  CUcontext owner(CUcontext context) const;
 
  private:
   struct Charged {
@@ -51,8 +58,15 @@ class ContextCharges {
   LedgerParts& parts_;
   std::mutex primaries_mutex_;  // over a call about a primary context, and its charge; outside of all others
   std::map<CUdevice, CUcontext> primaries_;  // active ones
-  std::mutex mutex_;            // over the map; a leaf
+  struct Green {
+    CUgreenCtx handle = nullptr;
+    CUcontext primary = nullptr;
+    CUdevice device = 0;
+    uint64_t bytes = 0;
+  };
+  mutable std::mutex mutex_;    // over the maps; a leaf
   std::unordered_map<CUcontext, Charged> contexts_;
+  std::unordered_map<CUcontext, Green> greens_;  // by the context made of it
 };
 
 }  // namespace gpuwire::server

@@ -1,4 +1,6 @@
 // Contexts and their limits.
+#include <algorithm>
+
 #include "server/ledger/charges.hpp"
 #include "server/ledger/context_charges.hpp"
 #include "server/ledger/graph_charges.hpp"
@@ -123,6 +125,55 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   return result;
 }
 
+CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags) {
+  std::lock_guard primaries(primaries_mutex_);
+  auto column = parts_.column(device);
+  // It holds its primary context, which is charged when it is made: so that one has to be there.
+  if (!column || !primaries_.contains(device)) return CUDA_ERROR_INVALID_CONTEXT;
+  Reservation reservation(parts_.ledger, *column, parts_.software ? 0 : kGreenContextBytes);
+  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUcontext context = nullptr;
+  CUresult result = parts_.driver.cuGreenCtxCreate(green, descriptor, device, flags);
+  if (result != CUDA_SUCCESS) return result;
+  result = parts_.driver.cuCtxFromGreenCtx ? parts_.driver.cuCtxFromGreenCtx(&context, *green) : CUDA_ERROR_NOT_SUPPORTED;
+  if (result != CUDA_SUCCESS) {
+    parts_.driver.cuGreenCtxDestroy(*green);
+    return result;
+  }
+  std::lock_guard lock(mutex_);
+  greens_[context] = {.handle = *green, .primary = primaries_[device], .device = device, .bytes = reservation.bytes()};
+  reservation.keep(reservation.bytes());
+  return CUDA_SUCCESS;
+}
+
+CUresult ContextCharges::destroy_green(CUgreenCtx green) {
+  std::lock_guard primaries(primaries_mutex_);
+  CUdevice device = 0;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = std::ranges::find_if(greens_, [&](const auto& entry) { return entry.second.handle == green; });
+    if (found == greens_.end()) return CUDA_ERROR_INVALID_CONTEXT;
+    device = found->second.device;
+  }
+  CUresult result = parts_.driver.cuGreenCtxDestroy(green);
+  if (result != CUDA_SUCCESS) return result;
+  uint64_t bytes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = std::ranges::find_if(greens_, [&](const auto& entry) { return entry.second.handle == green; });
+    bytes = found->second.bytes;
+    greens_.erase(found);
+  }
+  give_back(device, bytes);
+  return ended(device, CUDA_SUCCESS);
+}
+
+CUcontext ContextCharges::owner(CUcontext context) const {
+  std::lock_guard lock(mutex_);
+  auto found = greens_.find(context);
+  return found == greens_.end() ? context : found->second.primary;
+}
+
 namespace {
 
 CUresult primary_ctx_retain(CUcontext* context, CUdevice device) { return ledger_parts().contexts->retain_primary(context, device); }
@@ -141,6 +192,10 @@ CUresult ctx_create_v4(CUcontext* context, CUctxCreateParams* params, unsigned f
   LedgerParts& parts = ledger_parts();
   return parts.contexts->create(context, device, [&] { return parts.driver.cuCtxCreate_v4(context, params, flags, device); });
 }
+CUresult green_ctx_create(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags) {
+  return ledger_parts().contexts->create_green(green, descriptor, device, flags);
+}
+CUresult green_ctx_destroy(CUgreenCtx green) { return ledger_parts().contexts->destroy_green(green); }
 CUresult ctx_destroy(CUcontext context) { return ledger_parts().contexts->destroy(context); }
 CUresult ctx_set_limit(CUlimit limit, size_t value) { return ledger_parts().contexts->set_limit(limit, value); }
 
@@ -150,6 +205,8 @@ void wrap_contexts(DriverTable& table) {
   wrap(table.cuDevicePrimaryCtxRetain, &primary_ctx_retain);
   wrap(table.cuDevicePrimaryCtxRelease_v2, &primary_ctx_release);
   wrap(table.cuDevicePrimaryCtxReset_v2, &primary_ctx_reset);
+  wrap(table.cuGreenCtxCreate, &green_ctx_create);
+  wrap(table.cuGreenCtxDestroy, &green_ctx_destroy);
   wrap(table.cuCtxCreate_v2, &ctx_create_v2);
   wrap(table.cuCtxCreate_v3, &ctx_create_v3);
   wrap(table.cuCtxCreate_v4, &ctx_create_v4);

@@ -139,6 +139,26 @@ TEST_CASE_FIXTURE(Fixture, "a context is charged before it is made, and once for
   CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
 }
 
+TEST_CASE_FIXTURE(Fixture, "what is allocated in a green context stays charged when that is destroyed, for it stays there") {
+  CUgreenCtx green = nullptr;
+  CUcontext inside = nullptr;
+  CUdeviceptr memory = 0, left = 0;
+  REQUIRE(cuda.cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxFromGreenCtx(&inside, green) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxSetCurrent(inside) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&memory, 200 * kMiB) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&left, kMiB) == CUDA_SUCCESS);
+  CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CHECK(cuda.cuGreenCtxDestroy(green) == CUDA_SUCCESS);
+  CHECK(used() == 201 * kMiB);
+  CUdeviceptr more = 0;
+  CHECK(cuda.cuMemAlloc_v2(&more, 100 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemFree_v2(memory) == CUDA_SUCCESS);
+  CHECK(used() == kMiB);  // until the primary context goes
+  CHECK(cuda.cuGreenCtxDestroy(green) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuda.cuGreenCtxCreate(&green, nullptr, 1, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
 TEST_CASE_FIXTURE(Fixture, "a limit of a context is charged by what it is more than before") {
   size_t heap = 0;
   REQUIRE(cuda.cuCtxGetLimit(&heap, CU_LIMIT_MALLOC_HEAP_SIZE) == CUDA_SUCCESS);
