@@ -132,7 +132,12 @@ void read_listen(Section& server, Configuration& out, const ConfigurationOverrid
   if (out.listen.empty()) server.wrong("listen", "names no address");
   if (!overrides.listen.empty()) out.listen = overrides.listen;
   for (const std::string& address : out.listen) {
-    for (const std::string& mistake : listen_mistakes(address, out)) server.wrong(overrides.listen.empty() ? "listen" : "--listen", mistake);
+    for (const std::string& mistake : listen_mistakes(address, out)) {
+      if (overrides.listen.empty())
+        server.wrong("listen", mistake);
+      else
+        server.mistakes().add("--listen " + mistake);
+    }
   }
 }
 

@@ -18,6 +18,8 @@ class Mistakes {
  public:
   explicit Mistakes(std::filesystem::path file) : file_(std::move(file)) {}
   void add(const toml::source_region& where, std::string_view what) { lines_.emplace_back(where.begin.line, text(where, what)); }
+  // Of the command line.
+  void add(std::string what) { lines_.emplace_back(0, std::move(what)); }
   std::string text(const toml::source_region& where, std::string_view what) const;
   // In the order of the file.
   ConfigurationErrors take();

@@ -168,6 +168,26 @@ TEST_CASE("an address of the network wants TLS or the word that it may be read")
   CHECK(mistakes("[server]\nlisten = ['[::1]:9750', '127.0.0.2:0', 'localhost:9750', 'unix:/run/x']\n[tenants.anna]\n").empty());
 }
 
+TEST_CASE("the command line's words take the place of the file's, and their mistakes are its own") {
+  gpuwire::test::TemporaryDirectory folder;
+  auto file = folder.path() / "server.toml";
+  std::ofstream(file) << "[server]\nlisten = '0.0.0.0:9750'\nsessions_max = 7\n[tenants.anna]\n";
+  CHECK_FALSE(read_configuration(file));
+  auto loopback = read_configuration(file, {.listen = {"127.0.0.1:0"}, .sessions_max = 3});
+  REQUIRE(loopback);
+  CHECK(loopback->listen == std::vector<std::string>{"127.0.0.1:0"});
+  CHECK(loopback->sessions_max == 3);
+  auto allowed = read_configuration(file, {.allow_unencrypted_network = true});
+  REQUIRE(allowed);
+  CHECK(allowed->sessions_max == 7);
+  for (const auto& refused : {read_configuration(file, {.listen = {"10.0.0.1:1"}}), open_configuration({.listen = {"10.0.0.1:1"}})}) {
+    REQUIRE_FALSE(refused);
+    REQUIRE(refused.error().size() == 1);
+    CHECK(refused.error()[0].starts_with("--listen 10.0.0.1:1 can be reached from the network"));
+  }
+  CHECK(open_configuration({.listen = {"nonsense"}}).error()[0] == "--listen \"nonsense\" is HOST:PORT or unix:PATH");
+}
+
 TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are told") {
   auto configuration = read("[tenants.anna]\nmemory.guaranteed = '10GiB'\n[tenants.ben]\nmemory.guaranteed = '8GiB'\ngpu.1.guaranteed = 0\ngpus_allowed = [0, 2]\n");
   REQUIRE(configuration);
