@@ -30,6 +30,9 @@ enum class HandoffKind : uint32_t {
   withdraw = 10,     // worker: it is not shared any more
   share_answer = 11, // broker: to share and claim; number: 1 for yes, then the claimed descriptor is attached
   warn = 12,         // broker: text, a line for the standard error of the client's program
+  // More memory for the tenant (server/ledger/allowance_messages.hpp).
+  memory_wanted = 13, // worker: number: the column of the tenant's page; id: the question's number and the bytes
+  memory_answer = 14, // broker: id: the question; number: 1 when the allowance has been raised
 };
 
 // A descriptor with one owner.

@@ -26,6 +26,7 @@ std::string encode(const Inventory& inventory) {
     devices[i].setName(inventory.devices[i].name.substr(0, kNameBytesMax));
     devices[i].setUuid(inventory.devices[i].uuid.substr(0, kUuidBytesMax));
     devices[i].setBytes(inventory.devices[i].bytes);
+    devices[i].setTakenBytes(inventory.devices[i].taken_bytes);
   }
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
@@ -41,7 +42,8 @@ tl::expected<Inventory, std::string> decode_inventory(const std::string& text) {
     Inventory inventory{.summary = root.getSummary()};
     for (auto device : root.getDevices()) {
       auto index = scheduler::DeviceIndex(inventory.devices.size());
-      inventory.devices.push_back({.index = index, .bytes = device.getBytes(), .name = device.getName(), .uuid = device.getUuid()});
+      inventory.devices.push_back(
+          {.index = index, .bytes = device.getBytes(), .taken_bytes = device.getTakenBytes(), .name = device.getName(), .uuid = device.getUuid()});
     }
     return inventory;
   } catch (const kj::Exception& error) {

@@ -30,5 +30,6 @@ struct Inventory {
     name @0 :Text;
     uuid @1 :Text;              # "GPU-..."
     bytes @2 :UInt64;           # of memory in all
+    takenBytes @3 :UInt64;      # of it, when the worker has just made its context there; 0: it has made none
   }
 }

@@ -28,8 +28,13 @@ class SessionAttachments {
 
   // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without limits. The part fills its fields of
   // the order and puts its descriptors into the message with attach(handoff, ...) of session_order.hpp. The error refuses the session; ended() is
-  // not called for this part then. Not called for management sessions.
+  // not called for this part then. Not for management sessions.
   virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) = 0;
+  // The same for a session that asks NVML and has no devices; the part may enter those that it is to be shown.
+  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) {
+    (void)session, (void)order, (void)handoff;
+    return {};
+  }
   // Its client has said Hello and the worker serves it.
   virtual void begun(const SessionRecord& session) { (void)session; }
   // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.

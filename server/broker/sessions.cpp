@@ -14,9 +14,9 @@ void Sessions::tenants_changed(const TenantDirectory& tenants) {
 }
 
 bool Sessions::attach(const SessionRecord& session, Prepared& prepared, std::string& error) {
-  if (session.management) return true;
   for (SessionAttachments* part : parts_) {
-    auto attached = part->attach(session, prepared.order, prepared.handoff);
+    auto attached = session.management ? part->attach_management(session, prepared.order, prepared.handoff)
+                                       : part->attach(session, prepared.order, prepared.handoff);
     if (!attached) {
       error = attached.error();
       return false;

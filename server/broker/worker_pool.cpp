@@ -235,6 +235,7 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
     case HandoffKind::withdraw: shares_.withdraw(&worker, message.id); break;
     case HandoffKind::session:
     case HandoffKind::stop:
+    case HandoffKind::memory_answer:
     case HandoffKind::share_answer: break;  // the broker's own
     default:
       if (worker.state == WorkerProcess::State::serving) events_.heard(worker.session, message);

@@ -14,6 +14,7 @@
 #include "server/cli/observation.hpp"
 #include "server/cli/reloader.hpp"
 #include "server/cli/serve_options.hpp"
+#include "server/ledger/broker_ledger.hpp"
 #include "server/log/log.hpp"
 
 namespace gpuwire::server {
@@ -93,11 +94,15 @@ int serve(const ServeOptions& options) {
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
                      .configuration = *configuration});
+  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers});
+  broker.sessions().add_part(ledger);
+  broker.admission().set_free_bytes([&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
   ArbiterPart arbiter(io, broker.sessions(), {.scheduling = configuration->scheduling, .cores = std::thread::hardware_concurrency()});
   broker.sessions().add_part(arbiter);
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
   auto observation = Observation::start(io, broker, *configuration, options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
   if (!observation) return fail(1, observation.error());
+  (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(arbiter);
   auto listening = [&](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);

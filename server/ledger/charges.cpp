@@ -1,6 +1,7 @@
 #include "server/ledger/charges.hpp"
 
 #include "server/ledger/context_charges.hpp"
+#include "server/ledger/frame_charges.hpp"
 #include "server/ledger/graph_charges.hpp"
 #include "server/ledger/pool_charges.hpp"
 #include "server/ledger/virtual_memory_charges.hpp"
@@ -8,12 +9,35 @@
 namespace gpuwire::server {
 namespace {
 
-// How the driver takes memory from the device (measured on an H200).
-constexpr uint64_t kChunkBytes = 2u << 20;
-constexpr uint64_t kSmallBytesMax = 1u << 20;  // up to here several allocations share a chunk
-constexpr uint64_t kSmallUnitBytes = 512;
+constexpr uint64_t kSmallUnitBytes = 512;  // inside a chunk
 
 }  // namespace
+
+bool ChunkBook::enter(uint32_t column, uint64_t chunk, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  Column& of = columns_[column];
+  of.bytes += bytes;
+  if (++chunks_[chunk].allocations != 1) return false;
+  ++of.chunks;
+  return true;
+}
+
+bool ChunkBook::leave(uint32_t column, uint64_t chunk, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  Column& of = columns_[column];
+  of.bytes -= bytes;
+  auto found = chunks_.find(chunk);
+  if (found == chunks_.end() || --found->second.allocations != 0) return false;
+  chunks_.erase(found);
+  --of.chunks;
+  return true;
+}
+
+bool ChunkBook::has_room(uint32_t column, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  auto found = columns_.find(column);
+  return found != columns_.end() && found->second.chunks * kChunkBytes >= found->second.bytes + bytes;
+}
 
 void HeldBook::put(uint64_t key, Held held) {
   std::lock_guard lock(mutex_);
@@ -34,7 +58,9 @@ std::optional<Held> HeldBook::take(uint64_t key) {
 }
 
 void HeldBook::freed(const Held& held) {
-  if (!held.left) ledger_.give_back(held.column, held.bytes);
+  if (held.left) return;
+  if (!held.chunk) ledger_.give_back(held.column, held.bytes);
+  else if (chunks_->leave(held.column, held.chunk, held.bytes)) ledger_.give_back(held.column, ChunkBook::kChunkBytes);
 }
 
 void HeldBook::leave(uint64_t key) {
@@ -42,7 +68,7 @@ void HeldBook::leave(uint64_t key) {
   auto found = held_.find(key);
   if (found == held_.end() || found->second.left) return;
   found->second.left = true;
-  ledger_.share(found->second.column, found->second.bytes);
+  ledger_.share(found->second.column, found->second.chunk ? ChunkBook::kChunkBytes : found->second.bytes);
 }
 
 void HeldBook::drop(CUcontext context) {
@@ -59,14 +85,16 @@ LedgerParts::LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::
       ledger(ledger),
       columns(std::move(columns)),
       software(software),
-      memory(ledger),
+      memory(ledger, &chunks),
       host(ledger),
       arrays(ledger),
       modules(ledger),
+      streams(ledger),
       pools(std::make_unique<PoolCharges>(*this)),
       virtual_memory(std::make_unique<VirtualMemoryCharges>(ledger)),
       contexts(std::make_unique<ContextCharges>(*this)),
-      graphs(std::make_unique<GraphCharges>(*this)) {}
+      graphs(std::make_unique<GraphCharges>(*this)),
+      frames(std::make_unique<FrameCharges>(*this)) {}
 
 LedgerParts::~LedgerParts() = default;
 
@@ -80,6 +108,7 @@ std::optional<uint32_t> LedgerParts::column(const CUmemLocation& location) const
 }
 
 CUresult LedgerParts::here(Place& place) const {
+  if (!driver.cuCtxGetCurrent || !driver.cuCtxGetDevice) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult error = driver.cuCtxGetCurrent(&place.context)) return error;
   place.context = contexts->owner(place.context);
   if (CUresult error = driver.cuCtxGetDevice(&place.device)) return error;
@@ -91,7 +120,7 @@ CUresult LedgerParts::here(Place& place) const {
 
 uint64_t LedgerParts::taken(uint64_t bytes) const {
   if (software) return bytes;
-  return round_up(bytes, bytes <= kSmallBytesMax ? kSmallUnitBytes : kChunkBytes);
+  return round_up(bytes, bytes <= ChunkBook::kSmallBytesMax ? kSmallUnitBytes : ChunkBook::kChunkBytes);
 }
 
 }  // namespace gpuwire::server

@@ -47,13 +47,41 @@ struct Held {
   uint32_t column = 0;
   uint64_t bytes = 0;
   CUcontext context = nullptr;  // null: of none
+  uint64_t chunk = 0;           // not 0: a small allocation in this chunk, which is what is charged
   bool left = false;            // others may hold on to it: stays charged when it is freed
+};
+
+// The driver takes small allocations from chunks of 2 MiB, and gives a chunk back when nothing is left in it (measured on an H200). A chunk is charged as
+// a whole, so that what is really taken never exceeds what is charged. Any thread.
+class ChunkBook {
+ public:
+  static constexpr uint64_t kChunkBytes = 2u << 20;
+  static constexpr uint64_t kSmallBytesMax = 1u << 20;
+
+  static uint64_t chunk_of(CUdeviceptr address) { return address / kChunkBytes; }
+  // True: the chunk is new.
+  bool enter(uint32_t column, uint64_t chunk, uint64_t bytes);
+  // True: nothing is left in it.
+  bool leave(uint32_t column, uint64_t chunk, uint64_t bytes);
+  // Might `bytes` fit into the chunks that there are?
+  bool has_room(uint32_t column, uint64_t bytes) const;
+
+ private:
+  struct Chunk {
+    unsigned allocations = 0;
+  };
+  struct Column {
+    uint64_t chunks = 0, bytes = 0;
+  };
+  mutable std::mutex mutex_;  // a leaf
+  std::unordered_map<uint64_t, Chunk> chunks_;
+  std::unordered_map<uint32_t, Column> columns_;
 };
 
 // By address or handle. Any thread.
 class HeldBook {
  public:
-  explicit HeldBook(SessionLedger& ledger) : ledger_(ledger) {}
+  explicit HeldBook(SessionLedger& ledger, ChunkBook* chunks = nullptr) : ledger_(ledger), chunks_(chunks) {}
 
   void put(uint64_t key, Held held);
   // Takes it out while the driver frees it, so that the driver may give the same number to another thread at once.
@@ -76,7 +104,8 @@ class HeldBook {
 
  private:
   SessionLedger& ledger_;
-  std::mutex mutex_;  // a leaf
+  ChunkBook* const chunks_;
+  std::mutex mutex_;  // outside of the chunks'
   std::unordered_map<uint64_t, Held> held_;
 };
 
@@ -91,6 +120,7 @@ class PoolCharges;
 class VirtualMemoryCharges;
 class ContextCharges;
 class GraphCharges;
+class FrameCharges;
 
 // What the wrappers find. There is one in a process: driver functions have no room for an argument of ours.
 struct LedgerParts {
@@ -102,11 +132,13 @@ struct LedgerParts {
   const std::vector<uint32_t> columns;  // of the devices, as the driver counts them
   const bool software;                  // the software device takes what it is asked for, to the byte
 
-  HeldBook memory, host, arrays, modules;
+  ChunkBook chunks;
+  HeldBook memory, host, arrays, modules, streams;
   std::unique_ptr<PoolCharges> pools;
   std::unique_ptr<VirtualMemoryCharges> virtual_memory;
   std::unique_ptr<ContextCharges> contexts;
   std::unique_ptr<GraphCharges> graphs;
+  std::unique_ptr<FrameCharges> frames;
 
   // The error of a call without a context, or on a device that is not the session's.
   CUresult here(Place& place) const;
@@ -136,6 +168,8 @@ void wrap_host_memory(DriverTable& table);
 void wrap_virtual_memory(DriverTable& table);
 void wrap_pools(DriverTable& table);
 void wrap_graphs(DriverTable& table);
+void wrap_launches(DriverTable& table);
+void wrap_streams(DriverTable& table);
 void wrap_arrays(DriverTable& table);
 void wrap_modules(DriverTable& table);
 void wrap_contexts(DriverTable& table);

@@ -41,12 +41,23 @@ class ContextCharges {
   CUresult destroy_green(CUgreenCtx green);
   // Whose memory it is that is allocated in a context: a green context has none of its own, and what is allocated in it outlives it.
   CUcontext owner(CUcontext context) const;
+  // Before a kernel whose threads need so much local memory is launched in the current context: the driver takes it for every thread that can be resident,
+  // and keeps it.
+  CUresult reserve_frames(uint64_t bytes_per_thread);
+  // What a stream has taken stays with its context when it is destroyed, for the next one. False: there is none to take.
+  bool take_spare_stream(CUcontext context);
+  void keep_spare_stream(CUcontext context);
 
  private:
+  struct Limit {
+    uint64_t fresh = 0;    // as it was when it was first looked at: what a fresh context has
+    uint64_t charged = 0;  // bytes beyond that
+  };
   struct Charged {
     CUdevice device = 0;
-    uint64_t bytes = 0;
-    std::map<CUlimit, uint64_t> limits;  // beyond what a fresh context has
+    uint64_t bytes = 0;          // of its own, and of spare streams
+    unsigned spare_streams = 0;
+    std::map<CUlimit, Limit> limits;
   };
   CUresult ended(CUdevice device, CUresult result);
   bool reserve(CUdevice device, uint64_t& bytes);
@@ -54,10 +65,13 @@ class ContextCharges {
   void created(CUcontext context, CUdevice device, uint64_t bytes);
   void gone(CUcontext context);
   uint64_t limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const;
+  // With limits_mutex_. Null: the driver does not tell this limit.
+  Limit* limit_of(CUcontext context, CUdevice device, CUlimit limit);
 
   LedgerParts& parts_;
   std::mutex primaries_mutex_;  // over a call about a primary context, and its charge; outside of all others
   std::map<CUdevice, CUcontext> primaries_;  // active ones
+  std::mutex limits_mutex_;     // over a call about a limit, and its charge; outside of mutex_
   struct Green {
     CUgreenCtx handle = nullptr;
     CUcontext primary = nullptr;

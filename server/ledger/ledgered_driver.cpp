@@ -20,6 +20,8 @@ LedgeredDriver::LedgeredDriver(const DriverTable& driver, SessionLedger& ledger,
   wrap_virtual_memory(*table_);
   wrap_pools(*table_);
   wrap_graphs(*table_);
+  wrap_launches(*table_);
+  wrap_streams(*table_);
   wrap_arrays(*table_);
   wrap_modules(*table_);
   wrap_contexts(*table_);

@@ -185,7 +185,13 @@ CUresult PoolCharges::Growth::settle(CUresult result, CUdeviceptr* address) {
 
 // --- shrinking ------------------------------------------------------------------------------------------------------------------------------------
 
+void PoolCharges::settle_all() {
+  unsettled_.store(false, std::memory_order_relaxed);
+  anything_to_shrink();
+}
+
 void PoolCharges::memory_was_freed() {
+  unsettled_.store(true, std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
   if (pools_.empty() || (charged_ && freed_)) return;
   charged_ = freed_ = true;

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,11 @@ class PoolCharges {
   void settle(CUmemoryPool native);
   // Some memory of some pool may have been freed.
   void memory_was_freed();
+  // After a call that found work done: what was freed in the order of its stream has gone back to the pools, and from them perhaps to the device.
+  CUresult synchronised(CUresult result) {
+    if (result == CUDA_SUCCESS && unsettled_.load(std::memory_order_relaxed)) [[unlikely]] settle_all();
+    return result;
+  }
 
  private:
   struct Pool {
@@ -79,12 +85,14 @@ class PoolCharges {
   void charge(Pool& pool, uint64_t bytes);
   void forget(CUmemoryPool native);
   void leave_devices(CUmemoryPool native);
+  void settle_all();
   void look();
   bool anything_to_shrink();
 
   LedgerParts& parts_;
   std::mutex mutex_;  // over the map and the thread's state; never held while the driver is called
   std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_;
+  std::atomic<bool> unsettled_{false};  // a free was seen since the last settlement; a hint for the same calls, so relaxed
   std::condition_variable changed_;
   bool charged_ = false, freed_ = false, ending_ = false;  // something may shrink; something was freed since the last look
   std::thread looker_;  // started by the first free

@@ -1,12 +1,13 @@
 // Arrays and mipmapped arrays. The driver tells their size only for sparse and deferred ones, so it is computed: as they would be in rows.
 #include <algorithm>
+#include <bit>
 
 #include "server/ledger/charges.hpp"
 
 namespace gpuwire::server {
 namespace {
 
-constexpr uint64_t kArrayUnitBytes = 64u << 10;  // no array takes less of a device
+constexpr uint64_t kSmallArrayUnitBytes = 8u << 10;
 constexpr unsigned kElementBytesMost = 16;
 
 // Bytes of one element; formats that are not known count as the largest.
@@ -24,8 +25,16 @@ unsigned element_bytes(CUarray_format format, unsigned channels) {
   }
 }
 
-uint64_t rows_bytes(uint64_t width, uint64_t height, uint64_t depth, unsigned element) {
-  return product(product(width, element), product(std::max<uint64_t>(height, 1), std::max<uint64_t>(depth, 1)));
+// Arrays lie in tiles: 64 bytes wide, and as high and deep as a block of them (measured on an H200: never more than this).
+uint64_t tiled_bytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t layers, unsigned element) {
+  constexpr uint64_t kTileBytes = 64, kTileRows = 8, kBlockRows = 128, kDeepBlockRows = 32, kDeepBlockSlices = 16;
+  if (ledger_parts().software) return product(product(product(width, element), std::max<uint64_t>(height, 1)), product(std::max<uint64_t>(depth, 1), layers));
+  auto block = [&](uint64_t size, uint64_t most) { return std::min(most, std::bit_ceil(std::min(size, most))); };
+  uint64_t rows = round_up(std::max<uint64_t>(height, 1), kTileRows);
+  rows = round_up(rows, block(rows, depth > 1 ? kDeepBlockRows : kBlockRows));
+  uint64_t slices = std::max<uint64_t>(depth, 1);
+  slices = round_up(slices, block(slices, kDeepBlockSlices));
+  return product(product(round_up(product(width, element), kTileBytes), rows), product(slices, layers));
 }
 
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
@@ -36,10 +45,14 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
   uint64_t bytes = 0;
   for (unsigned level = 0; level < std::min(std::max(levels, 1u), 64u); ++level) {
     auto half = [&](uint64_t size) { return size >> level ? size >> level : std::min<uint64_t>(size, 1); };
-    uint64_t more = rows_bytes(half(array.Width), half(array.Height), layered ? array.Depth : half(array.Depth), element);
+    uint64_t layers = layered ? std::max<uint64_t>(array.Depth, 1) : 1;
+    uint64_t more = tiled_bytes(half(array.Width), half(array.Height), layered ? 0 : half(array.Depth), layers, element);
     bytes = more > UINT64_MAX - bytes ? UINT64_MAX : bytes + more;
   }
-  return ledger_parts().software ? bytes : round_up(bytes, kArrayUnitBytes);
+  if (ledger_parts().software) return bytes;
+  if (bytes > ChunkBook::kSmallBytesMax) return round_up(bytes, ChunkBook::kChunkBytes);
+  // Small ones share chunks, which their addresses would tell; so each is charged its part of a chunk full of such.
+  return ChunkBook::kChunkBytes / (ChunkBook::kChunkBytes / round_up(std::max<uint64_t>(bytes, 1), kSmallArrayUnitBytes));
 }
 
 template <class Handle, class Create>

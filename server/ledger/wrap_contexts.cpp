@@ -3,6 +3,7 @@
 
 #include "server/ledger/charges.hpp"
 #include "server/ledger/context_charges.hpp"
+#include "server/ledger/frame_charges.hpp"
 #include "server/ledger/graph_charges.hpp"
 #include "server/ledger/pool_charges.hpp"
 
@@ -25,14 +26,15 @@ void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes)
 }
 
 void ContextCharges::gone(CUcontext context) {
-  for (HeldBook* book : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules}) book->drop(context);
+  for (HeldBook* book : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.streams}) book->drop(context);
+  parts_.frames->forget();
   parts_.pools->memory_was_freed();
   parts_.graphs->settle();
   std::lock_guard lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
   uint64_t bytes = found->second.bytes;
-  for (const auto& [limit, more] : found->second.limits) bytes += more;
+  for (const auto& [limit, more] : found->second.limits) bytes += more.charged;
   give_back(found->second.device, bytes);
   contexts_.erase(found);
 }
@@ -65,7 +67,8 @@ CUresult ContextCharges::ended(CUdevice device, CUresult result) {
   unsigned flags = 0;
   int active = 1;
   auto found = primaries_.find(device);
-  if (found == primaries_.end() || parts_.driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active) return result;
+  if (found == primaries_.end() || !parts_.driver.cuDevicePrimaryCtxGetState) return result;
+  if (parts_.driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active) return result;
   CUcontext context = found->second;
   primaries_.erase(found);
   gone(context);
@@ -102,26 +105,33 @@ uint64_t ContextCharges::limit_bytes(CUdevice device, CUlimit limit, uint64_t va
   }
 }
 
+ContextCharges::Limit* ContextCharges::limit_of(CUcontext context, CUdevice device, CUlimit limit) {
+  size_t now = 0;
+  auto get = parts_.driver.cuCtxGetLimit;
+  if (!get || get(&now, limit) != CUDA_SUCCESS) return nullptr;
+  std::lock_guard lock(mutex_);
+  Charged& charged = contexts_.try_emplace(context, Charged{.device = device}).first->second;
+  return &charged.limits.try_emplace(limit, Limit{.fresh = limit_bytes(device, limit, now)}).first->second;
+}
+
 CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   Place place;
   if (CUresult error = parts_.here(place)) return error;
-  size_t before = 0;
-  auto get = parts_.driver.cuCtxGetLimit;
-  if (!get || get(&before, limit) != CUDA_SUCCESS) return parts_.driver.cuCtxSetLimit(limit, value);
-  uint64_t had = limit_bytes(place.device, limit, before), wanted = limit_bytes(place.device, limit, value);
-  Reservation growth(parts_.ledger, place.column, wanted - std::min(had, wanted));
+  std::lock_guard lock(limits_mutex_);
+  Limit* known = limit_of(place.context, place.device, limit);
+  if (!known) return parts_.driver.cuCtxSetLimit(limit, value);
+  auto beyond = [&](uint64_t at) { return limit_bytes(place.device, limit, at) - std::min(known->fresh, limit_bytes(place.device, limit, at)); };
+  uint64_t wanted = beyond(value);
+  Reservation growth(parts_.ledger, place.column, wanted - std::min(wanted, known->charged));
   if (!growth) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = parts_.driver.cuCtxSetLimit(limit, value);
-  size_t now = before;
-  if (result != CUDA_SUCCESS || get(&now, limit) != CUDA_SUCCESS) return result;
-  uint64_t has = limit_bytes(place.device, limit, now);
-  std::lock_guard lock(mutex_);
-  Charged& context = contexts_.try_emplace(place.context, Charged{.device = place.device}).first->second;
-  uint64_t& charged = context.limits[limit];
-  uint64_t grown = std::min(growth.bytes(), has - std::min(had, has)), shrunk = std::min(charged, had - std::min(had, has));
-  growth.keep(grown);
-  parts_.ledger.give_back(place.column, shrunk);
-  charged += grown - shrunk;
+  size_t now = 0;
+  if (result != CUDA_SUCCESS || parts_.driver.cuCtxGetLimit(&now, limit) != CUDA_SUCCESS) return result;
+  // The driver may have set it to less, or to no less than it needs.
+  uint64_t has = std::min(beyond(now), known->charged + growth.bytes());
+  growth.keep(has - std::min(has, known->charged));
+  parts_.ledger.give_back(place.column, known->charged - std::min(has, known->charged));
+  known->charged = has;
   return result;
 }
 
@@ -172,6 +182,20 @@ CUcontext ContextCharges::owner(CUcontext context) const {
   std::lock_guard lock(mutex_);
   auto found = greens_.find(context);
   return found == greens_.end() ? context : found->second.primary;
+}
+
+CUresult ContextCharges::reserve_frames(uint64_t bytes_per_thread) {
+  Place place;
+  if (CUresult error = parts_.here(place)) return error;
+  std::lock_guard lock(limits_mutex_);
+  Limit* known = limit_of(place.context, place.device, CU_LIMIT_STACK_SIZE);
+  if (!known) return CUDA_SUCCESS;
+  uint64_t wanted = limit_bytes(place.device, CU_LIMIT_STACK_SIZE, bytes_per_thread);
+  wanted -= std::min(wanted, known->fresh);
+  if (wanted <= known->charged) return CUDA_SUCCESS;
+  if (!parts_.ledger.reserve(place.column, wanted - known->charged)) return CUDA_ERROR_OUT_OF_MEMORY;
+  known->charged = wanted;
+  return CUDA_SUCCESS;
 }
 
 namespace {

@@ -114,21 +114,6 @@ CUresult graph_add_mem_alloc_node(CUgraphNode* node, CUgraph graph, const CUgrap
                               [&] { return parts.driver.cuGraphAddMemAllocNode(node, graph, dependencies, count, params); });
 }
 
-CUresult graph_add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* params) {
-  LedgerParts& parts = ledger_parts();
-  auto add = [&] { return parts.driver.cuGraphAddNode(node, graph, dependencies, count, params); };
-  if (params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return add();
-  return parts.graphs->within({{params->alloc.poolProps.location.id, at_once(params->alloc.bytesize)}}, add);
-}
-
-CUresult graph_add_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
-                           CUgraphNodeParams* params) {
-  LedgerParts& parts = ledger_parts();
-  auto add = [&] { return parts.driver.cuGraphAddNode_v2(node, graph, dependencies, edges, count, params); };
-  if (params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return add();
-  return parts.graphs->within({{params->alloc.poolProps.location.id, at_once(params->alloc.bytesize)}}, add);
-}
-
 CUresult note(CUresult result, CUgraphExec* exec, CUgraph graph) {
   if (result == CUDA_SUCCESS) ledger_parts().graphs->instantiated(*exec, graph);
   return result;
@@ -182,8 +167,6 @@ CUresult device_graph_mem_trim(CUdevice device) {
 
 void wrap_graphs(DriverTable& table) {
   wrap(table.cuGraphAddMemAllocNode, &graph_add_mem_alloc_node);
-  wrap(table.cuGraphAddNode, &graph_add_node);
-  wrap(table.cuGraphAddNode_v2, &graph_add_node_v2);
   wrap(table.cuGraphInstantiateWithFlags, &graph_instantiate_with_flags);
   wrap(table.cuGraphInstantiateWithParams, &graph_instantiate_with_params);
   wrap(table.cuGraphInstantiate_v2, &graph_instantiate_v2);

@@ -21,6 +21,31 @@ CUresult charged(HeldBook& book, uint32_t column, CUcontext context, uint64_t mo
   return result;
 }
 
+// A small allocation: the chunk that it may open is reserved, and given back when it opens none.
+template <class Call>
+CUresult charged_in_chunk(const Place& place, uint64_t bytes, Call&& call) {
+  LedgerParts& parts = ledger_parts();
+  Reservation chunk(parts.ledger, place.column, ChunkBook::kChunkBytes);
+  if (!chunk && !parts.chunks.has_room(place.column, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t key = 0;
+  CUresult result = call(key);
+  if (result != CUDA_SUCCESS) return result;
+  Held held{.column = place.column, .bytes = bytes, .context = place.context, .chunk = ChunkBook::chunk_of(key)};
+  if (parts.chunks.enter(place.column, held.chunk, bytes)) {
+    // There was room, but in pieces, and nothing to reserve: for the time of two calls the device had a chunk more than was charged.
+    if (!chunk) {
+      parts.chunks.leave(place.column, held.chunk, bytes);
+      parts.driver.cuMemFree_v2(key);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    chunk.keep(ChunkBook::kChunkBytes);
+  }
+  parts.memory.put(key, held);
+  return result;
+}
+
+bool is_small(uint64_t bytes) { return !ledger_parts().software && bytes != 0 && bytes <= ChunkBook::kSmallBytesMax; }
+
 template <class Call>
 CUresult charged_here(uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
@@ -31,11 +56,15 @@ CUresult charged_here(uint64_t bytes, Call&& call) {
 
 CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
   LedgerParts& parts = ledger_parts();
-  return charged_here(parts.taken(bytes), [&](uint64_t& key) {
+  auto call = [&](uint64_t& key) {
     CUresult result = parts.driver.cuMemAlloc_v2(address, bytes);
     if (result == CUDA_SUCCESS) key = *address;
     return result;
-  });
+  };
+  if (!is_small(bytes)) return charged_here(parts.taken(bytes), call);
+  Place place;
+  if (CUresult error = parts.here(place)) return error;
+  return charged_in_chunk(place, parts.taken(bytes), call);
 }
 
 CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height, unsigned element_bytes) {
@@ -48,6 +77,7 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
     if (result == CUDA_SUCCESS) key = *address;
     return result;
   };
+  if (is_small(most)) return charged_in_chunk(place, most, call);
   return charged(parts.memory, place.column, place.context, most, call, [&] { return parts.taken(product(*pitch, height)); });
 }
 

@@ -1,6 +1,7 @@
 // Modules and libraries. Charged by what stands in their images: the driver tells nobody what it takes for them, and how much free memory there is before
 // and after a load depends on what all other processes do meanwhile.
 #include "server/ledger/charges.hpp"
+#include "server/ledger/frame_charges.hpp"
 #include "server/ledger/image_bytes.hpp"
 
 namespace gpuwire::server {
@@ -50,10 +51,12 @@ CUresult library_load_data(CUlibrary* library, const void* image, CUjit_option* 
 
 CUresult module_unload(CUmodule module) {
   LedgerParts& parts = ledger_parts();
+  parts.frames->forget();
   return parts.modules.free(reinterpret_cast<uint64_t>(module), [&] { return parts.driver.cuModuleUnload(module); });
 }
 CUresult library_unload(CUlibrary library) {
   LedgerParts& parts = ledger_parts();
+  parts.frames->forget();
   return parts.modules.free(reinterpret_cast<uint64_t>(library), [&] { return parts.driver.cuLibraryUnload(library); });
 }
 

@@ -87,6 +87,14 @@ CUresult mem_pool_import(CUmemoryPool* pool, void* handle, CUmemAllocationHandle
   return result;
 }
 
+// --- calls that find work done ------------------------------------------------------------------------------------------------------------------------
+
+CUresult stream_query(CUstream stream) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamQuery(stream)); }
+CUresult stream_synchronize(CUstream stream) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamSynchronize(stream)); }
+CUresult event_query(CUevent event) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuEventQuery(event)); }
+CUresult event_synchronize(CUevent event) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuEventSynchronize(event)); }
+CUresult ctx_synchronize() { return ledger_parts().pools->synchronised(ledger_parts().driver.cuCtxSynchronize()); }
+
 }  // namespace
 
 void wrap_pools(DriverTable& table) {
@@ -99,6 +107,11 @@ void wrap_pools(DriverTable& table) {
   wrap(table.cuMemGetDefaultMemPool, &mem_get_default_mem_pool);
   wrap(table.cuMemPoolExportToShareableHandle, &mem_pool_export);
   wrap(table.cuMemPoolImportFromShareableHandle, &mem_pool_import);
+  wrap(table.cuStreamQuery, &stream_query);
+  wrap(table.cuStreamSynchronize, &stream_synchronize);
+  wrap(table.cuEventQuery, &event_query);
+  wrap(table.cuEventSynchronize, &event_synchronize);
+  wrap(table.cuCtxSynchronize, &ctx_synchronize);
 }
 
 }  // namespace gpuwire::server

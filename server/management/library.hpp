@@ -20,6 +20,8 @@ class ManagementLibrary {
   static ManagementLibrary open(const DriverLibrary& driver);
 
   const nvml::Table& table() const { return table_; }
+  // For whoever puts itself before some functions, before the first is called.
+  nvml::Table& table() { return table_; }
   // By the driver's ordinals, which are the session's.
   std::span<const nvmlDevice> devices() const { return devices_; }
   // Not empty: why it is not NVIDIA's library although it is NVIDIA's driver.

@@ -15,6 +15,7 @@ class Management {
  public:
   explicit Management(ManagementLibrary library) : library_(std::move(library)) {}
   const ManagementLibrary& library() const { return library_; }
+  ManagementLibrary& library() { return library_; }
 
   // Executes one query: the library's status, and what it gave in `values`. Throws ProtocolFault at arguments that cannot be.
   int ask(uint32_t function, std::string_view arguments, std::string& values) const;

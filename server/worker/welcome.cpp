@@ -129,6 +129,18 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
   return message;
 }
 
+namespace {
+
+// Of device 0, by the context that stands ready, and by whoever else uses it.
+uint64_t taken_bytes(const DriverLibrary& driver) {
+  size_t free_now = 0, total = 0;
+  const DriverTable& cuda = driver.table();
+  if (!driver.primary() || !cuda.cuMemGetInfo_v2 || cuda.cuCtxSetCurrent(driver.primary()) != CUDA_SUCCESS) return 0;
+  return cuda.cuMemGetInfo_v2(&free_now, &total) == CUDA_SUCCESS && free_now < total ? total - free_now : 0;
+}
+
+}  // namespace
+
 Inventory inventory_of(const DriverLibrary& driver) {
   Inventory inventory;
   // cuDriverGetVersion gives 1000 * major + 10 * minor.
@@ -138,9 +150,17 @@ Inventory inventory_of(const DriverLibrary& driver) {
     size_t bytes = 0;
     if (driver.table().cuDeviceTotalMem_v2) driver.table().cuDeviceTotalMem_v2(&bytes, device);
     inventory.devices.push_back(
-        {.index = uint32_t(device), .bytes = bytes, .name = device_name(driver.table(), device), .uuid = uuid_text(driver.table(), device)});
+        {.index = uint32_t(device), .bytes = bytes, .taken_bytes = device == 0 ? taken_bytes(driver) : 0, .name = device_name(driver.table(), device), .uuid = uuid_text(driver.table(), device)});
   }
   return inventory;
+}
+
+void show_limits(capnp::MallocMessageBuilder& welcome, const SessionOrder& order) {
+  auto devices = welcome.getRoot<schema::Welcome>().getDevices();
+  for (unsigned i = 0; i < devices.size() && i < order.devices.size(); ++i) {
+    uint64_t limit = order.devices[i].limit_bytes;
+    if (limit != 0 && limit < devices[i].getTotalBytes()) devices[i].setTotalBytes(limit);
+  }
 }
 
 }  // namespace gpuwire::server

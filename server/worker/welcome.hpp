@@ -8,6 +8,7 @@
 #include <capnp/message.h>
 
 #include "server/broker/inventory.hpp"
+#include "server/broker/session_order.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {
@@ -20,5 +21,8 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
 
 // What the broker is told of the devices.
 Inventory inventory_of(const DriverLibrary& driver);
+
+// The devices' memory in the message becomes what the session may have of it.
+void show_limits(capnp::MallocMessageBuilder& welcome, const SessionOrder& order);
 
 }  // namespace gpuwire::server

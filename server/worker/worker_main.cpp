@@ -22,6 +22,8 @@
 #include "server/gate/gate.hpp"
 #include "server/gate/gated_driver.hpp"
 #include "server/gate/session_page.hpp"
+#include "server/ledger/management_view.hpp"
+#include "server/ledger/worker_ledger.hpp"
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
@@ -153,6 +155,13 @@ void say_to_client(const std::string& line) {
   if (::poll(&room, 1, 0) == 1) [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
+// Null: the broker keeps no account of the tenant's memory.
+tl::expected<std::unique_ptr<WorkerLedger>, std::string> open_ledger(Handoff& handoff, const SessionOrder& order, const DriverTable& behind, bool software) {
+  OwnedDescriptor page = take(handoff, OrderDescriptor::tenant_page);
+  if (!page) return nullptr;
+  return WorkerLedger::open(std::move(page), order, behind, software, kHandoffDescriptor);
+}
+
 // Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md). Takes the order's copy of it.
 tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order) {
   if (order.tls_key.empty()) return Channel(socket);
@@ -168,7 +177,27 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
   return Channel(socket, std::move(channel));
 }
 
-[[noreturn]] void serve(Handoff handoff, SessionOrder order, std::unique_ptr<GatedDriver> gated, const Prepared& prepared) {
+// The driver of a session, and what stands before it. Each null when the broker sends no page for it.
+struct SessionDriver {
+  std::unique_ptr<WorkerLedger> ledger;
+  std::unique_ptr<GatedDriver> gated;
+
+  const DriverTable& table(const DriverTable& behind) const { return gated ? gated->table : ledger ? ledger->table() : behind; }
+};
+
+// Calls pass the gate, then the ledger, then reach the driver.
+tl::expected<SessionDriver, std::string> open_session_driver(Handoff& handoff, const SessionOrder& order, const DriverTable& behind, bool software) {
+  SessionDriver driver;
+  auto ledger = open_ledger(handoff, order, behind, software);
+  if (!ledger) return tl::unexpected(ledger.error());
+  driver.ledger = std::move(*ledger);
+  auto gated = open_gate(handoff, driver.table(behind));
+  if (!gated) return tl::unexpected(gated.error());
+  driver.gated = std::move(*gated);
+  return driver;
+}
+
+[[noreturn]] void serve(Handoff handoff, SessionOrder order, SessionDriver driver, const Prepared& prepared) {
   int socket = handoff.socket.release();
   tune(socket);
   auto channel = open_channel(socket, order);
@@ -176,15 +205,17 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
     tell_broker(HandoffKind::ended, uint32_t(EndCause::fault), channel.error());
     std::exit(0);
   }
-  if (gated) channel->count_into(&gated->page->link);
+  if (driver.gated) channel->count_into(&driver.gated->page->link);
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
+  const bool primary_warm = !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary());
+  if (driver.ledger) show_limits(prepared.welcome, order);
   Session session({.channel = &*channel,
                    .greeted = order.greeted,
-                   .driver = gated ? &gated->table : &prepared.guarded,
+                   .driver = &driver.table(prepared.guarded),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
                    .id = handoff.id,
-                   .primary_warm = !prepared.management,
+                   .primary_warm = primary_warm,
                    .cores = usable_cores(),
                    .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &prepared.shares},
                    .tenant_known = [&](const std::string& tenant) { 
@@ -192,12 +223,13 @@ tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order)
                      prepared.ipc_guard.belongs_to(tenant);
                    },
                    .management = prepared.management,
-                   .gate = gated ? &gated->gate : nullptr});
+                   .gate = driver.gated ? &driver.gated->gate : nullptr});
   Warden warden(kHandoffDescriptor, socket,
                 {.stop = [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); },
-                 .gone = [&] { if (gated) gated->gate.interrupt(); },
+                 .gone = [&] { if (driver.gated) driver.gated->gate.interrupt(); },
                  .hear = [&](Handoff said) {
                    if (said.kind == HandoffKind::warn) say_to_client(said.text);
+                   else if (said.kind == HandoffKind::memory_answer && driver.ledger) driver.ledger->heard(said);
                    else prepared.shares.heard(std::move(said));
                  }});
   std::optional<SessionEnd> end = session.begin();
@@ -219,6 +251,15 @@ std::unique_ptr<Management> open_management(const WorkerOptions& options, const 
   auto management = std::make_unique<Management>(ManagementLibrary::open(driver));
   if (!management->library().note().empty()) tell_broker(HandoffKind::note, 0, "no management library: " + management->library().note());
   return management;
+}
+
+// Null: NVML shows the devices as they are.
+tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(Handoff& handoff, const SessionOrder& order, Management* management) {
+  OwnedDescriptor page = management ? take(handoff, OrderDescriptor::tenant_page) : OwnedDescriptor();
+  if (!page) return nullptr;
+  auto view = ManagementView::open(std::move(page), order, management->library().devices());
+  if (view) (*view)->put_before(management->library().table());
+  return view;
 }
 
 int run(WorkerOptions options) {
@@ -262,12 +303,18 @@ int run(WorkerOptions options) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
       return 1;
     }
-    auto gated = open_gate(handoff, guarded);
-    if (!gated) {
-      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), gated.error());
+    auto view = open_management_view(handoff, *order, management.get());
+    if (!view) {
+      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), view.error());
       return 1;
     }
-    serve(std::move(handoff), std::move(*order), std::move(*gated), {guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get()});
+    auto session_driver = options.management ? SessionDriver{} : open_session_driver(handoff, *order, guarded, driver->software());
+    if (!session_driver) {
+      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), session_driver.error());
+      return 1;
+    }
+    serve(std::move(handoff), std::move(*order), std::move(*session_driver),
+          {guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get()});
   }
 }
 

@@ -44,7 +44,7 @@ class MemoryCalls(unittest.TestCase):
 
     def test_no_function_whose_name_speaks_of_allocation_goes_unwrapped(self):
         """A second look at what the table says: names that take memory in every other version of the driver."""
-        suspects = re.compile(r"^(?!.*Get).*(Alloc|ArrayCreate|MemCreate|HostRegister|LoadData|LoadFatBinary|CtxCreate|CtxRetain|SetLimit)")
+        suspects = re.compile(r"^(?!.*Get).*(Alloc|ArrayCreate|MemCreate|HostRegister|LoadData|LoadFatBinary|(?<!Green)CtxCreate|CtxRetain|SetLimit)")
         self.assertEqual([name for name in self.listed_free if suspects.search(name)], [])
 
 

@@ -17,6 +17,7 @@ constexpr size_t kAllocationThatHangs = 0xdead'0001;    // never returns, like a
 constexpr size_t kAllocationThatCrashes = 0xdead'0002;
 constexpr size_t kAllocationThatPrints = 0xdead'0003;   // prints, as device printf does, and allocates nothing
 constexpr size_t kAllocationMax = size_t{1} << 30;
+constexpr size_t kDeviceBytes = size_t{8} << 30;  // room for the sizes above: what a quota refuses never comes here
 
 thread_local CUcontext t_current = nullptr;
 char g_contexts[2];
@@ -50,7 +51,7 @@ MOCK cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 MOCK cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
-  *bytes = kAllocationMax;
+  *bytes = kDeviceBytes;
   return CUDA_SUCCESS;
 }
 MOCK cuGetErrorName(CUresult result, const char** name) {
@@ -70,6 +71,16 @@ MOCK cuCtxSetCurrent(CUcontext context) {
 }
 MOCK cuCtxGetCurrent(CUcontext* context) {
   *context = t_current;
+  return CUDA_SUCCESS;
+}
+MOCK cuCtxGetDevice(CUdevice* device) {
+  if (!t_current) return CUDA_ERROR_INVALID_CONTEXT;
+  *device = t_current == primary(1);
+  return CUDA_SUCCESS;
+}
+MOCK cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = 1;
   return CUDA_SUCCESS;
 }
 MOCK cuCtxSynchronize() { return CUDA_SUCCESS; }

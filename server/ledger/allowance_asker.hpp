@@ -1,0 +1,35 @@
+// The worker's side of raising allowances: asks the broker over the handoff socket and waits for its answer.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "server/broker/handoff.hpp"
+#include "server/ledger/session_ledger.hpp"
+
+namespace gpuwire::server {
+
+// Longer than the broker lets a question wait (kMemoryShortage).
+inline constexpr uint32_t kAllowanceAnswerMs = 1000;
+
+class AllowanceAsker final : public AllowanceSource {
+ public:
+  // `handoff`: the broker's pair, which the warden reads.
+  explicit AllowanceAsker(int handoff) : handoff_(handoff) {}
+
+  bool ask(uint32_t column, uint64_t bytes) override;
+  // What the broker has answered; the warden's thread. Does not block.
+  void heard(const Handoff& answer);
+
+ private:
+  const int handoff_;
+  std::mutex mutex_;  // a leaf; given up while an answer is awaited
+  std::condition_variable answered_;
+  uint64_t last_ = 0;
+  std::map<uint64_t, std::optional<bool>> questions_;  // those that are waited for
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,40 @@
+// A worker's share in its tenant's ledger: the page that came with the order, the driver behind it, and the way to the broker.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/broker/session_order.hpp"
+#include "server/ledger/allowance_asker.hpp"
+#include "server/ledger/ledgered_driver.hpp"
+#include "server/ledger/session_ledger.hpp"
+#include "server/ledger/tenant_page.hpp"
+
+namespace gpuwire::server {
+
+// Made once, before the session; lives as long as the process.
+class WorkerLedger {
+ public:
+  // `driver` outlives it; `handoff` is the broker's pair. The error ends the session: its memory would pass uncharged.
+  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionOrder& order, const DriverTable& driver, bool software,
+                                                                       int handoff);
+
+  const DriverTable& table() const { return driver_.table(); }
+  // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.
+  bool charge_warm_primary();
+  // What the broker answers; the warden's thread.
+  void heard(const Handoff& answer) { asker_.heard(answer); }
+
+ private:
+  WorkerLedger(PageMapping page, const SessionOrder& order, const DriverTable& driver, bool software, int handoff);
+
+  const DriverTable& bare_;
+  PageMapping page_;
+  AllowanceAsker asker_;
+  SessionLedger ledger_;
+  LedgeredDriver driver_;
+};
+
+}  // namespace gpuwire::server
