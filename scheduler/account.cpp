@@ -88,7 +88,9 @@ void Policy::State::settle() {
 void Policy::State::update_ranks() {
   for (auto& [id, session] : sessions) {
     const Tenant& tenant = *session->tenant;
-    const auto any = [&](auto holds) { return std::any_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) { return holds(tenant.devices[i]); }); };
+    const auto any = [&](auto holds) {
+      return std::any_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex index) { return holds(tenant.devices[index]); });
+    };
     switch (tenant.policy.service_class) {
       case ServiceClass::realtime:
         session->rank = tenant.policy.share_max < 1 && any([](const TenantOnDevice& there) { return there.capped; }) ? Rank::batch : Rank::realtime;
@@ -96,7 +98,8 @@ void Policy::State::update_ranks() {
       case ServiceClass::interactive: session->rank = Rank::interactive; break;
       case ServiceClass::batch: session->rank = Rank::batch; break;
       case ServiceClass::scavenger:
-        session->rank = tenant.policy.share_min <= 0 || any([](const TenantOnDevice& there) { return !there.floor_due; }) ? Rank::scavenger : Rank::floor;
+        session->rank =
+            tenant.policy.share_min > 0 && !any([](const TenantOnDevice& there) { return !there.floor_due; }) ? Rank::floor : Rank::scavenger;
         break;
     }
   }

@@ -28,12 +28,11 @@ bool Policy::State::drained_for(const Session& session) const {
 }
 
 bool Policy::State::stays_open(const Session& session) const {
-  const bool alone = std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].sessions.size() == 1; });
-  if (alone) return true;
+  if (all_devices(session, [](const Device& device) { return device.sessions.size() == 1; })) return true;
   if (!session.gate.open || session.candidate) return false;
-  return std::none_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) {
-    const auto& all = devices[i].sessions;
-    return std::any_of(all.begin(), all.end(), [&](const Session* other) { return other != &session && (other->candidate || other->selected); });
+  return all_devices(session, [&](const Device& device) {
+    const auto wanted_by = [&](const Session* other) { return other != &session && (other->candidate || other->selected); };
+    return std::none_of(device.sessions.begin(), device.sessions.end(), wanted_by);
   });
 }
 
@@ -42,8 +41,10 @@ Duration Policy::State::in_flight_max(const Session& session) const {
   for (const DeviceIndex index : session.devices) {
     for (const Session* other : devices[index].sessions) {
       if (other == &session || !other->ever_active) continue;
-      if (other->tenant->policy.service_class < session.tenant->policy.service_class && now - other->active_at < kNearHigher) return settings.in_flight_max_near_higher;
-      if (devices[index].regime != Regime::co_run && other->rank <= session.rank && now - other->active_at < kNearEqual) bound = settings.in_flight_max;
+      const Duration ago = now - other->active_at;
+      const bool higher = other->tenant->policy.service_class < session.tenant->policy.service_class;
+      if (higher && ago < kNearHigher) return settings.in_flight_max_near_higher;
+      if (devices[index].regime != Regime::co_run && other->rank <= session.rank && ago < kNearEqual) bound = settings.in_flight_max;
     }
   }
   return bound;
@@ -75,7 +76,8 @@ void Policy::State::set_gates() {
     if (session->gate.open && !session->selected && !stays_open(*session)) set_gate(*session, Gate{.open = false});
   }
   for (auto& [id, session] : sessions) {
-    const bool open = session->gate.open || (session->selected && (!session->leased || drained_for(*session))) || (!session->selected && stays_open(*session));
+    const bool may_open = session->selected ? !session->leased || drained_for(*session) : stays_open(*session);
+    const bool open = session->gate.open || may_open;
     set_gate(*session, open ? Gate{.open = true, .in_flight_max = in_flight_max(*session)} : Gate{.open = false});
   }
 }

@@ -17,7 +17,7 @@ constexpr double kTurnScaleMin = 0.25;
 
 bool Policy::State::may_run(const Session& session, Rank rank) const {
   if (!session.candidate || session.rank != rank) return false;
-  return std::none_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].taken || devices[i].regime == Regime::co_run; });
+  return all_devices(session, [](const Device& device) { return !device.taken && device.regime != Regime::co_run; });
 }
 
 bool Policy::State::others_want(DeviceIndex index, const Tenant& tenant) const {
@@ -27,7 +27,8 @@ bool Policy::State::others_want(DeviceIndex index, const Tenant& tenant) const {
 
 Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank) const {
   const Device& device = devices[index];
-  const bool only_batch = rank >= Rank::batch && std::none_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->rank < Rank::batch && active(*s); });
+  const auto above_batch = [&](const Session* session) { return session->rank < Rank::batch && active(*session); };
+  const bool only_batch = rank >= Rank::batch && std::none_of(device.sessions.begin(), device.sessions.end(), above_batch);
   double least = tenant.policy.weight, most = least;
   for (const Tenant* other : device.wanting) {
     least = std::min(least, other->policy.weight);
@@ -93,14 +94,15 @@ void Policy::State::keep_or_end_leases(Rank rank) {
 
 void Policy::State::grant_claims(Rank rank) {
   std::erase_if(claims, [&](const LeaseClaim& claim) {
-    return claim.session->rank == rank && (claim.session->leased || !may_run(*claim.session, rank) || !in_credit(*claim.session->tenant, *claim.session));
+    Session& session = *claim.session;
+    return session.rank == rank && (session.leased || !may_run(session, rank) || !in_credit(*session.tenant, session));
   });
   const std::vector<LeaseClaim> pending = claims;
   for (const LeaseClaim& claim : pending) {
     Session& claimer = *claim.session;
     if (claimer.rank != rank) continue;
-    const bool ready = std::all_of(claimer.devices.begin(), claimer.devices.end(), [&](DeviceIndex i) {
-      const Session* holder = devices[i].holder;
+    const bool ready = all_devices(claimer, [&](const Device& device) {
+      const Session* holder = device.holder;
       if (holder == nullptr) return true;
       if (claim.woken) return holder->tenant != claimer.tenant && now - holder->leased_at >= kUndisturbed;
       // Whoever was granted a device since a gang's claim was made has it until the gang can begin.
@@ -131,7 +133,7 @@ Session* Policy::State::candidate_of(const Device& device, Tenant& tenant, Rank 
 }
 
 bool Policy::State::devices_free(const Session& session) const {
-  return std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].holder == nullptr; });
+  return all_devices(session, [](const Device& device) { return device.holder == nullptr; });
 }
 
 void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
@@ -167,8 +169,9 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     int64_t rounds = INT64_MAX;
     for (const Tenant* tenant : device.wanting) {
       const Duration deficit = tenant->devices[index].deficit;
-      const bool could_run = std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* s) { return s->tenant == tenant && may_run(*s, rank) && devices_free(*s); });
-      if (deficit <= Duration::zero() && could_run) rounds = std::min(rounds, -deficit / turn(index, *tenant, rank));
+      const auto could_run = [&](const Session* session) { return session->tenant == tenant && may_run(*session, rank) && devices_free(*session); };
+      if (deficit > Duration::zero() || std::none_of(device.sessions.begin(), device.sessions.end(), could_run)) continue;
+      rounds = std::min(rounds, -deficit / turn(index, *tenant, rank));
     }
     if (rounds == INT64_MAX) return;
     for (Tenant* tenant : device.wanting) {
@@ -207,14 +210,14 @@ void Policy::State::select_leases(Rank rank) {
 }
 
 bool Policy::State::co_runs(const Session& session) const {
-  return std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex i) { return devices[i].regime == Regime::co_run; });
+  return all_devices(session, [](const Device& device) { return device.regime == Regime::co_run; });
 }
 
 void Policy::State::select_co_runners(Rank rank) {
   for (auto& [id, session] : sessions) {
     if (session->rank != rank || !co_runs(*session)) continue;
     if (session->leased) end_lease(*session);
-    session->selected = session->candidate && std::none_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) { return devices[i].taken; });
+    session->selected = session->candidate && all_devices(*session, [](const Device& device) { return !device.taken; });
   }
 }
 
@@ -234,9 +237,9 @@ void Policy::State::select() {
   // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another class.
   for (auto& [id, session] : sessions) {
     if (session->selected || !session->gate.open || !co_runs(*session) || now - session->active_at >= kCoRunQuietMax) continue;
-    session->selected = std::all_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex i) {
-      const auto& all = devices[i].sessions;
-      return std::all_of(all.begin(), all.end(), [&](const Session* other) { return !other->candidate || other->rank == session->rank; });
+    session->selected = all_devices(*session, [&](const Device& device) {
+      const auto fits = [&](const Session* other) { return !other->candidate || other->rank == session->rank; };
+      return std::all_of(device.sessions.begin(), device.sessions.end(), fits);
     });
   }
 }

@@ -94,7 +94,8 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   session.demand.observe(seen, at, state.run_mode(session));
 
   Observation own = seen;
-  own.last_end = seen.last_end == Time{} ? session.seen.last_end : std::clamp(state.clock.inside(seen.last_end), session.seen.last_end, std::max(at, session.seen.last_end));
+  const Time before = session.seen.last_end;
+  own.last_end = seen.last_end == Time{} ? before : std::clamp(state.clock.inside(seen.last_end), before, std::max(at, before));
   own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
   own.busy = std::max(own.busy, session.seen.busy);
   if (own.submissions != session.seen.submissions) {
@@ -156,9 +157,14 @@ Duration Policy::gpu_time(TenantId tenant, DeviceIndex device) const {
   return found == state_->tenants.end() || device >= found->second->devices.size() ? Duration{} : found->second->devices[device].gpu_time;
 }
 
-Duration Policy::system_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.system() : Duration{}; }
-Duration Policy::idle_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.idle() : Duration{}; }
-Duration Policy::settled_time(DeviceIndex device) const { return device < state_->devices.size() ? state_->devices[device].time.settled_time() : Duration{}; }
+const DeviceTime& Policy::State::time_of(DeviceIndex device) const {
+  static const DeviceTime kNone;
+  return device < devices.size() ? devices[device].time : kNone;
+}
+
+Duration Policy::system_time(DeviceIndex device) const { return state_->time_of(device).system(); }
+Duration Policy::idle_time(DeviceIndex device) const { return state_->time_of(device).idle(); }
+Duration Policy::settled_time(DeviceIndex device) const { return state_->time_of(device).settled_time(); }
 
 void Policy::State::tick(Time caller_now) { now = clock.advance(caller_now, due); }
 

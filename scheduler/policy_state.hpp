@@ -1,6 +1,7 @@
 // The policy's insides: tenants, sessions, devices, and the steps of a decision. Private to scheduler/.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -136,6 +137,7 @@ struct Policy::State {
   void tick(Time caller_now);
   void configure(Tenant& tenant);
   Device& device_at(DeviceIndex index);
+  const DeviceTime& time_of(DeviceIndex device) const;
 
   // check.cpp
   std::string check() const;
@@ -188,6 +190,10 @@ struct Policy::State {
   void set_gate(Session& session, Gate gate);
   std::optional<Time> next_due() const;
 
+  template <class Holds>
+  bool all_devices(const Session& session, Holds holds) const {
+    return std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) { return holds(devices[index]); });
+  }
   TenantOnDevice& share(Tenant& tenant, DeviceIndex index) { return tenant.devices[index]; }
 };
 

@@ -8,7 +8,7 @@
 namespace gpuwire::scheduler {
 namespace {
 
-constexpr unsigned kGoodForecasts = 2;       // in a row, before co-running begins
+constexpr unsigned kGoodForecasts = 2;  // in a row, before co-running begins
 // How much better co-running must promise to be when it begins, and how little may be left of that while it lasts.
 constexpr double kBeginTogether = 1.10, kBeginWorst = 1.05;
 constexpr double kStayTogether = 1.02, kStayWorst = 0.97, kStayLoad = 1.1;
@@ -68,7 +68,8 @@ bool Policy::State::expect_co_run(const std::vector<Session*>& members) {
   for (const Session* member : members) {
     if (!member->demand.known()) return false;
     const auto siblings = std::count_if(members.begin(), members.end(), [&](const Session* other) { return other->tenant == member->tenant; });
-    co_runners.push_back({member->demand.busy_seconds(), member->demand.gap_seconds(), member->tenant->policy.weight / weights / static_cast<double>(siblings), 0});
+    const double share = member->tenant->policy.weight / weights / static_cast<double>(siblings);
+    co_runners.push_back({member->demand.busy_seconds(), member->demand.gap_seconds(), share, 0});
   }
   return true;
 }
@@ -89,7 +90,8 @@ bool Policy::State::begin_co_run(const std::vector<Session*>& members, CoRunStat
     return false;
   }
   const CoRunForecast expected = forecast(co_runners, settings);
-  const bool good = expected.load <= settings.co_run_load_max || (expected.together >= kBeginTogether * expected.leased && expected.worst >= kBeginWorst);
+  const bool better = expected.together >= kBeginTogether * expected.leased && expected.worst >= kBeginWorst;
+  const bool good = expected.load <= settings.co_run_load_max || better;
   state.good = good && now >= state.not_before ? state.good + 1 : 0;
   if (state.trial_at == Time{}) state.trial_at = now + kTrialRestMin;
   state.trial = !good && now >= std::max(state.trial_at, state.not_before) && worth_a_trial(members);

@@ -22,12 +22,14 @@ class Choices {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
   }
-  double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }            // [0, 1)
+  double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }  // [0, 1)
   bool chance(double probability) { return unit() < probability; }
-  int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1)); }   // both included
+  int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1)); }  // both included
   double log_between(double low, double high) { return low * std::exp(unit() * std::log(high / low)); }
   template <class T, size_t N>
-  const T& pick(const T (&of)[N]) { return of[next() % N]; }
+  const T& pick(const T (&of)[N]) {
+    return of[next() % N];
+  }
 
  private:
   uint64_t state_;
@@ -59,11 +61,12 @@ inline int run_scenarios(int argc, char** argv, const Scenario& scenario, uint64
     const std::string wrong = scenario(seed, false);
     if (wrong.empty()) continue;
     ++failures;
-    std::printf("seed %llu: %s\n  replay: %s --seed %llu\n", static_cast<unsigned long long>(seed), wrong.c_str(), argv[0], static_cast<unsigned long long>(seed));
+    std::printf("seed %llu: %s\n  replay: %s --seed %llu\n", static_cast<unsigned long long>(seed), wrong.c_str(), argv[0],
+                static_cast<unsigned long long>(seed));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  std::printf("%llu scenarios from seed %llu, %.0f per second, %d failed\n", static_cast<unsigned long long>(done), static_cast<unsigned long long>(first),
-              static_cast<double>(done) / seconds, failures);
+  std::printf("%llu scenarios from seed %llu, %.0f per second, %d failed\n", static_cast<unsigned long long>(done),
+              static_cast<unsigned long long>(first), static_cast<double>(done) / seconds, failures);
   return failures == 0 ? 0 : 1;
 }
 

@@ -10,10 +10,10 @@ namespace gpuwire::scheduler::test {
 
 struct HardwareTimes {
   Duration slice = std::chrono::microseconds(2050);
-  Duration switch_from_idle = std::chrono::microseconds(145);    // submission to first instruction, after another context has run
+  Duration switch_from_idle = std::chrono::microseconds(145);  // submission to first instruction, after another context has run
   Duration switch_from_busy = std::chrono::microseconds(230);
-  Duration switch_from_lone = std::chrono::microseconds(190);    // from a kernel that has run for a slice and has nothing behind it
-  Duration start = std::chrono::microseconds(7);                 // the same, in the context that ran last
+  Duration switch_from_lone = std::chrono::microseconds(190);  // from a kernel that has run for a slice and has nothing behind it
+  Duration start = std::chrono::microseconds(7);               // the same, in the context that ran last
 };
 
 struct HardwareEvent {
@@ -37,8 +37,8 @@ class HardwareDevice {
   // Takes all of it away, unless the context runs; says whether it did.
   bool drop(unsigned context);
   Duration ready(unsigned context) const { return contexts_[context].ready; }
-  Duration executed(unsigned context) const { return contexts_[context].executed; }   // GPU time in all
-  double progress(unsigned context) const { return contexts_[context].progress; }      // seconds of work done
+  Duration executed(unsigned context) const { return contexts_[context].executed; }  // GPU time in all
+  double progress(unsigned context) const { return contexts_[context].progress; }    // seconds of work done
   Duration busy() const { return busy_; }
   // When something will happen without anybody's doing.
   std::optional<Time> next_event() const;
@@ -52,16 +52,16 @@ class HardwareDevice {
     double stretch = 1;
     bool lone = false;
   };
-  std::optional<unsigned> after(unsigned context) const;    // the next one with work, round robin; not itself
+  std::optional<unsigned> after(unsigned context) const;  // the next one with work, round robin; not itself
   void leave(Time at, Duration cost);
   Time slice_end() const;
 
   HardwareTimes times_;
   std::vector<Context> contexts_;
   Phase phase_ = Phase::idle;
-  unsigned current_ = 0;            // switched to, running, or last run
+  unsigned current_ = 0;  // switched to, running, or last run
   bool ever_ran_ = false;
-  Time at_{};                       // executed so far; while switching: when it is done
+  Time at_{};  // executed so far; while switching: when it is done
   Time slice_begun_{};
   Duration busy_{};
 };

@@ -38,19 +38,19 @@ Workload random_workload(Choices& choices, Duration turn, bool& endless) {
   Workload load;
   load.kernel = random_log(choices, 20us, choices.chance(0.3) ? 4 * turn : turn / 4 + 20us);
   const double kind = choices.unit();
-  if (kind < 0.35) return load;                                                   // never synchronizes
+  if (kind < 0.35) return load;  // never synchronizes
   if (kind < 0.37) {
     load.kernel = 1h;
     endless = true;
     return load;
   }
-  if (kind < 0.55) {                                                              // synchronizes after each kernel
+  if (kind < 0.55) {  // synchronizes after each kernel
     load.kernel = std::max<Duration>(load.kernel, 60us);
     load.burst = load.kernel;
     load.rest_min = load.rest_max = random_log(choices, 20us, 400us);
     return load;
   }
-  load.burst = std::max(load.kernel, random_log(choices, 50us, 2 * turn));        // steps, requests, notebooks
+  load.burst = std::max(load.kernel, random_log(choices, 50us, 2 * turn));  // steps, requests, notebooks
   load.rest_min = random_log(choices, 50us, turn);
   load.rest_max = choices.chance(0.5) ? load.rest_min : load.rest_min * 5;
   if (choices.chance(0.3)) {
@@ -99,7 +99,8 @@ void plan_anything(Choices& choices, Plan& plan) {
     }
     plan.sessions.push_back(spec);
   }
-  if (choices.chance(0.1)) plan.jumps.push_back({1s + Duration(choices.between(0, plan.length.count())), random_log(choices, 1us, 1h) * (choices.chance(0.5) ? 1 : -1)});
+  if (choices.chance(0.1))
+    plan.jumps.push_back({1s + Duration(choices.between(0, plan.length.count())), random_log(choices, 1us, 1h) * (choices.chance(0.5) ? 1 : -1)});
 }
 
 // Tenants that always have work, for many turns: who gets how much, and who waits how long. On several devices some want more than one of them.
@@ -136,9 +137,10 @@ Plan make_plan(Choices& choices) {
   return plan;
 }
 
-// How long a session whose class is the highest may stand at its gate: the turns of the others until its credit is positive again, once for each session of its tenant.
+// How long a session whose class is the highest may stand at its gate: the turns of the others until its credit is positive again, once for each
+// session of its tenant.
 Duration wait_max(const Plan& plan, const SessionSpec& session) {
-  constexpr Duration kOverhead = 3ms;                       // drains, switches, wake-ups
+  constexpr Duration kOverhead = 3ms;  // drains, switches, wake-ups
   const auto work = [&](const SessionSpec& of) { return std::min<Duration>(of.workload.kernel, plan.settings.drain_wait_max) + kOverhead; };
   Duration round{};
   size_t siblings = 0;
@@ -159,7 +161,8 @@ class Watch {
     for (DeviceIndex device = 0; device < plan_.devices; ++device) {
       Duration charged{};
       for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant) charged += policy.gpu_time(TenantId(tenant), device);
-      if (charged + policy.system_time(device) + policy.idle_time(device) != policy.settled_time(device)) return "the tenants' charges, the system's and idle time are not the device's time";
+      if (charged + policy.system_time(device) + policy.idle_time(device) != policy.settled_time(device))
+        return "the tenants' charges, the system's and idle time are not the device's time";
       const Duration leap = plan_.jumps.empty() ? 0ms : 250ms;
       if (charged > world_.now() - 1s + leap) return "more was charged than time went by";
     }
@@ -168,7 +171,8 @@ class Watch {
     if (!plan_.jumps.empty() || !plan_.one_class) return {};
     for (const World::SessionState& session : world_.sessions()) {
       if (!session.alive || !session.waiting || session.gate_open) continue;
-      if (world_.now() - session.waiting_since > wait_max(plan_, session.spec)) return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves";
+      if (world_.now() - session.waiting_since > wait_max(plan_, session.spec))
+        return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves";
     }
     return idle_device();
   }
@@ -179,7 +183,8 @@ class Watch {
     if (!simple) return {};
     std::vector<const World::SessionState*> saturating;
     for (const World::SessionState& session : world_.sessions()) {
-      const bool sole = std::count_if(plan_.sessions.begin(), plan_.sessions.end(), [&](const SessionSpec& other) { return other.tenant == session.spec.tenant; }) == 1;
+      const bool sole = std::count_if(plan_.sessions.begin(), plan_.sessions.end(),
+                                      [&](const SessionSpec& other) { return other.tenant == session.spec.tenant; }) == 1;
       if (sole && session.alive && session.spec.workload.burst == HardwareDevice::kEndless) saturating.push_back(&session);
     }
     for (const World::SessionState* one : saturating) {
@@ -187,8 +192,9 @@ class Watch {
         if (one->spec.arrives > other->spec.arrives) continue;
         const double ahead = (charged(*one) - before(*one)) / weight(*one) - (charged(*other) - before(*other)) / weight(*other);
         if (std::abs(ahead) > slack(*one) + slack(*other)) {
-          return "tenants " + std::to_string(static_cast<uint32_t>(one->spec.tenant)) + " and " + std::to_string(static_cast<uint32_t>(other->spec.tenant)) + " do not share by weight: off by " +
-                 std::to_string(ahead * 1e3) + " ms, " + std::to_string((slack(*one) + slack(*other)) * 1e3) + " allowed";
+          return "tenants " + std::to_string(static_cast<uint32_t>(one->spec.tenant)) + " and " +
+                 std::to_string(static_cast<uint32_t>(other->spec.tenant)) + " do not share by weight: off by " + std::to_string(ahead * 1e3) +
+                 " ms, " + std::to_string((slack(*one) + slack(*other)) * 1e3) + " allowed";
         }
       }
     }
@@ -196,7 +202,8 @@ class Watch {
       if (co_ran_) break;
       const double executed = seconds(world_.executed(session->id)), openings = static_cast<double>(session->openings + 1);
       if (std::abs(charged(*session) - executed) > openings * kOpeningSlack + kEndSlack) {
-        return "tenant " + std::to_string(static_cast<uint32_t>(session->spec.tenant)) + " was charged " + std::to_string(charged(*session) * 1e3) + " ms and got " + std::to_string(executed * 1e3);
+        return "tenant " + std::to_string(static_cast<uint32_t>(session->spec.tenant)) + " was charged " + std::to_string(charged(*session) * 1e3) +
+               " ms and got " + std::to_string(executed * 1e3);
       }
     }
     return {};
@@ -210,7 +217,7 @@ class Watch {
  private:
   // A device that nobody uses while a session stands at its gate: for longer than a lease lingers and the wake-ups take.
   std::string idle_device() {
-    if (plan_.gangs) return {};      // a gang's devices wait for the one that drains last
+    if (plan_.gangs) return {};  // a gang's devices wait for the one that drains last
     constexpr Duration kIdleMax = 6ms;
     idle_since_.resize(plan_.devices, Time::max());
     bursts_before_.resize(plan_.devices);
@@ -227,7 +234,8 @@ class Watch {
       bursts_before_[device] = bursts;
       if (used || !wanted) idle_since_[device] = Time::max();
       else idle_since_[device] = std::min(idle_since_[device], world_.now());
-      if (idle_since_[device] != Time::max() && world_.now() - idle_since_[device] > kIdleMax) return "device " + std::to_string(device) + " idles while a session waits";
+      if (idle_since_[device] != Time::max() && world_.now() - idle_since_[device] > kIdleMax)
+        return "device " + std::to_string(device) + " idles while a session waits";
     }
     return {};
   }
@@ -264,9 +272,12 @@ std::string scenario(uint64_t seed, bool verbose) {
     world.add(spec);
     last_arrival = std::max(last_arrival, spec.arrives);
     if (verbose) {
-      std::printf("tenant %u (class %u, weight %.2f) on %zu devices from device %u: kernels %.3f ms, bursts %.3f ms x %u, rests %.3f to %.3f ms, %u contexts\n", static_cast<unsigned>(spec.tenant),
-                  static_cast<unsigned>(plan.policy_of(spec).service_class), plan.policy_of(spec).weight, spec.devices.size(), spec.devices[0], seconds(spec.workload.kernel) * 1e3,
-                  seconds(spec.workload.burst) * 1e3, spec.workload.bursts_per_request, seconds(spec.workload.rest_min) * 1e3, seconds(spec.workload.rest_max) * 1e3, spec.workload.contexts);
+      std::printf(
+          "tenant %u (class %u, weight %.2f) on %zu devices from device %u: kernels %.3f ms, bursts %.3f ms x %u, rests %.3f to %.3f ms, %u "
+          "contexts\n",
+          static_cast<unsigned>(spec.tenant), static_cast<unsigned>(plan.policy_of(spec).service_class), plan.policy_of(spec).weight,
+          spec.devices.size(), spec.devices[0], seconds(spec.workload.kernel) * 1e3, seconds(spec.workload.burst) * 1e3,
+          spec.workload.bursts_per_request, seconds(spec.workload.rest_min) * 1e3, seconds(spec.workload.rest_max) * 1e3, spec.workload.contexts);
     }
   }
   for (const auto& [at, by] : plan.jumps) world.jump_clock(at, by);

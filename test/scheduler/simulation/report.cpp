@@ -13,9 +13,13 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 Workload stream(Duration kernel) { return {.kernel = kernel}; }
 Workload graph(Duration length) { return {.kernel = length}; }
-Workload loop(Duration busy, Duration gap) { return {.kernel = busy, .burst = busy, .gap = gap, .bursts_per_request = 1, .rest_min = gap, .rest_max = gap}; }
+Workload loop(Duration busy, Duration gap) {
+  return {.kernel = busy, .burst = busy, .gap = gap, .bursts_per_request = 1, .rest_min = gap, .rest_max = gap};
+}
 // Bursts of short kernels, as a network's layers are.
-Workload steps(Duration kernel, Duration busy, Duration gap) { return {.kernel = kernel, .burst = busy, .gap = gap, .bursts_per_request = 1, .rest_min = gap, .rest_max = gap}; }
+Workload steps(Duration kernel, Duration busy, Duration gap) {
+  return {.kernel = kernel, .burst = busy, .gap = gap, .bursts_per_request = 1, .rest_min = gap, .rest_max = gap};
+}
 
 struct Party {
   TenantPolicy policy;
@@ -24,7 +28,7 @@ struct Party {
 };
 
 struct Outcome {
-  std::vector<double> rates;        // progress of each party per second, as a part of what it does alone
+  std::vector<double> rates;  // progress of each party per second, as a part of what it does alone
   double sum = 0;
 };
 
@@ -45,7 +49,8 @@ Outcome together(const std::vector<Party>& parties, Duration length, uint64_t se
   std::vector<std::vector<SessionId>> ids(parties.size());
   for (size_t i = 0; i < parties.size(); ++i) {
     world.tenant(TenantId(i + 1), parties[i].policy);
-    for (unsigned s = 0; s < parties[i].sessions; ++s) ids[i].push_back(world.add({.tenant = TenantId(i + 1), .workload = parties[i].workload, .arrives = 1s + 3ms * i + 1ms * s}));
+    for (unsigned s = 0; s < parties[i].sessions; ++s)
+      ids[i].push_back(world.add({.tenant = TenantId(i + 1), .workload = parties[i].workload, .arrives = 1s + 3ms * i + 1ms * s}));
   }
   world.run(2s);
   std::vector<double> before(parties.size()), after(parties.size());
@@ -105,16 +110,17 @@ void latency(const char* name, Workload request, const Workload& beside, unsigne
     return world.sessions()[static_cast<uint64_t>(id) - 1].request_seconds;
   };
   const std::vector<double> solo = run(false), shared = run(true);
-  std::printf("%-44s alone p50 %.3f p99 %.3f ms; beside p50 %.3f p99 %.3f ms: %.2fx, +%.3f ms\n", name, percentile(solo, 0.5) * 1e3, percentile(solo, 0.99) * 1e3,
-              percentile(shared, 0.5) * 1e3, percentile(shared, 0.99) * 1e3, percentile(shared, 0.99) / percentile(solo, 0.99),
-              (percentile(shared, 0.99) - percentile(solo, 0.99)) * 1e3);
+  std::printf("%-44s alone p50 %.3f p99 %.3f ms; beside p50 %.3f p99 %.3f ms: %.2fx, +%.3f ms\n", name, percentile(solo, 0.5) * 1e3,
+              percentile(solo, 0.99) * 1e3, percentile(shared, 0.5) * 1e3, percentile(shared, 0.99) * 1e3,
+              percentile(shared, 0.99) / percentile(solo, 0.99), (percentile(shared, 0.99) - percentile(solo, 0.99)) * 1e3);
 }
 
 void pair(const char* name, const Workload& a, const Workload& b) {
   const std::vector<Party> parties = {{.workload = a}, {.workload = b}};
   const Outcome plain = together(parties, 4s, 3, false), ours = together(parties, 4s, 3, true);
-  std::printf("%-44s plain %5.1f + %5.1f = %5.1f%%, gpuwire %5.1f + %5.1f = %5.1f%%%s\n", name, 100 * plain.rates[0], 100 * plain.rates[1], 100 * plain.sum, 100 * ours.rates[0],
-              100 * ours.rates[1], 100 * ours.sum, ours.sum < 0.95 * plain.sum || ours.sum < 0.97 ? "   MISSED" : "");
+  std::printf("%-44s plain %5.1f + %5.1f = %5.1f%%, gpuwire %5.1f + %5.1f = %5.1f%%%s\n", name, 100 * plain.rates[0], 100 * plain.rates[1],
+              100 * plain.sum, 100 * ours.rates[0], 100 * ours.rates[1], 100 * ours.sum,
+              ours.sum < 0.95 * plain.sum || ours.sum < 0.97 ? "   MISSED" : "");
 }
 
 void all_shares() {
@@ -146,7 +152,9 @@ void all_shares() {
 }
 
 void all_latencies() {
-  std::printf("requests of an interactive tenant, every 2-8 ms, beside batch (goals: >= 5 ms 1.08x; 0.1 ms + 0.4 ms beside <= 100 us, + 1.2 ms beside 1 ms)\n");
+  std::printf(
+      "requests of an interactive tenant, every 2-8 ms, beside batch (goals: >= 5 ms 1.08x; 0.1 ms + 0.4 ms beside <= 100 us, + 1.2 ms beside 1 "
+      "ms)\n");
   const std::pair<const char*, Workload> requests[] = {
       {"0.1 ms", {.kernel = 97us, .burst = 97us}},
       {"1 ms, 10 syncs", {.kernel = 97us, .burst = 97us, .gap = 6us, .bursts_per_request = 10}},
@@ -194,7 +202,8 @@ void all_classes() {
   const Party batch{.policy = {.service_class = ServiceClass::batch}, .workload = stream(100us)};
   const Party floor{.policy = {.service_class = ServiceClass::scavenger, .share_min = 0.05}, .workload = stream(100us)};
   const Party scavenger{.policy = {.service_class = ServiceClass::scavenger}, .workload = stream(100us)};
-  const Party requests{.policy = {.service_class = ServiceClass::interactive}, .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}};
+  const Party requests{.policy = {.service_class = ServiceClass::interactive},
+                       .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}};
   const Party inference{.workload = steps(10us, 155us, 315us)};
   show("realtime with a cap of 50%, interactive", {realtime, interactive});
   show("realtime with a cap of 50%, batch, batch", {realtime, batch, batch});

@@ -14,7 +14,13 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 }  // namespace
 
 World::World(uint64_t seed, size_t devices, Policy::Settings settings, Latencies latencies)
-    : choices_(seed), latencies_(latencies), settings_(settings), policy_(settings), hardware_(devices), device_posted_(devices, Time::max()), owner_(devices) {}
+    : choices_(seed),
+      latencies_(latencies),
+      settings_(settings),
+      policy_(settings),
+      hardware_(devices),
+      device_posted_(devices, Time::max()),
+      owner_(devices) {}
 
 void World::tenant(TenantId tenant, const TenantPolicy& policy) {
   policy_.set_tenant(tenant, policy);
@@ -61,9 +67,7 @@ void World::handle(const Event& event) {
     case What::decide:
       if (event.generation == decide_generation_) decide();
       return;
-    case What::jump:
-      clock_offset_ += jumps_[event.index];
-      return;
+    case What::jump: clock_offset_ += jumps_[event.index]; return;
     default: break;
   }
   SessionState& session = sessions_[event.index];
@@ -165,7 +169,9 @@ void World::submit(SessionState& session) {
   ++session.submissions;
   ++session.drain_generation;
   const double stretch = depth(session) < kDeepEnough ? 1 + seconds(load.submission_gap) / seconds(load.kernel) : 1;
-  const Duration work = session.backlog >= HardwareDevice::kEndless ? session.backlog : Duration(static_cast<int64_t>(static_cast<double>(session.backlog.count()) * stretch));
+  const Duration work = session.backlog >= HardwareDevice::kEndless
+                            ? session.backlog
+                            : Duration(static_cast<int64_t>(static_cast<double>(session.backlog.count()) * stretch));
   session.backlog = Duration::zero();
   session.contexts_busy = 0;
   for (size_t i = 0; i < session.spec.devices.size(); ++i) {
@@ -192,7 +198,7 @@ void World::close(SessionState& session) {
   for (size_t i = 0; i < session.spec.devices.size(); ++i) {
     const DeviceIndex device = session.spec.devices[i];
     advance_device(device);
-    int64_t rest = deep;                             // the bound is the session's, over all its contexts
+    int64_t rest = deep;  // the bound is the session's, over all its contexts
     for (unsigned c = 0; c < load.contexts; ++c) {
       const unsigned context = session.first_context[i] + c;
       const Duration ready = hardware_[device].ready(context);
@@ -220,7 +226,8 @@ void World::close(SessionState& session) {
 void World::emptied(SessionState& session, Time at) {
   if (!session.in_flight) return;
   if (!session.gate_open) session.drain_seconds.push_back(seconds(at - session.closed_at));
-  post(at + between(latencies_.notice_min, latencies_.notice_max), What::drain_seen, static_cast<uint32_t>(&session - sessions_.data()), ++session.drain_generation);
+  post(at + between(latencies_.notice_min, latencies_.notice_max), What::drain_seen, static_cast<uint32_t>(&session - sessions_.data()),
+       ++session.drain_generation);
 }
 
 void World::drain_seen(SessionState& session) {
@@ -228,7 +235,7 @@ void World::drain_seen(SessionState& session) {
   session.in_flight = session.begun = false;
   session.last_end = now_ + clock_offset_;
   if (!session.gate_open) wake_arbiter();
-  if (session.waiting) return;                       // the rest of the burst stands at the gate
+  if (session.waiting) return;  // the rest of the burst stands at the gate
   session.quiet_begun = now_;
   const Workload& load = session.spec.workload;
   const auto index = static_cast<uint32_t>(&session - sessions_.data());
@@ -319,7 +326,8 @@ void World::decide() {
 Duration World::executed(SessionId id) const {
   const SessionState& session = sessions_[static_cast<uint64_t>(id) - 1];
   Duration sum{};
-  for (unsigned c = 0; c < session.spec.workload.contexts && !session.first_context.empty(); ++c) sum += hardware_[session.spec.devices[0]].executed(session.first_context[0] + c);
+  for (unsigned c = 0; c < session.spec.workload.contexts && !session.first_context.empty(); ++c)
+    sum += hardware_[session.spec.devices[0]].executed(session.first_context[0] + c);
   return sum;
 }
 
@@ -330,7 +338,8 @@ std::string World::check_opening(const SessionState& opened, const GateChange& c
     if (&other == &opened || !other.alive || !other.in_flight || other.gate_open || now_ - other.closed_at >= settings_.drain_wait_max) continue;
     if (class_of(other) != class_of(opened)) continue;
     for (const DeviceIndex device : opened.spec.devices) {
-      if (std::find(other.spec.devices.begin(), other.spec.devices.end(), device) != other.spec.devices.end()) return "a lease begins before its device has drained";
+      if (std::find(other.spec.devices.begin(), other.spec.devices.end(), device) != other.spec.devices.end())
+        return "a lease begins before its device has drained";
     }
   }
   return {};
@@ -339,7 +348,8 @@ std::string World::check_opening(const SessionState& opened, const GateChange& c
 double World::progress(SessionId id) const {
   const SessionState& session = sessions_[static_cast<uint64_t>(id) - 1];
   double sum = 0;
-  for (unsigned c = 0; c < session.spec.workload.contexts && !session.first_context.empty(); ++c) sum += hardware_[session.spec.devices[0]].progress(session.first_context[0] + c);
+  for (unsigned c = 0; c < session.spec.workload.contexts && !session.first_context.empty(); ++c)
+    sum += hardware_[session.spec.devices[0]].progress(session.first_context[0] + c);
   return sum;
 }
 
@@ -347,16 +357,18 @@ void World::print_sessions() const {
   constexpr const char* kRegimes[] = {"free", "co-run", "lease"};
   for (const SessionState& session : sessions_) {
     const SessionAccount account = policy_.account(session.id);
-    std::printf("session %llu (tenant %u): %s, %s%s%s%s, charged %.3f ms, credit %.3f ms\n", static_cast<unsigned long long>(session.id), static_cast<unsigned>(session.spec.tenant),
-                kRegimes[static_cast<unsigned>(account.regime)], session.gate_open ? "open" : "closed", account.holds_lease ? ", holds the lease" : "", session.waiting ? ", waiting" : "",
-                session.in_flight ? ", in flight" : "", seconds(account.gpu_time) * 1e3, seconds(account.deficit) * 1e3);
+    std::printf("session %llu (tenant %u): %s, %s%s%s%s, charged %.3f ms, credit %.3f ms\n", static_cast<unsigned long long>(session.id),
+                static_cast<unsigned>(session.spec.tenant), kRegimes[static_cast<unsigned>(account.regime)], session.gate_open ? "open" : "closed",
+                account.holds_lease ? ", holds the lease" : "", session.waiting ? ", waiting" : "", session.in_flight ? ", in flight" : "",
+                seconds(account.gpu_time) * 1e3, seconds(account.deficit) * 1e3);
   }
 }
 
 void World::print(const char* what, const SessionState& session) const {
   if (!verbose) return;
-  std::printf("%12.6f ms  session %llu (tenant %u) %s%s%s\n", seconds(now_ - std::chrono::seconds(1)) * 1e3, static_cast<unsigned long long>(session.id),
-              static_cast<unsigned>(session.spec.tenant), what, session.in_flight ? ", in flight" : "", session.waiting ? ", waiting" : "");
+  std::printf("%12.6f ms  session %llu (tenant %u) %s%s%s\n", seconds(now_ - std::chrono::seconds(1)) * 1e3,
+              static_cast<unsigned long long>(session.id), static_cast<unsigned>(session.spec.tenant), what, session.in_flight ? ", in flight" : "",
+              session.waiting ? ", waiting" : "");
 }
 
 }  // namespace gpuwire::scheduler::test

@@ -15,14 +15,14 @@ namespace gpuwire::scheduler::test {
 
 // What a session does: bursts of GPU work with rests between them, some of them in groups (a request that synchronizes on its way).
 struct Workload {
-  Duration kernel = std::chrono::microseconds(100);   // one submission: a kernel, or a graph; cut by the hardware, not by the gate
-  Duration burst = HardwareDevice::kEndless;          // GPU time from one rest to the next; endless: never synchronizes
-  Duration gap{};                                     // after a burst, within a request
+  Duration kernel = std::chrono::microseconds(100);  // one submission: a kernel, or a graph; cut by the hardware, not by the gate
+  Duration burst = HardwareDevice::kEndless;         // GPU time from one rest to the next; endless: never synchronizes
+  Duration gap{};                                    // after a burst, within a request
   unsigned bursts_per_request = 1;
-  Duration rest_min{}, rest_max{};                    // after a request
+  Duration rest_min{}, rest_max{};  // after a request
   unsigned contexts = 1;
-  unsigned bursts_seen = 1;                           // as how many its worker counts each burst
-  Duration submission_gap = std::chrono::microseconds(4);   // between kernels when only one is in flight at a time
+  unsigned bursts_seen = 1;                                // as how many its worker counts each burst
+  Duration submission_gap = std::chrono::microseconds(4);  // between kernels when only one is in flight at a time
 };
 
 struct SessionSpec {
@@ -30,15 +30,15 @@ struct SessionSpec {
   std::vector<DeviceIndex> devices{0};
   Workload workload;
   Time arrives{};
-  Time ends = Time::max();                            // it dies, whatever it does
+  Time ends = Time::max();  // it dies, whatever it does
 };
 
 // Latencies between the processes of the server.
 struct Latencies {
   Duration wake_min = std::chrono::microseconds(8), wake_max = std::chrono::microseconds(45);
-  Duration spike = std::chrono::milliseconds(1);      // of a wake-up, now and then
+  Duration spike = std::chrono::milliseconds(1);  // of a wake-up, now and then
   double spike_probability = 0;
-  Duration notice_min = std::chrono::microseconds(5), notice_max = std::chrono::microseconds(20);   // of a drain by the worker
+  Duration notice_min = std::chrono::microseconds(5), notice_max = std::chrono::microseconds(20);  // of a drain by the worker
 };
 
 class World {
@@ -48,7 +48,7 @@ class World {
   void tenant(TenantId tenant, const TenantPolicy& policy);
   SessionId add(const SessionSpec& spec);
   void jump_clock(Time at, Duration by);
-  void run(Time until);                               // stops at the first broken invariant
+  void run(Time until);  // stops at the first broken invariant
   void decide_now() { decide(); }
   void print_sessions() const;
   const std::string& wrong() const { return wrong_; }
@@ -56,37 +56,37 @@ class World {
   struct SessionState {
     SessionSpec spec;
     SessionId id{};
-    std::vector<unsigned> first_context;              // on each of its devices
+    std::vector<unsigned> first_context;  // on each of its devices
     bool alive = false, known = false;
-    bool gate_open = false, passes = false;           // as decided; as the worker has seen it
+    bool gate_open = false, passes = false;  // as decided; as the worker has seen it
     Gate gate;
     uint64_t gate_generation = 0, drain_generation = 0;
-    Duration backlog{};                               // of the burst, before the gate
+    Duration backlog{};  // of the burst, before the gate
     bool waiting = false, in_flight = false;
     unsigned contexts_busy = 0;
-    Duration executed_at_burst{};                     // of its first context
+    Duration executed_at_burst{};  // of its first context
     unsigned bursts_left = 0;
     Time first_start{}, last_end{}, burst_begun{}, quiet_begun{}, request_begun{};
-    bool begun = false;                               // the burst's first work has begun
+    bool begun = false;  // the burst's first work has begun
     Duration busy{}, quiet{};
     uint64_t bursts = 0, submissions = 0;
     Time waiting_since{}, closed_at{};
-    Duration longest_wait{};                          // at a closed gate
+    Duration longest_wait{};  // at a closed gate
     uint64_t openings = 0;
     std::vector<double> request_seconds;
-    std::vector<double> drain_seconds;                // from the gate's closing to the last work's end
+    std::vector<double> drain_seconds;  // from the gate's closing to the last work's end
     Duration busy_wall(Time now) const { return busy + (in_flight && begun ? now - burst_begun : Duration::zero()); }
   };
 
-  double progress(SessionId session) const;           // seconds of work done on its first device
-  Duration executed(SessionId session) const;         // GPU time that it had there
+  double progress(SessionId session) const;    // seconds of work done on its first device
+  Duration executed(SessionId session) const;  // GPU time that it had there
   Time now() const { return now_; }
   Policy& policy() { return policy_; }
   const std::vector<SessionState>& sessions() const { return sessions_; }
   std::vector<SessionState>& sessions() { return sessions_; }
   uint64_t decisions() const { return decisions_; }
   bool verbose = false;
-  bool scheduling = true;                             // or every gate open, as without a scheduler
+  bool scheduling = true;  // or every gate open, as without a scheduler
   // Runs after every decision; what it returns ends the run.
   std::function<std::string()> after_decision;
 
@@ -133,7 +133,7 @@ class World {
   std::map<TenantId, ServiceClass> classes_;
   std::vector<HardwareDevice> hardware_;
   std::vector<Time> device_posted_;
-  std::vector<std::vector<std::pair<uint32_t, unsigned>>> owner_;   // of each device's contexts: session, which of its devices
+  std::vector<std::vector<std::pair<uint32_t, unsigned>>> owner_;  // of each device's contexts: session, which of its devices
   std::vector<SessionState> sessions_;
   std::vector<HardwareEvent> happened_;
   std::priority_queue<Event> events_;
