@@ -46,6 +46,7 @@ void Meter::enter_context(CUcontext context) {
 }
 
 void Meter::forget() {
+  std::lock_guard looking(looking_);
   std::lock_guard lock(mutex_);
   for (Context& context : contexts_) {
     for (Lane& lane : context.lanes) {
@@ -67,6 +68,7 @@ bool Meter::is_capturing(CUstream stream) const {
 }
 
 bool Meter::capturing(CUstream stream) {
+  if (capture_count_.load(std::memory_order_relaxed) == 0) return false;
   std::lock_guard lock(mutex_);
   // A capture spreads to other streams by events, so it is the stream itself that is asked.
   return !captures_.empty() && is_capturing(stream);
@@ -76,6 +78,7 @@ CUresult Meter::begin_capture(CUstream stream, const std::function<CUresult()>& 
   std::lock_guard lock(mutex_);
   CUresult result = call();
   if (result == CUDA_SUCCESS) captures_.push_back(stream);
+  capture_count_.store(captures_.size(), std::memory_order_relaxed);
   return result;
 }
 
@@ -84,6 +87,7 @@ CUresult Meter::end_capture(CUstream stream, const std::function<CUresult()>& ca
   CUresult result = call();
   // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another stream's).
   if (!is_capturing(stream)) std::erase(captures_, stream);
+  capture_count_.store(captures_.size(), std::memory_order_relaxed);
   return result;
 }
 
@@ -99,7 +103,7 @@ void Meter::submitting(const Work& work) {
   bool fresh = !in_flight();
   ++submitting_;
   if (!burst_) begin_burst(now);
-  page_.submissions.fetch_add(1, std::memory_order_relaxed);
+  page_.submissions.store(++submissions_, std::memory_order_relaxed);
   uint32_t opening = page_.opening.load(std::memory_order_acquire);
   if (opening != opening_) {
     opening_ = opening;
@@ -179,13 +183,14 @@ nanoseconds Meter::wait_for_room(const Work& work, nanoseconds bound) {
   // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
   if (context->unknown >= 2) return kLookLong;
   nanoseconds expected = expectation(work, bound / 2).estimate;
+  if (expected <= kShort) bound = std::min(bound, kShortBound);
   nanoseconds left = std::max(context->estimated - still, nanoseconds{});
   bool late = still > context->estimated + std::max(kOverlap, context->estimated / 8) && still >= kAlone;
   if (late) return kLookLong;
   bool alone = expected >= kAlone || (context->marks == 1 && context->estimated >= kAlone);
   if (!alone && left + expected <= bound) return {};
   // A gap behind each long kernel costs some percent. Where a higher class is near, its start is worth more.
-  bool overlaps = context->marks == 1 && context->unknown == 0 && bound >= kOverlapBoundMin;
+  bool overlaps = context->marks == 1 && context->unknown == 0 && (expected <= kShort || bound >= kOverlapBoundMin);
   if (overlaps && left <= kOverlap) return {};
   nanoseconds room = alone || expected > bound ? left - (overlaps ? kOverlap : nanoseconds{}) : left + expected - bound;
   return std::clamp(room, nanoseconds(5us), kLookLong);
@@ -272,16 +277,18 @@ void Meter::tell() {
   page_.quiet_ns.store(uint64_t(quiet_.count()), std::memory_order_relaxed);
   page_.quiet_since.store(count(quiet_since_), std::memory_order_relaxed);
   page_.stuck_since.store(start_context_ ? 0 : count(least_progress()), std::memory_order_relaxed);
+  if (burst_ == told_in_flight_) return;
+  told_in_flight_ = burst_;
   page_.in_flight.store(burst_, std::memory_order_seq_cst);
 }
 
 // --- looking ---------------------------------------------------------------------------------------------------------------------------------
 
 // A stream's work ends in order, and a query costs over a microsecond: so few are asked.
-size_t Meter::count_done(const Lane& lane) const {
+size_t Meter::count_done(std::span<const CUevent> events) const {
   // A failed context answers with its error: nothing of it is in flight any more.
-  auto done = [&](size_t index) { return driver_.cuEventQuery(lane.marks[index].event) != CUDA_ERROR_NOT_READY; };
-  size_t known = 0, step = 1, size = lane.marks.size();
+  auto done = [&](size_t index) { return driver_.cuEventQuery(events[index]) != CUDA_ERROR_NOT_READY; };
+  size_t known = 0, step = 1, size = events.size();
   while (known + step <= size && done(known + step - 1)) known += step, step *= 2;
   // The next `step` marks are not all done, or there are fewer.
   size_t open = std::min(known + step, size + 1);  // that many are not all done
@@ -293,10 +300,17 @@ size_t Meter::count_done(const Lane& lane) const {
   return known;
 }
 
-void Meter::collect(Context& context) {
+// Asks without the lock, so that nobody who submits waits meanwhile. looking_ keeps events and lanes in place: lanes only grow behind.
+void Meter::collect(Context& context, std::unique_lock<std::mutex>& lock) {
   context.done.clear();
-  for (Lane& lane : context.lanes) {
-    for (size_t done = count_done(lane); done != 0; --done) {
+  for (size_t index = 0; index < context.lanes.size(); ++index) {
+    asked_.clear();
+    for (const Mark& mark : context.lanes[index].marks) asked_.push_back(mark.event);
+    if (asked_.empty()) continue;
+    lock.unlock();
+    size_t done = count_done(asked_);
+    lock.lock();
+    for (Lane& lane = context.lanes[index]; done != 0; --done) {
       Mark& mark = lane.marks.front();
       context.free.push_back(mark.event);
       context.estimated -= mark.estimate;
@@ -336,16 +350,17 @@ void Meter::look_for_start(PageTime now, bool progress) {
 }
 
 Meter::Look Meter::look() {
-  std::lock_guard lock(mutex_);
-  PageTime now = page_now();
+  std::lock_guard looking(looking_);
+  std::unique_lock lock(mutex_);
   Look look;
   for (Context& context : contexts_) {
     context.done.clear();
     if (context.marks == 0) continue;
     driver_.cuCtxSetCurrent(context.native);
-    collect(context);
+    collect(context, lock);
     look.progress |= !context.done.empty();
   }
+  PageTime now = page_now();
   look_for_start(now, look.progress);
   for (Context& context : contexts_) {
     if (!context.done.empty()) learn(context, now);

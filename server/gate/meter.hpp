@@ -3,12 +3,14 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <list>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "server/gate/estimates.hpp"
@@ -102,8 +104,8 @@ class Meter {
   bool mark(const Work& work);
   CUevent take_event(Context& context);
   void push(Context& context, CUstream stream, bool everything, Mark mark);
-  size_t count_done(const Lane& lane) const;
-  void collect(Context& context);
+  size_t count_done(std::span<const CUevent> events) const;
+  void collect(Context& context, std::unique_lock<std::mutex>& lock);
   std::chrono::nanoseconds next_end(PageTime now) const;
   void learn(Context& context, PageTime now);
   void look_for_start(PageTime now, bool progress);
@@ -122,11 +124,16 @@ class Meter {
 
   const DriverTable& driver_;
   SessionPage& page_;
-  mutable std::mutex mutex_;        // over all below, and over driver calls that do not wait for the device
+  std::mutex looking_;              // over a whole look; forget() takes it, so that no event goes while it is asked. Taken before mutex_
+  std::vector<CUevent> asked_;      // under looking_
+  std::atomic<size_t> capture_count_{0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
+  std::mutex mutex_;                // over all below, and over driver calls that do not wait for the device
   std::list<Context> contexts_;     // at most kGateContextsMax
   std::vector<CUstream> captures_;  // where captures have begun
   Estimates estimates_;
   size_t submitting_ = 0;
+  uint64_t submissions_ = 0;
+  bool told_in_flight_ = false;
   bool tail_expected_ = false;
   bool waiting_ = false;
   bool burst_ = false;
