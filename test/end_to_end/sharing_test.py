@@ -18,7 +18,8 @@ class Sharing(ServerCase):
     def start(self, *arguments):
         program = start(self.server.address, "saturate", *arguments)
         self.addCleanup(program.kill)
-        self.assertEqual(program.stdout.readline(), "working\n")
+        said = program.stdout.readline()
+        self.assertEqual(said, "working\n", "" if said else program.communicate(timeout=60)[1] + self.server_log())
         return program
 
     def end(self, program):
