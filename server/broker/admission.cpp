@@ -95,6 +95,7 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
                        .memory_bytes = request.memory_bytes,
                        .peer = std::move(request.peer),
                        .security = std::move(request.security),
+                       .credential = std::move(request.credential),
                        .program = std::move(request.program),
                        .host = std::move(request.host),
                        .client_pid = request.client_pid,

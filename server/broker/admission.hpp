@@ -27,7 +27,7 @@ struct LoginRequest {
   uint64_t memory_bytes = 0;     // to be free on each; 0: not said
   std::string program, host;
   uint32_t client_pid = 0;
-  std::string peer, security;    // as in SessionRecord
+  std::string peer, security, credential;  // as in SessionRecord
   bool management = false;
 };
 

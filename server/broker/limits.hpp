@@ -7,6 +7,11 @@
 namespace gpuwire::server {
 
 inline constexpr size_t kHalfOpenMax = 128;         // connections whose preface is still awaited, or that are being refused
+inline constexpr size_t kHalfOpenPerAddressMax = 64;  // of these, from one address
+inline constexpr size_t kLoginBacklogMax = 256;     // messages that the login process has not taken; connections beyond are refused
+inline constexpr uint32_t kLoginLivedMs = 1000;     // a login process that lived so long is started again at once
+inline constexpr uint32_t kLoginExitMs = 1500;      // from the broker's end until it is killed
+inline constexpr uint32_t kLoginAuditsPerSecondMax = 50;  // refusals that are told one by one; more are counted
 inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise

@@ -29,7 +29,8 @@ struct SessionRecord {
   std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it is shown
   uint64_t memory_bytes = 0;               // what the client asked to be free on each
   std::string peer;                        // "127.0.0.1:4711", "unix, user anna"
-  std::string security;                    // "tls certificate", "token", "unix", "plain"
+  std::string security;                    // "tls certificate", "tls token", "token", "unix"; without an identity "tls", "plain"
+  std::string credential;                  // the certificate's serial, or the token's id; or empty
   std::string program, host;
   uint32_t client_pid = 0;
   pid_t worker_pid = 0;                    // 0: none yet

@@ -5,50 +5,16 @@
 #include <csignal>
 #include <cstring>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
 #include <sys/personality.h>
 #include <sys/wait.h>
+
+#include "server/broker/spawn.hpp"
 
 extern char** environ;
 
 namespace gpuwire::server {
 namespace {
-
-// The child's descriptors and signals: nothing in, text to the broker's stderr, the pair at kHandoffDescriptor, no other.
-class SpawnSettings {
- public:
-  explicit SpawnSettings(int worker_end) {
-    ::posix_spawn_file_actions_init(&actions_);
-    ::posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    ::posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions_, worker_end, kHandoffDescriptor);
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, kHandoffDescriptor + 1);
-    ::posix_spawnattr_init(&attributes_);
-    sigset_t none, all;
-    ::sigemptyset(&none);
-    ::sigfillset(&all);
-    ::posix_spawnattr_setsigmask(&attributes_, &none);
-    ::posix_spawnattr_setsigdefault(&attributes_, &all);
-    ::posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  }
-  ~SpawnSettings() {
-    ::posix_spawn_file_actions_destroy(&actions_);
-    ::posix_spawnattr_destroy(&attributes_);
-  }
-  const posix_spawn_file_actions_t* actions() const { return &actions_; }
-  const posix_spawnattr_t* attributes() const { return &attributes_; }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
-};
-
-std::string describe_status(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-  return fmt::format("exit code {}", WEXITSTATUS(status));
-}
 
 std::vector<std::string> environment_of(const WorkerCommand& command) {
   std::vector<std::string> variables;
@@ -86,19 +52,11 @@ class AwayFromPrograms {
 tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Said said) {
   OwnedDescriptor broker_end, worker_end;
   if (!open_handoff(broker_end, worker_end)) return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
-  std::vector<char*> arguments{const_cast<char*>(command.program.c_str())};
-  for (const std::string& argument : command.arguments) arguments.push_back(const_cast<char*>(argument.c_str()));
-  arguments.push_back(nullptr);
-  std::vector<std::string> kept = environment_of(command);
-  std::vector<char*> environment;
-  for (std::string& variable : kept) environment.push_back(variable.data());
-  environment.push_back(nullptr);
-  SpawnSettings settings(worker_end.get());
-  pid_t pid = -1;
+  std::vector<std::string> environment = environment_of(command);
   const AwayFromPrograms layout;
-  if (int error = ::posix_spawn(&pid, command.program.c_str(), settings.actions(), settings.attributes(), arguments.data(), environment.data()))
-    return tl::unexpected(fmt::format("cannot start {}: {}", command.program, std::strerror(error)));
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), pid, std::move(said)));
+  auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
+  if (!pid) return tl::unexpected(pid.error());
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), *pid, std::move(said)));
 }
 
 WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Said said)

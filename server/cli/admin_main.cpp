@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "server/cli/admin_text.hpp"
+#include "server/config/configuration.hpp"
 #include "server/identity/administration.hpp"
 
 namespace gpuwire::server {
@@ -17,11 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kExitFailed = 1, kExitUsage = 2;
+constexpr const char* kUsualConfiguration = "/etc/gpuwire/server.toml";
 
 struct AdminOptions {
   fs::path directory = default_identity_directory();
   std::vector<std::string> hosts;
   unsigned authority_days = kAuthorityDays, server_days = kServerDays, client_days = kClientDays;
+  fs::path configuration;
   std::string tenant;
   bool token = false;
   std::string out;
@@ -62,6 +65,18 @@ int init(const AdminOptions& options) {
   return 0;
 }
 
+// What the tenant still lacks in the server's configuration, as far as that can be known.
+std::string configuration_lines(const AdminOptions& options) {
+  fs::path file = options.configuration;
+  if (file.empty() && fs::exists(kUsualConfiguration)) file = kUsualConfiguration;
+  if (file.empty()) return admin_text::configuration_lines(options.tenant, {});
+  auto configuration = read_configuration(file);
+  if (!configuration) return admin_text::configuration_lines(options.tenant, {});  // the server will say what is wrong with it
+  for (const TenantConfiguration& tenant : configuration->tenants)
+    if (tenant.name == options.tenant) return {};
+  return admin_text::configuration_lines(options.tenant, file);
+}
+
 int add_tenant(const AdminOptions& options) {
   const bool to_stdout = options.out == "-";
   fs::path out = options.out.empty() ? options.tenant + (options.token ? ".token" : ".pem") : options.out;
@@ -76,7 +91,7 @@ int add_tenant(const AdminOptions& options) {
   fs::path authority = options.authority_out.empty() ? out.parent_path() / "ca.pem" : fs::path(options.authority_out);
   if (options.token && !fs::exists(authority))
     if (auto written = create_private_file(authority, made->authority); !written) return fail(written.error());
-  print(admin_text::how_to_use(*made, out, authority));
+  print(admin_text::how_to_use(*made, out, authority) + configuration_lines(options));
   return 0;
 }
 
@@ -123,6 +138,8 @@ void declare_add(CLI::App& app, AdminOptions& options) {
   add_days(*command, "--days", options.client_days, "How long it counts");
   command->add_option("--out", options.out, "Where to write it, 0600; must not be there yet; - writes to standard output. Default: NAME.pem or NAME.token here")->type_name("FILE");
   command->add_option("--ca-out", options.authority_out, "With --token: where to write the authority's certificate. Default: ca.pem beside FILE, unless it is there")->type_name("FILE");
+  command->add_option("--config", options.configuration, "The server's configuration, to say whether it knows the tenant. Default: /etc/gpuwire/server.toml if it is there")
+      ->type_name("FILE")->check(CLI::ExistingFile);
   command->footer("A tenant may have any number of them: give every machine and every user their own, so that one can be revoked without the others.\n"
                   "The file is the only copy; nobody can get it out of the server again.\n");
 }

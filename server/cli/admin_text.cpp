@@ -66,9 +66,13 @@ std::string how_to_use(const NewCredential& made, const fs::path& out, const fs:
   std::string client = credential.kind == CredentialKind::token
                            ? fmt::format("GPUWIRE_TOKEN_FILE={} GPUWIRE_CA={}", out.filename().string(), authority.filename().string())
                            : fmt::format("GPUWIRE_IDENTITY={}", out.filename().string());
-  return fmt::format("\nOn the tenant's machine (chmod 600):\n\n    {} gpuwire run --server HOST:PORT -- PROGRAM\n\nThe server's configuration needs the tenant, if it has it not:\n\n"
-                     "    [[tenant]]\n    name = \"{}\"\n",
-                     client, credential.tenant);
+  return fmt::format("\nOn the tenant's machine (chmod 600):\n\n    {} gpuwire run --server HOST:PORT -- PROGRAM\n", client);
+}
+
+std::string configuration_lines(const std::string& tenant, const fs::path& file) {
+  std::string who = file.empty() ? "The server's configuration needs the tenant, if it has it not" : fmt::format("{} does not have the tenant yet", file.string());
+  std::string key = tenant.find('.') == std::string::npos ? tenant : fmt::format("\"{}\"", tenant);
+  return fmt::format("\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nand a reload (SIGHUP).\n", who, key);
 }
 
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions) {

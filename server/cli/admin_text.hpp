@@ -14,8 +14,10 @@ extern const char* const kFooter;
 
 std::string initialised(const std::filesystem::path& directory, const ServerFacts& facts);
 std::string added(const NewCredential& made, const std::filesystem::path& out);
-// What the tenant does with its file, and what the server's configuration has to say.
+// What the tenant does with its file.
 std::string how_to_use(const NewCredential& made, const std::filesystem::path& out, const std::filesystem::path& authority);
+// The lines that the server's configuration lacks. `file`: empty: nobody knows whether it does.
+std::string configuration_lines(const std::string& tenant, const std::filesystem::path& file);
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions);
 std::string renewed(const ServerFacts& facts);
 // "alice  certificate  3f2a...  2027-11-21 17:00 UTC  counts"

@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
+#include <sys/un.h>
 
 namespace gpuwire::server {
 
@@ -30,5 +31,19 @@ tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(s
   if (failed || found.empty()) return wrong(failed ? failed.message() : "the host has no address");
   return found.begin()->endpoint();
 }
+
+tl::expected<ListenAddress, std::string> parse_listen(std::string_view text) {
+  constexpr std::string_view kUnix = "unix:";
+  if (text.starts_with(kUnix)) {
+    std::string_view path = text.substr(kUnix.size());
+    if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) return tl::unexpected(fmt::format("\"{}\" is no unix:PATH of at most {} characters", text, sizeof(sockaddr_un::sun_path) - 1));
+    return ListenAddress{std::nullopt, std::string(path)};
+  }
+  auto endpoint = parse_listen_address(text);
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  return ListenAddress{*endpoint, {}};
+}
+
+bool is_reachable_from_elsewhere(const ListenAddress& address) { return address.tcp && !address.tcp->address().is_loopback(); }
 
 }  // namespace gpuwire::server

@@ -7,9 +7,16 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <tl/expected.hpp>
 
+#include "server/broker/front_door.hpp"
+
 namespace gpuwire::server {
 
 // "127.0.0.1:9750", "[::1]:0", "localhost:9750" (resolved; its first address counts). The error says what is wrong with it.
 tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text);
+
+// The same, or "unix:PATH".
+tl::expected<ListenAddress, std::string> parse_listen(std::string_view text);
+// Whether callers of other machines can get there.
+bool is_reachable_from_elsewhere(const ListenAddress& address);
 
 }  // namespace gpuwire::server

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
@@ -49,9 +50,11 @@ constexpr const char* kFooter =
     "  gpuwire serve --listen 0.0.0.0:9750 --allow-unencrypted-network\n"
     "                                                         for a network on which everybody may use this GPU and read the traffic\n";
 
-std::string text_of(const boost::asio::ip::tcp::endpoint& where) {
-  std::string address = where.address().to_string();
-  return fmt::format(fmt::runtime(where.address().is_v6() ? "[{}]:{}" : "{}:{}"), address, where.port());
+// "127.0.0.1:9750 and unix:/run/gpuwire/socket"
+std::string text_of(const std::vector<ListenAddress>& addresses) {
+  std::string text;
+  for (const ListenAddress& address : addresses) text += (text.empty() ? "" : " and ") + text_of(address);
+  return text;
 }
 
 void print_listening(const std::string& where, const std::string& devices) {
@@ -69,10 +72,21 @@ int fail(int status, const ConfigurationErrors& errors) {
   return status;
 }
 
-void warn_of_plain_addresses(const Configuration& configuration, const std::vector<boost::asio::ip::tcp::endpoint>& listen) {
-  if (!configuration.tls.directory.empty()) return;
-  for (const auto& address : listen) {
-    if (!address.address().is_loopback())
+// Every address of the configuration. The error names the one that is none.
+tl::expected<std::vector<ListenAddress>, std::string> listen_addresses(const Configuration& configuration) {
+  std::vector<ListenAddress> addresses;
+  for (const std::string& text : configuration.listen) {
+    auto address = parse_listen(text);
+    if (!address) return tl::unexpected(address.error());
+    addresses.push_back(std::move(*address));
+  }
+  return addresses;
+}
+
+void warn_of_plain_addresses(const Configuration& configuration, const std::vector<ListenAddress>& listen) {
+  if (!configuration.allow_unencrypted_network) return;
+  for (const ListenAddress& address : listen) {
+    if (is_reachable_from_elsewhere(address))
       spdlog::warn("unencrypted: the network between {} and its clients can read and change the data, and steal the tokens that they show", text_of(address));
   }
 }
@@ -84,13 +98,14 @@ int serve(const ServeOptions& options) {
     std::printf("%s is right\n", options.config_file.c_str());
     return 0;
   }
-  auto listen = parse_listen_address(configuration->listen.front());
+  auto listen = listen_addresses(*configuration);
   if (!listen) return fail(kExitUsage, listen.error());
   start_log("gpuwire-serve", configuration->log_format == "json" ? LogFormat::json : LogFormat::text, options.log_level);
-  warn_of_plain_addresses(*configuration, {*listen});
+  warn_of_plain_addresses(*configuration, *listen);
   boost::asio::io_context io(1);
   Broker broker(io, {.listen = *listen,
                      .worker = worker_command(options),
+                     .login_program = beside_this_program("gpuwire-login"),
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
                      .configuration = *configuration});
@@ -104,7 +119,7 @@ int serve(const ServeOptions& options) {
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(arbiter);
-  auto listening = [&](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
+  auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);
     print_listening(text_of(where), devices);
   };

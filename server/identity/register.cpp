@@ -103,6 +103,11 @@ const Credential* Register::find(CredentialKind kind, std::string_view id) const
   return found == credentials_.end() ? nullptr : &*found;
 }
 
+const Credential* Register::find(std::string_view id) const {
+  auto found = std::find_if(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.id == id; });
+  return found == credentials_.end() ? nullptr : &*found;
+}
+
 const Credential* Register::find_token(std::string_view token) const {
   const TokenHash hash = hash_token(token);
   const Credential* found = nullptr;

@@ -40,6 +40,8 @@ class Register {
   // False: there are kCredentialsMax, or one with this id.
   bool add(Credential credential);
   const Credential* find(CredentialKind kind, std::string_view id) const;
+  // Of either kind.
+  const Credential* find(std::string_view id) const;
   // Looks at every token, whatever it finds: the time says nothing about which there are.
   const Credential* find_token(std::string_view token) const;
   // Those of a tenant of this name, or the one with this id, that counted until now; all of them do not any more. Those already revoked are

@@ -175,7 +175,9 @@ void Guest::log_in() {
                             .memory_bytes = login.memory_bytes,
                             .program = login.program,
                             .host = login.host,
-                            .process_id = login.process_id});
+                            .process_id = login.process_id,
+                            .peer = arrival_.peer,
+                            .management = arrival_.management});
 }
 
 void Guest::queued(const LoginQueued& place) {
@@ -265,6 +267,10 @@ void Guest::say(std::string frame, Stage then) {
 void Guest::drop() {
   if (requested_ || stage_ == Stage::over) return;
   finish();
+}
+
+void Guest::abandon() {
+  if (stage_ != Stage::over) finish();
 }
 
 void Guest::finish() {

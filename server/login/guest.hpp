@@ -52,6 +52,8 @@ class Guest : public std::enable_shared_from_this<Guest> {
   void refused(const std::string& reason);
   // There are too many connections: it ends without a word.
   void drop();
+  // There is nobody any more who could answer it.
+  void abandon();
 
  private:
   enum class Stage : uint8_t { greeting, handshake, login, waiting, granted, refusing, lingering, over };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -11,7 +12,7 @@
 namespace gpuwire::server {
 
 LoginDesk::LoginDesk(boost::asio::io_context& io, OwnedDescriptor broker, Clock clock, std::function<void()> closed)
-    : io_(io), clock_(std::move(clock)), broker_(io, std::move(broker), [this](Handoff message) { heard(std::move(message)); }, std::move(closed)) {}
+    : io_(io), clock_(std::move(clock)), broker_(io, std::move(broker), [this](Handoff message) { heard(std::move(message)); }, [this] { broker_gone(); }), closed_(std::move(closed)) {}
 
 LoginDesk::~LoginDesk() = default;
 
@@ -135,6 +136,17 @@ void LoginDesk::turned_away(Guest& guest, LoginRefusal refusal) {
 void LoginDesk::left(Guest& guest) {
   forget_stranger(guest);
   logged_in_.erase(guest.number());
+  if (leaving_ && strangers_.empty() && logged_in_.empty()) closed_();
+}
+
+// Nobody comes in any more; who is being refused has its kLoginRefusalLingerMs.
+void LoginDesk::broker_gone() {
+  leaving_ = true;
+  std::vector<std::shared_ptr<Guest>> all(strangers_.begin(), strangers_.end());
+  for (const auto& [number, guest] : logged_in_) all.push_back(guest);
+  for (const auto& guest : all)
+    if (guest->progress() != Guest::Progress::refused) guest->abandon();
+  if (strangers_.empty() && logged_in_.empty()) closed_();
 }
 
 }  // namespace gpuwire::server

@@ -15,7 +15,7 @@
 
 namespace gpuwire::server {
 
-// One thread, the io_context's. `closed`: the broker is gone.
+// One thread, the io_context's. `closed`: the broker is gone, and so is everybody who was being told why.
 class LoginDesk final : private GuestKeeper {
  public:
   using Clock = std::function<WallTime()>;
@@ -39,6 +39,7 @@ class LoginDesk final : private GuestKeeper {
   void turned_away(Guest& guest, LoginRefusal refusal) override;
   void left(Guest& guest) override;
   void forget_stranger(Guest& guest);
+  void broker_gone();
 
   boost::asio::io_context& io_;
   const Clock clock_;
@@ -47,6 +48,8 @@ class LoginDesk final : private GuestKeeper {
   Guests strangers_;  // not logged in, or refused; oldest first, at most kGuestsMax
   std::unordered_map<std::string, size_t> from_address_;  // of these
   std::unordered_map<ConnectionId, std::shared_ptr<Guest>> logged_in_;  // at most kLoggedInMax
+  const std::function<void()> closed_;
+  bool leaving_ = false;
   uint32_t untold_ = 0;  // refusals that the broker has not heard of
 };
 

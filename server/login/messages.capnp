@@ -10,6 +10,7 @@ struct Arrival {
   tls @2 :Bool;             # the client asked for it
   unixTenant @3 :Text;      # whom the caller's user stands for, on a Unix socket
   openTenant @4 :Text;      # who it is when it does not say
+  management @5 :Bool;      # comes back with the request
 }
 
 struct Request {
@@ -21,6 +22,8 @@ struct Request {
   program @5 :Text;
   host @6 :Text;
   processId @7 :UInt32;
+  peer @8 :Text;
+  management @9 :Bool;
 }
 
 struct Queued {

@@ -12,7 +12,7 @@
 namespace gpuwire::server {
 namespace {
 
-constexpr size_t kTextBytesMax = 512;  // six of them stay below kHandoffTextBytesMax
+constexpr size_t kTextBytesMax = 512;  // seven of them stay below kHandoffTextBytesMax
 
 std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
 
@@ -61,6 +61,7 @@ std::string encode(const Arrival& arrival) {
     root.setTls(arrival.tls);
     root.setUnixTenant(cut(arrival.unix_tenant));
     root.setOpenTenant(cut(arrival.open_tenant));
+    root.setManagement(arrival.management);
   });
 }
 
@@ -74,6 +75,8 @@ std::string encode(const LoginRequestMessage& request) {
     root.setProgram(cut(request.program));
     root.setHost(cut(request.host));
     root.setProcessId(request.process_id);
+    root.setPeer(cut(request.peer));
+    root.setManagement(request.management);
   });
 }
 
@@ -97,12 +100,13 @@ std::string encode(const LoginRefusal& refusal) {
 
 bool decode(const std::string& text, Arrival& arrival) {
   return unpack<login_text::Arrival>(
-      text, [&](auto root) { arrival = {root.getPeer(), root.getAddress(), root.getTls(), root.getUnixTenant(), root.getOpenTenant()}; });
+      text, [&](auto root) { arrival = {root.getPeer(), root.getAddress(), root.getTls(), root.getUnixTenant(), root.getOpenTenant(), root.getManagement()}; });
 }
 
 bool decode(const std::string& text, LoginRequestMessage& request) {
   return unpack<login_text::Request>(text, [&](auto root) {
-    request = {root.getTenant(), root.getSecurity(), root.getCredential(), root.getGpus(), root.getMemoryBytes(), root.getProgram(), root.getHost(), root.getProcessId()};
+    request = {root.getTenant(), root.getSecurity(), root.getCredential(), root.getGpus(), root.getMemoryBytes(),
+               root.getProgram(), root.getHost(), root.getProcessId(), root.getPeer(), root.getManagement()};
   });
 }
 

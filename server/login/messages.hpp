@@ -34,6 +34,7 @@ struct Arrival {
   std::string peer, address;
   bool tls = false;
   std::string unix_tenant, open_tenant;
+  bool management = false;
 };
 
 struct LoginRequestMessage {
@@ -42,6 +43,8 @@ struct LoginRequestMessage {
   uint64_t memory_bytes = 0;
   std::string program, host;
   uint32_t process_id = 0;
+  std::string peer;         // these two as they arrived
+  bool management = false;
 };
 
 struct LoginQueued {

@@ -11,10 +11,11 @@ using Choice = std::variant<ChosenTenant, RefusedTenant>;
 RefusalKind kind_of(const Credential& credential) { return credential.revoked ? RefusalKind::revoked : RefusalKind::expired; }
 
 RefusedTenant why_not_verified(const ShownCertificate& shown) {
-  RefusedTenant refused{RefusalKind::certificate, {}, shown.tenant, shown.serial};
+  RefusedTenant refused{RefusalKind::certificate, {}, {}, shown.serial};  // whoever is named there: nobody whom we trust says so
   switch (shown.verify_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       refused.kind = RefusalKind::expired;
+      refused.tenant = shown.tenant;
       refused.reason = fmt::format("the certificate of tenant {} expired on {}", shown.tenant, shown.expires);
       break;
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:

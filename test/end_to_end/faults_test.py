@@ -25,7 +25,7 @@ class Faults(ServerCase):
         wait_until(lambda: len(self.worker_ids()) <= 1, GONE_WITHIN_SECONDS + 3, "no worker but the spare one")
 
     def connection(self):
-        """A raw session: prefaces exchanged, frames may follow."""
+        """A connection on which nothing has been said."""
         host, port = self.server.address.rsplit(":", 1)
         link = socket.create_connection((host, int(port)), timeout=10)
         self.addCleanup(link.close)
@@ -44,15 +44,23 @@ class Faults(ServerCase):
         wait_until(logged, 10, f"a session of {program} in the server's log")
         return int(found[0])
 
+    def read_exactly(self, link, count):
+        received = b""
+        while len(received) < count:
+            piece = link.recv(count - len(received))
+            self.assertTrue(piece, "the server closed before the session")
+            received += piece
+        return received
+
     def greeted(self):
+        """A raw session whose client has logged in: frames may follow."""
         link = self.connection()
         link.sendall(preface())
-        answer = b""
-        while len(answer) < PREFACE.size:
-            piece = link.recv(PREFACE.size - len(answer))
-            self.assertTrue(piece, "the server closed during the preface")
-            answer += piece
-        self.assertEqual(PREFACE.unpack(answer)[3], 0)
+        self.assertEqual(PREFACE.unpack(self.read_exactly(link, PREFACE.size))[3], 0)
+        link.sendall(FRAME.pack(1, 0, 0x5747, 4, 0, 0, 0, 0))
+        header = FRAME.unpack(self.read_exactly(link, FRAME.size))
+        self.assertEqual(header[3], 5)
+        self.read_exactly(link, 8 * header[5])
         return link
 
     def read_to_end(self, link):

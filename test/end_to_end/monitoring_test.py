@@ -92,7 +92,7 @@ class Figures(Monitored):
         self.assertEqual(len(sessions), 2)
         self.assertEqual({session["state"] for session in sessions}, {"running"})
         self.assertEqual({session["tenant"] for session in sessions}, {"open"})
-        self.assertEqual({session["worker_pid"] for session in sessions} - set(children(self.server.process.pid)), set())
+        self.assertEqual({session["worker_pid"] for session in sessions} - set(children(self.server.process.pid, "gpuwire-worker")), set())
         self.assertGreater(figures["interval_s"], 0.19)
         tenant = figures["tenants"][0]
         self.assertEqual(tenant["sessions"], {"running": 2})

@@ -44,18 +44,19 @@ def start(address, program, *arguments):
     return subprocess.Popen(command(address, program, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def children(process_id):
-    """Process ids of all children, by /proc."""
+def children(process_id, name=None):
+    """Process ids of all children, or of those that run this program, by /proc."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as stat:
-                fields = stat.read().rsplit(")", 1)[1].split()
+                command, rest = stat.read().split(" (", 1)[1].rsplit(")", 1)
+                fields = rest.split()
         except OSError:
             continue
-        if int(fields[1]) == process_id and fields[0] != "Z":
+        if command == (name or command) and int(fields[1]) == process_id and fields[0] != "Z":
             found.append(int(entry))
     return found
 
@@ -129,7 +130,7 @@ class ServerCase(unittest.TestCase):
         self.assertTrue(ran.stdout.rstrip().endswith("PASSED"), ran.stdout + ran.stderr)
 
     def worker_ids(self):
-        return set(children(self.server.process.pid))
+        return set(children(self.server.process.pid, "gpuwire-worker"))
 
     def server_log(self):
         return "".join(self.server.log)

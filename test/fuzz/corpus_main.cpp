@@ -118,11 +118,22 @@ void add_logins() {
   write("refusing_preface", std::string(reinterpret_cast<const char*>(encode(refusing).data()), sizeof(Preface)) + reason);
 }
 
+void add_login_frames() {
+  add<schema::Login>("login", FrameKind::control, uint32_t(ControlOrdinal::login), [](auto login) {
+    login.setToken("gpuwire_Q2mA8UJQLFr9Y88JOsLUYmP71HDP04daIvjrWL2zVxk");
+    login.setGpus(2);
+    login.setProgram("vector_add");
+    login.setHost("client");
+  });
+  add<schema::Login>("empty", FrameKind::control, uint32_t(ControlOrdinal::login), [](auto) {});
+  add<schema::Hello>("hello", FrameKind::control, uint32_t(ControlOrdinal::hello), [](auto) {});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s FOLDER LOGIN_FOLDER\n", argv[0]);
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: %s FOLDER LOGIN_FOLDER LOGIN_FRAME_FOLDER\n", argv[0]);
     return 2;
   }
   g_folder = argv[1];
@@ -133,5 +144,8 @@ int main(int argc, char** argv) {
   g_folder = argv[2];
   std::filesystem::create_directories(g_folder);
   add_logins();
+  g_folder = argv[3];
+  std::filesystem::create_directories(g_folder);
+  add_login_frames();
   return 0;
 }

@@ -15,6 +15,7 @@
 #include "protocol/wire/preface.hpp"
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
+#include "test/server_broker/running_broker.hpp"
 #include "test/server_worker/server_process.hpp"
 #include "test/server_worker/wire_client.hpp"
 
@@ -23,79 +24,6 @@ using namespace gpuwire::test;
 using server::Broker;
 
 namespace {
-
-// A broker on a thread of its own.
-class RunningBroker {
- public:
-  explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8, unsigned drain_seconds = 30) {
-    server::Configuration configuration = server::open_configuration();
-    configuration.sessions_max = sessions_max;
-    begin({worker_mode}, spares, drain_seconds, std::move(configuration));
-  }
-  RunningBroker(unsigned devices, server::Configuration configuration) { begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration)); }
-  ~RunningBroker() {
-    for (int i = 0; i < 2; ++i) shut_down();
-    thread_.join();
-  }
-
-  uint16_t port() {
-    eventually([&] { return port_ != 0 || ended_; });
-    return port_;
-  }
-  bool ended() {
-    return eventually([&] { return ended_.load(); });
-  }
-  void shut_down() {
-    boost::asio::post(io_, [this] { broker_->shut_down(); });
-  }
-  // On the broker's thread; returns when it is done.
-  void act(const std::function<void(Broker&)>& what) {
-    std::promise<void> done;
-    boost::asio::post(io_, [&] {
-      what(*broker_);
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
-  const std::string& failure() const { return broker_->failure(); }
-  const std::string& devices() const { return devices_; }
-
- private:
-  void begin(std::vector<std::string> worker_arguments, unsigned spares, unsigned drain_seconds, server::Configuration configuration) {
-    spdlog::set_level(spdlog::level::off);
-    broker_ = std::make_unique<Broker>(io_, server::BrokerOptions{.listen = {boost::asio::ip::address_v4::loopback(), 0},
-                                                                  .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
-                                                                  .spare_workers = spares,
-                                                                  .drain_seconds = drain_seconds,
-                                                                  .configuration = std::move(configuration)});
-    auto started = broker_->start([this](const boost::asio::ip::tcp::endpoint& where, const std::string& devices) {
-      devices_ = devices;
-      port_ = where.port();
-    });
-    REQUIRE(started);
-    thread_ = std::thread([this] {
-      io_.run();
-      ended_ = true;
-    });
-  }
-
-  boost::asio::io_context io_{1};
-  std::unique_ptr<Broker> broker_;
-  std::string devices_;           // written before port_
-  std::atomic<uint16_t> port_{0};
-  std::atomic<bool> ended_{false};
-  std::thread thread_;
-};
-
-// A client's first step: the process id of the fake worker that has it, or 0.
-pid_t enter(WireClient& client, uint16_t port) {
-  if (!client.connect(port) || !client.send_preface()) return 0;
-  std::string text;
-  auto preface = client.read_preface(text);
-  pid_t pid = 0;
-  if (!preface || preface->status != 0) return 0;
-  return client.read_exactly(std::as_writable_bytes(std::span(&pid, 1))) ? pid : 0;
-}
 
 // A client that the login has named: asks, and is served on its end of a pair when its turn comes.
 class Caller {
@@ -110,7 +38,7 @@ class Caller {
     std::string text;
     char c = 0;
     if (!eventually([&] { return told() == "granted"; })) return text;
-    char skipped[sizeof(wire::Preface) + sizeof(pid_t)];
+    char skipped[sizeof(pid_t)];
     if (::recv(own_.get(), skipped, sizeof skipped, MSG_WAITALL) != sizeof skipped) return text;
     while (::recv(own_.get(), &c, 1, 0) == 1 && c != '\n') text += c;
     return text;
@@ -191,8 +119,9 @@ TEST_CASE("a crash of one worker closes its client's connection and the next cli
   RunningBroker broker("crashes");
   for (int i = 0; i < 2; ++i) {
     WireClient client;
+    std::string text;
     REQUIRE(client.connect(broker.port()));
-    REQUIRE(client.send_preface());
+    REQUIRE(client.log_in(text));
     CHECK(client.closed_by_server());
   }
 }
@@ -247,9 +176,9 @@ TEST_CASE("a client more than allowed is refused as busy, and served once anothe
   pid_t pid = enter(first, broker.port());
   REQUIRE(pid != 0);
   REQUIRE(second.connect(broker.port()));
-  REQUIRE(second.send_preface());
   std::string text;
-  CHECK(refusal(second, text) == wire::RefusalCode::busy);
+  CHECK_FALSE(second.log_in(text));
+  CHECK(text == "all 1 sessions of the server are in use");
   first.close();
   CHECK(eventually([&] {
     WireClient again;

@@ -7,11 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "protocol/wire/preface.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/broker/inventory.hpp"
 
-using namespace gpuwire;
 using namespace gpuwire::server;
 
 namespace {
@@ -38,9 +36,7 @@ Inventory inventory(unsigned devices) {
 
 // Accepts, sends its process id and a line with the devices that it sees, and stays until the client closes.
 void converse(int socket) {
-  wire::PrefaceBytes accepted = wire::encode(wire::own_preface());
   pid_t pid = ::getpid();
-  ::send(socket, accepted.data(), accepted.size(), MSG_NOSIGNAL);
   ::send(socket, &pid, sizeof pid, MSG_NOSIGNAL);
   std::string devices = visible_devices() + "\n";
   ::send(socket, devices.data(), devices.size(), MSG_NOSIGNAL);

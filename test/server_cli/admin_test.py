@@ -37,7 +37,7 @@ class Admin(unittest.TestCase):
     def test_two_tenants_from_nothing(self):
         self.assertIn("gpu7.lab.example", self.ok("init", "--host", "gpu7.lab.example"))
         said = self.ok("add-tenant", "alice")
-        self.assertIn('name = "alice"', said)
+        self.assertIn("[tenants.alice]", said)
         self.ok("add-tenant", "bob", "--token")
         for name in ("alice.pem", "bob.token"):
             self.assertEqual(os.stat(os.path.join(self.folder.name, name)).st_mode & 0o777, 0o600)
@@ -51,6 +51,14 @@ class Admin(unittest.TestCase):
         self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu7", "localhost", "127.0.0.1", "::1"])
         self.ok("renew", "--host", "gpu8")
         self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu8", "localhost", "127.0.0.1", "::1"])
+
+    def test_a_tenant_that_the_configuration_knows_needs_no_more_lines(self):
+        self.ok("init")
+        configuration = os.path.join(self.folder.name, "server.toml")
+        with open(configuration, "w", encoding="utf-8") as file:
+            file.write("[tenants.alice]\nweight = 2\n")
+        self.assertNotIn("[tenants", self.ok("add-tenant", "alice", "--config", configuration))
+        self.assertIn('server.toml does not have the tenant yet:\n\n    [tenants."b.c"]', self.ok("add-tenant", "b.c", "--config", configuration))
 
     def test_revoking_by_id_leaves_the_tenants_other_credentials(self):
         self.ok("init")

@@ -91,7 +91,9 @@ std::set<pid_t> ServerProcess::workers() const {
   std::set<pid_t> found;
   std::ifstream file("/proc/" + std::to_string(pid_) + "/task/" + std::to_string(pid_) + "/children");
   for (pid_t pid; file >> pid;) {
-    if (process_exists(pid)) found.insert(pid);
+    std::string name;
+    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+    if (name == "gpuwire-worker" && process_exists(pid)) found.insert(pid);
   }
   return found;
 }

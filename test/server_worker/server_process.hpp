@@ -24,7 +24,7 @@ class ServerProcess {
   uint16_t port() const { return port_; }             // 0: it does not listen
   const std::string& line() const { return line_; }   // what it printed
   pid_t pid() const { return pid_; }
-  // Its child processes now.
+  // Its worker processes now.
   std::set<pid_t> workers() const;
   void signal(int number) const;
   // Waits for its end; the exit code, minus the signal's number, or -1000 when the deadline passed.

@@ -90,13 +90,10 @@ TEST_CASE("an address that is not loopback needs to be allowed in so many words"
 TEST_CASE("the Welcome tells the facts of every device and which calls are known") {
   ServerProcess server(mock_arguments());
   WireClient client;
-  REQUIRE(client.connect(server.port()));
-  REQUIRE(client.send_preface());
-  REQUIRE(client.send_hello());
   std::string text;
-  auto preface = client.read_preface(text);
-  REQUIRE(preface);
-  CHECK(preface->status == 0);
+  REQUIRE(client.connect(server.port()));
+  REQUIRE(client.log_in(text));
+  REQUIRE(client.send_hello());
   auto frame = client.receive();
   REQUIRE(frame);
   frame->with<schema::Welcome>([](schema::Welcome::Reader welcome) {
@@ -394,11 +391,8 @@ TEST_CASE("one session more than allowed is refused as busy") {
   WireClient first, second;
   REQUIRE(first.open_session(server.port()));
   REQUIRE(second.connect(server.port()));
-  REQUIRE(second.send_preface());
   std::string text;
-  auto preface = second.read_preface(text);
-  REQUIRE(preface);
-  CHECK(preface->status == uint32_t(wire::RefusalCode::busy));
+  CHECK_FALSE(second.log_in(text));
   CHECK(text.find("1 sessions") != std::string::npos);
   CHECK(first.ping() == 0);
 }

@@ -6,10 +6,12 @@
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include "protocol/wire/handle.hpp"
 #include "protocol/wire/preface.hpp"
 #include "schema/handshake.capnp.h"
+#include "schema/login.capnp.h"
 
 namespace gpuwire::test {
 namespace {
@@ -34,6 +36,14 @@ bool WireClient::connect(uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+}
+
+bool WireClient::connect_unix(const std::string& path) {
+  socket_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
   return ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
 }
 
@@ -90,11 +100,39 @@ std::optional<wire::Preface> WireClient::read_preface(std::string& text) {
   return preface;
 }
 
-bool WireClient::open_session(uint16_t port) {
-  if (!connect(port) || !send_preface() || !send_hello()) return false;
-  std::string refusal;
-  auto preface = read_preface(refusal);
+bool WireClient::ask(std::string& text, const std::string& token) {
+  if (!send_preface()) return false;
+  auto preface = read_preface(text);
   if (!preface || preface->status != 0) return false;
+  capnp::MallocMessageBuilder builder;
+  auto login = builder.initRoot<schema::Login>();
+  if (!token.empty()) login.setToken(token);
+  auto segment = builder.getSegmentsForOutput()[0];
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = uint32_t(segment.size())};
+  return send_header(header) && send(std::as_bytes(std::span(segment.begin(), segment.size())));
+}
+
+std::string WireClient::answer(std::string& text) {
+  auto frame = receive();
+  if (!frame || frame->header.ordinal != uint32_t(wire::ControlOrdinal::login_answer)) return {};
+  std::string said;
+  frame->with<schema::LoginAnswer>([&](schema::LoginAnswer::Reader read) {
+    said = read.isAdmitted() ? "admitted" : read.isQueued() ? "queued" : "refused";
+    if (read.isRefused()) text = read.getRefused();
+  });
+  return said;
+}
+
+bool WireClient::log_in(std::string& text, const std::string& token) {
+  if (!ask(text, token)) return false;
+  std::string said = answer(text);
+  while (said == "queued") said = answer(text);
+  return said == "admitted";
+}
+
+bool WireClient::open_session(uint16_t port) {
+  std::string refusal;
+  if (!connect(port) || !log_in(refusal) || !send_hello()) return false;
   auto welcome = receive();
   return welcome && welcome->header.kind == uint8_t(wire::FrameKind::control) && welcome->header.ordinal == uint32_t(wire::ControlOrdinal::welcome);
 }

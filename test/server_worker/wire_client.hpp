@@ -38,6 +38,7 @@ class WireClient {
  public:
   // Connects; false: nobody listens.
   bool connect(uint16_t port);
+  bool connect_unix(const std::string& path);
   void close() { socket_.reset(); }
   // The connection ends with a reset, as when the client's host vanishes and comes back.
   void reset_connection();
@@ -48,7 +49,13 @@ class WireClient {
   bool send_hello();
   // Reads the server's preface; `text` gets the reason of a refusal. Nothing: the connection ended.
   std::optional<wire::Preface> read_preface(std::string& text);
-  // Preface, Hello, and the Welcome that answers.
+  // Preface and login, to the server's word that it may begin; `text` gets the reason of a refusal, of either kind. Without a token: as whoever the server
+  // takes it for.
+  bool log_in(std::string& text, const std::string& token = {});
+  // The login's first half, and the next answer: "admitted", "queued", "refused"; "": the connection ended.
+  bool ask(std::string& text, const std::string& token = {});
+  std::string answer(std::string& text);
+  // All that, Hello, and the Welcome that answers.
   bool open_session(uint16_t port);
 
   // Frames with the next sequence number; the message is built by `write`.

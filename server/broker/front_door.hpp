@@ -1,0 +1,92 @@
+// Where connections come in: listens on TCP and Unix sockets, reads the fixed preface, refuses what cannot be served, and lets the others in.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
+#include <tl/expected.hpp>
+
+#include "protocol/wire/frame.hpp"
+#include "server/broker/handoff.hpp"
+
+namespace gpuwire::server {
+
+// One of the two.
+struct ListenAddress {
+  std::optional<boost::asio::ip::tcp::endpoint> tcp;
+  std::string unix_path;
+};
+// "127.0.0.1:9750", "[::1]:9750", "unix:/run/gpuwire/socket".
+std::string text_of(const ListenAddress& address);
+std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint);
+
+// A connection whose preface has been read.
+struct Caller {
+  std::string peer;                // for logs: "10.0.0.7:4711", "unix, user 1000"
+  std::string address;             // what connections are counted by
+  bool local = false;              // of this machine: loopback, or a Unix socket
+  std::optional<uid_t> unix_user;  // on a Unix socket: as the kernel says
+  uint32_t preface_flags = 0;
+};
+
+// Runs on the broker's one thread.
+class FrontDoor {
+ public:
+  struct Refusal {
+    wire::RefusalCode code;
+    std::string kind;    // one of few words, for the audit
+    std::string reason;  // one line
+  };
+  struct Events {
+    // Whether it comes in; then `enter` gets its socket, which waits.
+    std::function<std::optional<Refusal>(const Caller&)> judge;
+    std::function<void(Caller, OwnedDescriptor)> enter;
+    std::function<void(const Caller&, const Refusal&)> refused;
+    std::function<void()> emptied;  // nobody is in the doorway any more
+  };
+  FrontDoor(boost::asio::io_context& io, Events events);
+  ~FrontDoor();
+
+  // Takes the addresses; connections wait until open(). The error names the address and the cause.
+  tl::expected<void, std::string> listen(const std::vector<ListenAddress>& addresses);
+  void open();
+  // Takes no more; who is in the doorway may still be read, refused or let in.
+  void close();
+
+  // With the ports that were picked.
+  std::vector<ListenAddress> addresses() const;
+  bool empty() const { return visitors_.empty(); }
+
+ private:
+  class Visitor;
+  template <class Acceptor>
+  void accept(Acceptor& acceptor);
+  void visit(boost::asio::generic::stream_protocol::socket socket);
+  void make_room(const std::string& address);
+  void drop_oldest_of(const std::string& address);
+  void admit(Visitor& visitor, uint32_t preface_flags);
+  void leave(Visitor& visitor);
+
+  boost::asio::io_context& io_;
+  const Events events_;
+  std::list<boost::asio::ip::tcp::acceptor> tcp_;
+  std::list<boost::asio::local::stream_protocol::acceptor> unix_;
+  std::vector<std::string> unix_paths_;           // ours, to be taken away
+  boost::asio::steady_timer accept_timer_;
+  std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first, at most kHalfOpenMax
+  std::map<std::string, size_t> from_address_;    // how many of these
+  bool closed_ = false;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,56 @@
+// The identity folder as the broker sees it: when something in it changes, what counts now, and descriptors of it for the login process.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <sys/stat.h>
+#include <tl/expected.hpp>
+
+#include "server/broker/handoff.hpp"
+#include "server/identity/register.hpp"
+#include "server/login/messages.hpp"
+
+namespace gpuwire::server {
+
+// The broker's thread only. Reads the register, never a key.
+class IdentityWatch {
+ public:
+  // `changed`: one of the files is another one now; credentials() are those of now.
+  IdentityWatch(boost::asio::io_context& io, std::filesystem::path directory, std::function<void()> changed);
+
+  // The error names the file and the reason.
+  tl::expected<void, std::string> start();
+  const std::filesystem::path& directory() const { return directory_; }
+
+  // Looks at the files; calls `changed` if need be, before it returns. Cheap: asked before each decision, so that what `gpuwire admin` has done counts from the
+  // moment that it is done, whether or not the kernel has told yet.
+  void refresh();
+  const Register& credentials() const { return credentials_; }
+  // An `identity` message for the login process.
+  tl::expected<Handoff, std::string> open_files() const;
+
+ private:
+  struct Stamp {
+    dev_t device = 0;
+    ino_t file = 0;
+    int64_t changed_ns = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+  using Stamps = std::array<Stamp, size_t(IdentityFile::count)>;
+  Stamps stamps() const;
+  tl::expected<void, std::string> read();
+  void listen();
+
+  const std::filesystem::path directory_;
+  const std::function<void()> changed_;
+  boost::asio::posix::stream_descriptor changes_;  // inotify; may be missing, then refresh() alone finds out
+  Stamps read_{};
+  Register credentials_;
+};
+
+}  // namespace gpuwire::server

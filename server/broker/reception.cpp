@@ -1,0 +1,246 @@
+#include "server/broker/reception.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <spdlog/spdlog.h>
+
+#include "server/broker/limits.hpp"
+#include "server/login/tenant_choice.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// A name of the machine's, or a number.
+std::optional<uid_t> user_of(const std::string& text) {
+  uid_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  std::array<char, 16'384> storage;
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwnam_r(text.c_str(), &entry, storage.data(), storage.size(), &found) != 0 || !found) return std::nullopt;
+  return entry.pw_uid;
+}
+
+std::map<uid_t, std::string> unix_tenants_of(const Configuration& configuration) {
+  std::map<uid_t, std::string> tenants;
+  for (const TenantConfiguration& tenant : configuration.tenants) {
+    for (const std::string& name : tenant.unix_users) {
+      auto user = user_of(name);
+      if (!user)
+        spdlog::warn("tenant {}: this machine has no user \"{}\"", tenant.name, name);
+      else if (!tenants.emplace(*user, tenant.name).second)
+        spdlog::warn("user \"{}\" is tenant {} already, and not {}", name, tenants[*user], tenant.name);
+    }
+  }
+  return tenants;
+}
+
+}  // namespace
+
+Reception::Reception(boost::asio::io_context& io, std::string login_program, Parts parts, Events events)
+    : io_(io),
+      parts_(parts),
+      events_(std::move(events)),
+      door_(io, {.judge = [this](const Caller& caller) { return judge(caller); },
+                 .enter = [this](Caller caller, OwnedDescriptor socket) { enter(std::move(caller), std::move(socket)); },
+                 .refused = [this](const Caller& caller, const FrontDoor::Refusal& refusal) { tell({caller.peer, refusal.kind, refusal.reason, {}, {}}, 0); },
+                 .emptied = [this] { events_.emptied(); }}),
+      login_(io, std::move(login_program),
+             {.requested = [this](ConnectionId connection, LoginRequestMessage request) { requested(connection, std::move(request)); },
+              .gone = [this](ConnectionId connection, const std::string& why) { gone(connection, why); },
+              .passed = [this](ConnectionId connection, OwnedDescriptor socket, std::string key) { passed(connection, std::move(socket), std::move(key)); },
+              .turned_away = [this](const LoginRefusal& refusal, uint32_t untold) { tell(refusal, untold); },
+              .identity_read = [this](const std::string& error) { identity_read(error); },
+              .started = [this] { send_identity(); }}) {}
+
+Reception::~Reception() = default;
+
+tl::expected<void, std::string> Reception::start(const std::vector<ListenAddress>& listen, const Configuration& configuration) {
+  if (auto listening = door_.listen(listen); !listening) return listening;
+  configure(configuration);
+  if (!first_error_.empty()) return tl::unexpected(first_error_);
+  login_.start();
+  return {};
+}
+
+void Reception::configure(const Configuration& configuration) {
+  allow_unencrypted_network_ = configuration.allow_unencrypted_network;
+  open_tenant_ = configuration.open_tenant.value_or("");
+  unix_tenants_ = unix_tenants_of(configuration);
+  const std::filesystem::path& directory = configuration.tls.directory;
+  if (directory == (identity_ ? identity_->directory() : std::filesystem::path())) return;
+  std::unique_ptr<IdentityWatch> watch;
+  if (!directory.empty()) {
+    watch = std::make_unique<IdentityWatch>(io_, directory, [this] { identity_changed(); });
+    if (auto started = watch->start(); !started) {
+      first_error_ = started.error();
+      return spdlog::error("{}", first_error_);
+    }
+  }
+  identity_ = std::move(watch);
+  send_identity();
+}
+
+// --- the door -----------------------------------------------------------------------------------------------------------------------------------
+
+std::optional<FrontDoor::Refusal> Reception::judge(const Caller& caller) {
+  const bool tls = caller.preface_flags & wire::kPrefaceTls;
+  if (!login_.available()) return FrontDoor::Refusal{wire::RefusalCode::busy, name_of(RefusalKind::overload), "too many connections arrive at this server; try again"};
+  if (tls && !identity_used_)
+    return FrontDoor::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls), "this server has no certificate (gpuwire admin init makes one), and so no TLS"};
+  if (!tls && !caller.local && !allow_unencrypted_network_)
+    return FrontDoor::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls), "this server asks for TLS: it takes nothing from other machines that is not encrypted"};
+  return std::nullopt;
+}
+
+std::string Reception::open_tenant_for(const Caller& caller) const { return caller.local || allow_unencrypted_network_ ? open_tenant_ : std::string(); }
+
+std::string Reception::unix_tenant_for(const Caller& caller) const {
+  auto found = caller.unix_user ? unix_tenants_.find(*caller.unix_user) : unix_tenants_.end();
+  return found == unix_tenants_.end() ? std::string() : found->second;
+}
+
+void Reception::enter(Caller caller, OwnedDescriptor socket) {
+  refresh_identity();
+  login_.arrive({.peer = caller.peer,
+                 .address = caller.address,
+                 .tls = (caller.preface_flags & wire::kPrefaceTls) != 0,
+                 .unix_tenant = unix_tenant_for(caller),
+                 .open_tenant = open_tenant_for(caller),
+                 .management = (caller.preface_flags & wire::kPrefaceManagement) != 0},
+                std::move(socket));
+}
+
+// --- the identity -------------------------------------------------------------------------------------------------------------------------------
+
+void Reception::send_identity() {
+  if (!identity_) {
+    if (std::exchange(identity_used_, false)) login_.send_identity(login_message(LoginKind::identity, 0));
+    return;
+  }
+  auto message = identity_->open_files();
+  if (message) login_.send_identity(std::move(*message));
+  else identity_read(message.error());
+}
+
+void Reception::identity_read(const std::string& error) {
+  if (error.empty()) {
+    identity_used_ = identity_ != nullptr;
+    return;
+  }
+  std::string text = identity_ ? fmt::format("{}: {}", identity_->directory().string(), error) : error;
+  if (!identity_used_) return events_.failed(text);
+  spdlog::error("{}; what was read before goes on counting", text);
+}
+
+void Reception::refresh_identity() {
+  if (identity_) identity_->refresh();
+}
+
+void Reception::identity_changed() {
+  send_identity();
+  std::vector<std::pair<scheduler::SessionId, std::string>> over;
+  for (const auto& [number, session] : parts_.book.all()) {
+    const Credential* credential = session.credential.empty() ? nullptr : identity_->credentials().find(session.credential);
+    if (!credential || !credential->revoked) continue;
+    const bool begun = session.state == SessionState::running || session.state == SessionState::ending;
+    if (!begun || credential->end_sessions) over.emplace_back(number, why_revoked(session.credential));
+  }
+  for (const auto& [number, why] : over) parts_.sessions.stop(number, why);
+}
+
+std::string Reception::why_revoked(const std::string& id) const {
+  const Credential* credential = identity_ && !id.empty() ? identity_->credentials().find(id) : nullptr;
+  if (!credential || !credential->revoked) return {};
+  return fmt::format("the {} of tenant {} was revoked on {}", credential->kind == CredentialKind::token ? "token" : "certificate", credential->tenant, to_words(*credential->revoked));
+}
+
+// --- callers that are known -----------------------------------------------------------------------------------------------------------------------
+
+void Reception::requested(ConnectionId connection, LoginRequestMessage request) {
+  refresh_identity();
+  if (refused_as_revoked(connection, request)) return;
+  guests_[connection] = {};
+  LoginRequest wish{.tenant = std::move(request.tenant),
+                    .gpus = request.gpus,
+                    .memory_bytes = request.memory_bytes,
+                    .program = std::move(request.program),
+                    .host = std::move(request.host),
+                    .client_pid = request.process_id,
+                    .peer = std::move(request.peer),
+                    .security = std::move(request.security),
+                    .credential = std::move(request.credential),
+                    .management = request.management};
+  auto session = parts_.admission.request(std::move(wish), [this, connection](scheduler::SessionId number, const AdmissionAnswer& answer) {
+    if (auto found = guests_.find(connection); found != guests_.end()) found->second = number;
+    answered(connection, answer);
+  });
+  if (auto found = guests_.find(connection); found != guests_.end()) found->second = session;
+}
+
+bool Reception::refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request) {
+  std::string why = why_revoked(request.credential);
+  if (why.empty()) return false;
+  tell({request.peer, name_of(RefusalKind::revoked), why, request.tenant, request.credential}, 0);
+  login_.refused(connection, why);
+  return true;
+}
+
+void Reception::answered(ConnectionId connection, const AdmissionAnswer& answer) {
+  auto found = guests_.find(connection);
+  if (found == guests_.end()) return;
+  if (auto* queued = std::get_if<AdmissionQueued>(&answer)) {
+    login_.queued(connection, {uint32_t(queued->place), uint32_t(queued->waiting), queued->why});
+  } else if (auto* refused = std::get_if<AdmissionRefused>(&answer)) {
+    login_.refused(connection, refused->reason);
+    forget(connection);
+  } else {
+    login_.admitted(connection);
+  }
+}
+
+void Reception::gone(ConnectionId connection, const std::string& why) {
+  auto found = guests_.find(connection);
+  if (found == guests_.end()) return;
+  parts_.sessions.cancel(found->second, why);
+  forget(connection);
+}
+
+void Reception::passed(ConnectionId connection, OwnedDescriptor socket, std::string key) {
+  auto found = guests_.find(connection);
+  if (found == guests_.end()) return;
+  parts_.sessions.serve(found->second, std::move(socket), std::move(key));
+  forget(connection);
+}
+
+void Reception::forget(ConnectionId connection) {
+  guests_.erase(connection);
+  if (empty()) events_.emptied();
+}
+
+// --- refusals -----------------------------------------------------------------------------------------------------------------------------------
+
+// Strangers cause these: many at once are told as a number, so that nobody can fill a disk.
+void Reception::tell(const LoginRefusal& refusal, uint32_t untold) {
+  auto now = std::chrono::steady_clock::now();
+  untold_ += untold;
+  if (now - told_since_ >= std::chrono::seconds(1)) {
+    told_since_ = now;
+    told_ = 0;
+  }
+  if (++told_ > kLoginAuditsPerSecondMax) {
+    ++untold_;
+    return;
+  }
+  uint32_t others = std::exchange(untold_, 0);
+  spdlog::warn("refused {}: {}{}", refusal.peer, refusal.reason, others ? fmt::format(" (and {} others)", others) : "");
+  for (const RefusalObserver& observer : refusal_observers_) observer(refusal, others);
+}
+
+}  // namespace gpuwire::server

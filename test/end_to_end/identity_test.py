@@ -1,0 +1,121 @@
+"""Tenants over TLS on loopback: who gets in with what, who does not, and what each side says about it."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from support import BUILD, ServerCase, command, one_line_naming, wait_until
+
+LIMIT_SECONDS = 60
+
+
+class Identity(ServerCase):
+    """One server for two tenants: anna has a certificate, ben a token."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="gpuwire-identity-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        cls.identity = os.path.join(cls.folder, "identity")
+        cls.admin("init", "--host", "gpu7.example")
+        cls.admin("add-tenant", "anna", "--out", cls.path("anna.pem"))
+        cls.admin("add-tenant", "ben", "--token", "--out", cls.path("ben.token"))
+        configuration = cls.path("server.toml")
+        with open(configuration, "w", encoding="utf-8") as file:
+            file.write(f'[server]\nlisten = "127.0.0.1:0"\naudit_log = "{cls.path("audit.jsonl")}"\ncontrol_socket = "{cls.path("control")}"\n'
+                       f'[tls]\ndirectory = "{cls.identity}"\n[tenants.anna]\n[tenants.ben]\n')
+        cls.server_arguments = ("--config", configuration)
+        super().setUpClass()
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder, name)
+
+    @classmethod
+    def admin(cls, *arguments, identity=None):
+        subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity or cls.identity, *arguments],
+                       check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+
+    def add(self, tenant, *arguments):
+        """A new certificate or token of a tenant; its file."""
+        out = self.path(f"{tenant}-{self.id().rsplit('.', 1)[1]}")
+        self.admin("add-tenant", tenant, "--out", out, *arguments)
+        return out
+
+    def run_as(self, *identity, program="first_error", address=None):
+        line = command(address or self.server.address, program)
+        line[2:2] = identity
+        return subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": self.path("nothing")})
+
+    def vector_add(self, *identity, address=None):
+        return self.run_as(*identity, program=os.path.join(BUILD, "examples", "add_one"), address=address)
+
+    def assert_refused(self, ran, *words):
+        self.assertNotEqual(ran.returncode, 0, ran.stdout)
+        self.assertTrue(one_line_naming(ran.stderr, *words), f"expected one line with {words} in:\n{ran.stderr}")
+
+    def assert_audited(self, *words):
+        def found():
+            with open(self.path("audit.jsonl"), encoding="utf-8") as file:
+                return any(all(word in line for word in words) for line in file)
+
+        wait_until(found, 10, f"an audit line with {words}")
+
+    def test_a_certificate_makes_its_tenant(self):
+        self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
+        self.assert_audited('"anna"', "tls certificate")
+
+    def test_a_token_makes_its_tenant(self):
+        self.assert_passed(self.vector_add("--token-file", self.path("ben.token"), "--ca", self.path("ca.pem")))
+        self.assert_audited('"ben"', "tls token")
+
+    def test_nobody_comes_in_without_saying_who(self):
+        self.assert_refused(self.run_as(), "this server wants to know who calls")
+        self.assert_refused(self.run_as("--ca", self.path("ca.pem")), "this server wants to know who calls")
+        self.assert_audited("no_identity")
+
+    def test_a_revoked_certificate_is_refused_at_once(self):
+        identity = self.add("anna")
+        self.assert_passed(self.vector_add("--identity", identity))
+        with open(identity, encoding="utf-8") as file:
+            serial = file.readline().split("certificate ")[1].split(",")[0]
+        self.admin("revoke", serial)
+        self.assert_refused(self.run_as("--identity", identity), "tenant anna was revoked on")
+        self.assert_audited('"revoked"', serial)
+        self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
+
+    def test_revoking_with_end_sessions_ends_what_runs(self):
+        token = self.add("ben", "--token")
+        with open(token, encoding="utf-8") as file:
+            token_id = file.readline().split("token ")[1].split(",")[0]
+        line = command(self.server.address, "endless_copies")
+        line[2:2] = ["--token-file", token, "--ca", self.path("ca.pem")]
+        running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(running.stdout.readline(), "copying\n")
+        self.admin("revoke", token_id, "--end-sessions")
+        out, err = running.communicate(timeout=LIMIT_SECONDS)
+        self.assertEqual(running.returncode, 3, out + err)
+        self.assertIn("the token of tenant ben was revoked on", err)
+
+    def test_a_foreign_certificate_is_refused_by_both_sides(self):
+        other = self.path("other")
+        self.admin("init", identity=other)
+        self.admin("add-tenant", "anna", "--out", self.path("foreign.pem"), identity=other)
+        self.assert_refused(self.run_as("--identity", self.path("foreign.pem")), "is not signed by the CA in")
+        ran = self.run_as("--identity", self.path("foreign.pem"), "--ca", self.path("ca.pem"))
+        self.assert_refused(ran, "of another authority than this server's")
+        self.assert_audited('"foreign"')
+
+    def test_a_tenant_that_the_configuration_does_not_know_is_refused(self):
+        self.assert_refused(self.run_as("--identity", self.add("carol")), 'no tenant "carol"')
+
+    def test_the_servers_name_is_checked(self):
+        port = self.server.address.rsplit(":", 1)[1]
+        self.assert_passed(self.vector_add("--identity", self.path("anna.pem"), address=f"localhost:{port}"))
+        self.assert_refused(self.run_as("--identity", self.path("anna.pem"), address=f"127.0.0.2:{port}"), "127.0.0.2")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

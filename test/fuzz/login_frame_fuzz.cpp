@@ -1,0 +1,57 @@
+// The input is what a client says where its login is expected, in pieces. What comes of it does not depend on the pieces, the reader takes no byte that is not
+// the login's, and what it keeps fits a log.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <tuple>
+
+#include "server/login/limits.hpp"
+#include "server/login/login_frame.hpp"
+#include "test/fuzz/frame_fuzz.hpp"
+
+namespace {
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+
+using Outcome = std::tuple<LoginFrameReader::State, size_t, std::string, std::string, std::string>;
+
+Outcome read(std::span<const std::byte> bytes, size_t piece) {
+  LoginFrameReader reader;
+  auto state = LoginFrameReader::State::incomplete;
+  size_t taken = 0;
+  while (state == LoginFrameReader::State::incomplete && taken < bytes.size()) {
+    auto space = reader.space();
+    if (space.empty()) std::abort();
+    size_t count = std::min({space.size(), piece, bytes.size() - taken});
+    std::memcpy(space.data(), bytes.data() + taken, count);
+    taken += count;
+    state = reader.filled(count);
+  }
+  if (taken > sizeof(wire::FrameHeader) + wire::kLoginBytesMax) std::abort();
+  return {state, taken, reader.fault(), reader.frame().program, reader.frame().token};
+}
+
+void check_text(const std::string& text) {
+  bool fine = text.size() <= kLoginTextBytesMax && std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  if (!fine) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  auto bytes = std::as_bytes(std::span(data + 1, size - 1));
+  Outcome whole = read(bytes, bytes.size());
+  if (whole != read(bytes, 1 + size_t(data[0]))) std::abort();
+  check_text(std::get<3>(whole));
+  // Messages of the broker are of the same build, and yet nothing of them is believed.
+  std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
+  Arrival arrival;
+  LoginRequestMessage request;
+  LoginQueued queued;
+  LoginRefusal refusal;
+  decode(text, arrival), decode(text, request), decode(text, queued), decode(text, refusal);
+  return 0;
+}
