@@ -124,7 +124,7 @@ TlsChannel::Step TlsChannel::step_locked() {
   }
   if (error == SSL_ERROR_NONE) established_ = true;
   if (flushed == SocketBio::Flushed::blocked) return Step::wants_write;
-  if (error == SSL_ERROR_NONE) pending_ = SSL_has_pending(connection_.get());
+  if (error == SSL_ERROR_NONE) pending_ = more_here();
   return error == SSL_ERROR_NONE ? Step::done : Step::wants_read;
 }
 
@@ -235,7 +235,7 @@ IoResult TlsChannel::receive_ended(int error) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:
       // A record that carried no data, with more behind it?
-      pending_ = error == SSL_ERROR_WANT_READ && !socket_.blocked() && SSL_has_pending(connection_.get());
+      pending_ = error == SSL_ERROR_WANT_READ && !socket_.blocked() && more_here();
       return {IoStatus::would_block};
     case SSL_ERROR_ZERO_RETURN: return {IoStatus::closed};
     default: break;
@@ -261,7 +261,7 @@ IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
     int read = SSL_read_ex(connection_.get(), out.data() + got, out.size() - got, &more);
     if (read == 1) {
       got += more;
-      pending_ = SSL_has_pending(connection_.get());
+      pending_ = more_here();
       continue;
     }
     result = receive_ended(SSL_get_error(connection_.get(), read));
@@ -285,7 +285,7 @@ bool TlsChannel::unsent() const noexcept {
 
 bool TlsChannel::drained() const noexcept {
   std::lock_guard lock(mutex_);
-  return !SSL_has_pending(connection_.get());
+  return !more_here();
 }
 
 void TlsChannel::close_notify() noexcept {

@@ -76,7 +76,9 @@ class TlsChannel {
   Step step_locked();
   bool encrypt(Pieces& pieces, size_t& encrypted);
   bool encrypt_record(const std::byte* bytes, size_t size);
-  IoResult receive_ended(int result);
+  // Taken from the socket and not given out, in whatever state.
+  bool more_here() const { return SSL_has_pending(connection_.get()) || socket_.received(); }
+  IoResult receive_ended(int error);
   IoResult fail(int error);
   void note_failure();
 

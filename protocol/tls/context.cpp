@@ -15,8 +15,6 @@ constexpr unsigned char kCipher[2] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr char kCipherName[] = "TLS_AES_128_GCM_SHA256";
 // The fastest on processors with AES instructions comes first.
 constexpr char kCiphers[] = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384";
-// Four records with one system call.
-constexpr size_t kReadAheadBytes = 128u << 10;
 
 // What every context has in common.
 bool restrict(SSL_CTX* context) {
@@ -25,8 +23,6 @@ bool restrict(SSL_CTX* context) {
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   // Control returns after every record, whatever it was: a peer cannot keep a thread busy with records that carry nothing.
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
-  SSL_CTX_set_read_ahead(context, 1);
-  SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
   return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) && SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) &&
          SSL_CTX_set_num_tickets(context, 0) && SSL_CTX_set_max_early_data(context, 0);
 }

@@ -8,7 +8,7 @@
 
 namespace gpuwire::tls {
 
-SocketBio::SocketBio(int descriptor) : descriptor_(descriptor), buffer_(new std::byte[kUnsentBytesMax]) {}
+SocketBio::SocketBio(int descriptor) : descriptor_(descriptor), buffer_(new std::byte[kUnsentBytesMax]), in_(new std::byte[kReceiveBytes]) {}
 
 const BIO_METHOD* SocketBio::method() {
   static BIO_METHOD* const method = [] {
@@ -51,26 +51,35 @@ SocketBio::Flushed SocketBio::flush() noexcept {
   return Flushed::all;
 }
 
+// False: nothing came.
+bool SocketBio::receive() {
+  forget_block();
+  ssize_t received;
+  do received = ::recv(descriptor_, in_.get(), kReceiveBytes, MSG_DONTWAIT);
+  while (received < 0 && errno == EINTR);
+  in_begin_ = 0;
+  in_end_ = size_t(std::max<ssize_t>(received, 0));
+  if (received == 0)
+    ended_ = true;
+  else if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    blocked_ = true;
+  else if (received < 0)
+    error_ = errno;
+  return received > 0;
+}
+
 int SocketBio::on_read(BIO* bio, char* out, size_t size, size_t* got) {
   auto* own = static_cast<SocketBio*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  own->forget_block();
   *got = 0;
-  ssize_t received;
-  do received = ::recv(own->descriptor_, out, size, MSG_DONTWAIT);
-  while (received < 0 && errno == EINTR);
-  if (received > 0) {
-    *got = size_t(received);
-    return 1;
+  if (!own->received() && !own->receive()) {
+    if (own->blocked_) BIO_set_retry_read(bio);
+    return 0;
   }
-  if (received == 0)
-    own->ended_ = true;
-  else if (errno == EAGAIN || errno == EWOULDBLOCK)
-    own->blocked_ = true;
-  else
-    own->error_ = errno;
-  if (own->blocked_) BIO_set_retry_read(bio);
-  return 0;
+  *got = std::min(size, own->in_end_ - own->in_begin_);
+  std::memcpy(out, own->in_.get() + own->in_begin_, *got);
+  own->in_begin_ += *got;
+  return 1;
 }
 
 int SocketBio::on_write(BIO* bio, const char* bytes, size_t size, size_t* written) {

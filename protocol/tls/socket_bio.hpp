@@ -9,8 +9,8 @@
 
 namespace gpuwire::tls {
 
-// The socket with what is written but not sent yet. Encrypted records gather here, so that several leave with one system call. One thread at a
-// time. Not movable: the BIO points to it.
+// The socket with what is written but not sent yet, and what is received but not asked for: OpenSSL takes and gives a record or less at a time, the system
+// calls here are for many. One thread at a time. Not movable: the BIO points to it.
 class SocketBio {
  public:
   explicit SocketBio(int descriptor);  // not owned
@@ -24,6 +24,8 @@ class SocketBio {
   // Sends what was written, as far as the socket takes it; failed: error() says why.
   Flushed flush() noexcept;
   bool unsent() const { return begin_ != end_; }
+  // Bytes were taken from the socket that OpenSSL has not asked for.
+  bool received() const { return in_begin_ != in_end_; }
   // Is there room for what `bytes` of plain data become in records of kRecordBytes?
   bool room_for(size_t bytes) const;
 
@@ -40,9 +42,13 @@ class SocketBio {
   static int on_write(BIO* bio, const char* bytes, size_t size, size_t* written);
   static long on_control(BIO* bio, int command, long number, void* pointer);
 
+  bool receive();
+
   const int descriptor_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t begin_ = 0, end_ = 0;
+  std::unique_ptr<std::byte[]> in_;
+  size_t in_begin_ = 0, in_end_ = 0;
   bool blocked_ = false;
   bool ended_ = false;
   int error_ = 0;
@@ -50,6 +56,7 @@ class SocketBio {
 
 inline constexpr size_t kRecordBytes = 16384;           // of plain data, the most that TLS allows in one
 inline constexpr size_t kRecordOverheadBytes = 64;      // header, type and tag take 22; no padding is made
+inline constexpr size_t kReceiveBytes = 128u << 10;     // with one system call
 inline constexpr size_t kUnsentBytesMax = 16 * (kRecordBytes + kRecordOverheadBytes);
 
 }  // namespace gpuwire::tls
