@@ -226,19 +226,20 @@ void Reception::forget(ConnectionId connection) {
 
 // --- refusals -----------------------------------------------------------------------------------------------------------------------------------
 
-// Strangers cause these: many at once are told as a number, so that nobody can fill a disk.
+// Strangers cause these: many of a kind at once are told as a number, so that nobody can fill a disk, or hide a wrong token among half-open connections.
 void Reception::tell(const LoginRefusal& refusal, uint32_t untold) {
+  Told& kind = told_[refusal.kind];
   auto now = std::chrono::steady_clock::now();
-  untold_ += untold;
-  if (now - told_since_ >= std::chrono::seconds(1)) {
-    told_since_ = now;
-    told_ = 0;
+  kind.untold += untold;
+  if (now - kind.since >= std::chrono::seconds(1)) {
+    kind.since = now;
+    kind.told = 0;
   }
-  if (++told_ > kLoginAuditsPerSecondMax) {
-    ++untold_;
+  if (++kind.told > kLoginAuditsPerSecondMax) {
+    ++kind.untold;
     return;
   }
-  uint32_t others = std::exchange(untold_, 0);
+  uint32_t others = std::exchange(kind.untold, 0);
   spdlog::warn("refused {}: {}{}", refusal.peer, refusal.reason, others ? fmt::format(" (and {} others)", others) : "");
   for (const RefusalObserver& observer : refusal_observers_) observer(refusal, others);
 }

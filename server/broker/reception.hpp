@@ -84,8 +84,11 @@ class Reception {
   std::map<uid_t, std::string> unix_tenants_;
   std::map<ConnectionId, scheduler::SessionId> guests_;  // known, and not yet served; bounded by the admission
   std::vector<RefusalObserver> refusal_observers_;
-  std::chrono::steady_clock::time_point told_since_;
-  uint32_t told_ = 0, untold_ = 0;            // since then
+  struct Told {
+    std::chrono::steady_clock::time_point since;
+    uint32_t told = 0, untold = 0;            // since then
+  };
+  std::map<std::string, Told> told_;          // by kind
 };
 
 }  // namespace gpuwire::server

@@ -42,6 +42,10 @@ void MessageChannel::drain() {
       waiting_.pop_front();
       continue;
     }
+    if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {
+      waiting_.pop_front();  // the machine has no room for it: its connection closes, the others go on
+      continue;
+    }
     if (errno != EAGAIN && errno != EWOULDBLOCK) return waiting_.clear();  // the reading side sees the end, and says so
     writing_ = true;
     descriptor_.async_wait(stream_descriptor::wait_write, [this, alive = alive_](error_code error) {

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, ServerCase, command, one_line_naming, wait_until
+from support import BUILD, PREFACE_TLS, ServerCase, command, one_line_naming, preface, wait_until
 
 LIMIT_SECONDS = 60
 
@@ -110,6 +111,23 @@ class Identity(ServerCase):
 
     def test_a_tenant_that_the_configuration_does_not_know_is_refused(self):
         self.assert_refused(self.run_as("--identity", self.add("carol")), 'no tenant "carol"')
+
+    def test_hundreds_of_half_open_connections_keep_no_tenant_out(self):
+        host, port = self.server.address.rsplit(":", 1)
+        links = []
+        for index in range(400):
+            link = socket.create_connection((host, int(port)), timeout=10)
+            self.addCleanup(link.close)
+            links.append(link)
+            try:
+                if index % 4:
+                    link.sendall(preface(flags=PREFACE_TLS))  # and then nothing of a handshake
+                if index % 4 == 3:
+                    link.recv(64)
+                    link.sendall(b"\x16\x03\x01\x40\x00")  # or its beginning
+            except OSError:
+                pass  # it had to make room
+        self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
 
     def test_the_servers_name_is_checked(self):
         port = self.server.address.rsplit(":", 1)[1]

@@ -24,10 +24,11 @@ PREFACE = struct.Struct("<8sHHIII24s16s")
 FRAME = struct.Struct("<BBHIQIIQ")
 MAGIC = b"GPUWIRE\n"
 VERSION = (1, 0)
+PREFACE_TLS = 2
 
 
-def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_bytes=0, release=b"0.0.0-test"):
-    return PREFACE.pack(magic, major, minor, status, text_bytes, 0, release, b"")
+def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_bytes=0, flags=0, release=b"0.0.0-test"):
+    return PREFACE.pack(magic, major, minor, status, text_bytes, flags, release, b"")
 
 
 def command(address, program, *arguments):
