@@ -1,5 +1,5 @@
 // Does a tenant find what another has left in memory? "fill MIB" takes so much, fills it with a pattern, and ends without freeing it. "count MIB" takes so much in
-// every way and counts the words that are not zero. "hold MIB" fills, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count as another.
+// every way and counts the words that are not zero. "hold MIB" only takes so much, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count as another.
 #include <cuda.h>
 
 #include <algorithm>
@@ -35,14 +35,14 @@ uint64_t words_not_zero(CUdeviceptr address, uint64_t bytes) {
   return found;
 }
 
-void fill(uint64_t bytes) {
+void take(uint64_t bytes, bool fill) {
   for (uint64_t at = 0; at < bytes; at += kBlockBytes) {
     CUdeviceptr block = 0;
     MUST(cuMemAlloc(&block, kBlockBytes));
-    MUST(cuMemsetD32(block, kPattern, kBlockBytes / 4));
+    if (fill) MUST(cuMemsetD32(block, kPattern, kBlockBytes / 4));
   }
   MUST(cuCtxSynchronize());
-  std::printf("filled %" PRIu64 " MiB\n", bytes / kMiB);
+  std::printf("%s %" PRIu64 " MiB\n", fill ? "filled" : "holds", bytes / kMiB);
 }
 
 CUdeviceptr physical(uint64_t bytes) {
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
   bool right = true;
-  if (what != "count") fill(bytes);
+  if (what != "count") take(bytes, what == "fill");
   else right = count(bytes);
   std::fflush(stdout);
   while (what == "hold" && std::getchar() != EOF) {

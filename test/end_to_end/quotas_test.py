@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Memory: what tenants may have holds whatever their programs do, and what one leaves no other finds."""
 
+import json
 import os
-import signal
+import tempfile
 import unittest
 
 from support import BUILD, DEVICE, ServerCase, run, start, wait_until
@@ -24,7 +25,7 @@ class Quotas(ServerCase):
     def hold(self):
         """A program that holds most of the device, and None when the memory is not there."""
         holder = start(self.server.address, CLEARING, "hold", "896")
-        if "filled" in holder.stdout.readline():
+        if "holds" in holder.stdout.readline():
             return holder
         holder.communicate()
         return None
@@ -42,8 +43,53 @@ class Quotas(ServerCase):
             holders[0].communicate()
 
     def test_what_one_session_leaves_in_memory_another_does_not_find(self):
-        self.assert_passed(run(self.server.address, CLEARING, "fill", "512"))
-        wait_until(lambda: run(self.server.address, CLEARING, "count", "384").stdout.endswith("PASSED\n"), 15, "nothing is found")
+        self.assert_passed(run(self.server.address, CLEARING, "fill", "256"))
+        wait_until(lambda: run(self.server.address, CLEARING, "count", "192").stdout.endswith("PASSED\n"), 15, "nothing is found")
+
+
+class Limited(ServerCase):
+    """A tenant with a limit of a quarter of the device."""
+
+    LIMIT = 256 << 20
+    CONFIGURATION = """
+        [server]
+        open_tenant = "open"
+        [tenants.open]
+        memory.limit = "256MiB"
+        host_memory = "8MiB"
+        [tenants.other]
+        memory.guaranteed = "128MiB"
+    """
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        path = os.path.join(cls.folder.name, "server.toml")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(cls.CONFIGURATION)
+        cls.server_arguments = ("--config", path, *(("--software-memory", str(1 << 30)) if DEVICE == "software" else ()))
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
+
+    def test_the_limit_holds_and_is_what_programs_see(self):
+        ran = run(self.server.address, FUZZ, "--count", "3000", "--threads", "4", "--seed", SEED)
+        self.assert_passed(ran)
+        figures = json.loads(ran.stdout.splitlines()[0])
+        self.assertEqual(figures["limit"], self.LIMIT)
+        self.assertGreater(figures["refusals"], 0)
+
+    def test_nvml_shows_the_limit_and_what_the_tenants_sessions_have(self):
+        smi = os.path.join(BUILD, "lib", "gpuwire", "bin", "nvidia-smi")
+        query = (smi, "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
+        holder = start(self.server.address, CLEARING, "hold", "192")
+        self.assertIn("holds", holder.stdout.readline())
+        shown = run(self.server.address, *query).stdout.strip().split(", ")
+        holder.communicate()
+        self.assertEqual(shown, ["256", "192"])
 
 
 if __name__ == "__main__":
