@@ -28,6 +28,7 @@ std::string pack(Fill&& fill) {
 template <class Structure, class Read>
 bool unpack(const std::string& text, Read&& read) {
   std::vector<capnp::word> words(text.size() / sizeof(capnp::word));
+  if (words.empty()) return false;
   std::memcpy(words.data(), text.data(), words.size() * sizeof(capnp::word));
   return !wire::read_guarded([&] {
     capnp::FlatArrayMessageReader message({words.data(), words.size()});
