@@ -12,7 +12,9 @@ namespace {
 
 std::string gpus_text(size_t count) { return count == 1 ? "1 GPU" : fmt::format("{} GPUs", count); }
 std::string bytes_text(uint64_t bytes) {
-  return bytes % (uint64_t(1) << 20) == 0 ? fmt::format("{:.4g} GiB", double(bytes) / double(uint64_t(1) << 30)) : fmt::format("{} bytes", bytes);
+  constexpr uint64_t kMiB = uint64_t(1) << 20, kGiB = uint64_t(1) << 30;
+  if (bytes < kMiB) return fmt::format("{} bytes", bytes);
+  return bytes < kGiB ? fmt::format("{} MiB", bytes / kMiB) : fmt::format("{:.4g} GiB", double(bytes) / double(kGiB));
 }
 
 }  // namespace

@@ -47,7 +47,6 @@ std::string Reloader::left_for_the_next_start(const Configuration& configuration
     if (!same) words.push_back(word);
   };
   note("listen", configuration.listen == started_with_.listen);
-  note("[tls]", configuration.tls == started_with_.tls);
   note("metrics_listen", configuration.metrics_listen == started_with_.metrics_listen);
   note("control_socket", configuration.control_socket == started_with_.control_socket);
   note("audit_log", configuration.audit_log == started_with_.audit_log);

@@ -1,0 +1,237 @@
+"""Several tenants on one server: who gets which GPU, who waits, what a reload and a revocation do. Real processes, tokens over loopback."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command, wait_until
+
+GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+TENANTS = ("anna", "ben", "carl", "dora")
+DEVICE_BYTES = 1 << 30
+
+
+class Tenants(unittest.TestCase):
+    """A server of two small software devices with a configuration file, and a token for each tenant."""
+
+    server_keys = "sessions_per_gpu_max = 1"
+    tenant_keys = {name: "" for name in TENANTS}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-tenants-")
+        cls.identity = os.path.join(cls.folder.name, "identity")
+        cls.admin("init", "--host", "127.0.0.1")
+        for name in TENANTS:
+            cls.admin("add-tenant", name, "--token", "--out", cls.token(name), "--ca-out", os.path.join(cls.folder.name, name + "-ca.pem"))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def admin(cls, *arguments):
+        subprocess.run([GPUWIRE, "admin", "--directory", cls.identity, *arguments], check=True, capture_output=True, timeout=RUN_LIMIT_SECONDS)
+
+    @classmethod
+    def token(cls, tenant):
+        return os.path.join(cls.folder.name, tenant + ".token")
+
+    def setUp(self):
+        self.file = os.path.join(self.folder.name, "server.toml")
+        self.write(self.server_keys, self.tenant_keys)
+        self.server = Server(BUILD, ["--config", self.file, "--device", DEVICE, "--software-devices", "2", "--software-memory", str(DEVICE_BYTES)])
+        self.addCleanup(self.server.stop)
+        self.server.__enter__()
+
+    def write(self, server_keys, tenants):
+        with open(self.file, "w", encoding="utf-8") as file:
+            file.write(f'[server]\n{server_keys}\n[tls]\ndirectory = "{self.identity}"\n')
+            for name, keys in tenants.items():
+                file.write(f"[tenants.{name}]\n{keys}\n")
+
+    def reload(self, server_keys, tenants):
+        """Returns what the log says of it."""
+        self.write(server_keys, tenants)
+        before = len(self.server.log)
+        self.server.process.send_signal(signal.SIGHUP)
+        said = []
+
+        def told():
+            said[:] = [line for line in self.server.log[before:] if "the configuration was" in line]
+            return said
+
+        wait_until(told, 10, "a word of the log about the reload")
+        return said[0]
+
+    def environment(self, tenant, **more):
+        return {**os.environ, "GPUWIRE_TOKEN_FILE": self.token(tenant), **more}
+
+    def run_as(self, tenant, program, *arguments, **more):
+        return subprocess.run(command(self.server.address, program, *arguments), capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                              env=self.environment(tenant, **more))
+
+    def start_as(self, tenant, **more):
+        """A program that works until its standard input closes."""
+        started = subprocess.Popen(command(self.server.address, "neighbour"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=self.environment(tenant, **more))
+        self.addCleanup(started.wait)
+        self.addCleanup(started.communicate)
+        self.addCleanup(started.kill)
+        return started
+
+    def assert_works(self, program):
+        self.assertEqual(program.stdout.readline(), "working\n", "".join(self.server.log[-20:]))
+
+    def assert_passes(self, program):
+        out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(program.returncode, 0, err)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
+
+    def devices_of(self, tenant, **more):
+        ran = subprocess.run([GPUWIRE, "info", "--server", self.server.address, "--json", "--quick"], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                             env=self.environment(tenant, **more))
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return json.loads(ran.stdout)["devices"]
+
+    def log(self):
+        return "".join(self.server.log)
+
+
+class Queueing(Tenants):
+    def test_each_session_gets_a_gpu_of_its_own_and_the_next_one_waits_until_one_is_free(self):
+        anna, ben = self.start_as("anna"), self.start_as("ben")
+        self.assert_works(anna)
+        self.assert_works(ben)
+        carl = self.start_as("carl")
+        self.assertIn("place 1 of 1", carl.stderr.readline())
+        dora = self.start_as("dora")
+        self.assertIn("place 2 of 2", dora.stderr.readline())
+        carl.kill()  # who leaves gives up its place
+        self.assertIn("place 1 of 1", dora.stderr.readline())
+        self.assert_passes(ben)
+        self.assert_works(dora)
+        self.assert_passes(anna)
+        self.assert_passes(dora)
+
+    def test_a_session_sees_as_many_gpus_as_it_asks_for(self):
+        one, two = self.devices_of("anna"), self.devices_of("anna", GPUWIRE_GPUS="2")
+        self.assertEqual(len(one), 1)
+        self.assertEqual(len(two), 2)
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        self.assertEqual([device["uuid"] for device in self.devices_of("ben")], [two[1]["uuid"]], "anna's program has the first one")
+        self.assert_passes(anna)
+
+    def test_what_can_never_fit_is_refused_with_the_reason(self):
+        for more, reason in ({"GPUWIRE_GPUS": "3"}, "3 GPUs asked for"), ({"GPUWIRE_MEMORY": "20GiB"}, "20 GiB asked for"):
+            ran = self.run_as("anna", "neighbour", **more)
+            self.assertNotEqual(ran.returncode, 0)
+            self.assertIn(reason, ran.stderr)
+
+    def test_queries_of_nvml_wait_for_nothing(self):
+        programs = [self.start_as("anna"), self.start_as("ben")]
+        for program in programs:
+            self.assert_works(program)
+        ran = self.run_as("carl", os.path.join(BUILD, "lib", "gpuwire", "bin", "nvidia-smi"), "-L")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertEqual(len(ran.stdout.splitlines()), 1, ran.stdout)
+        for program in programs:
+            self.assert_passes(program)
+
+
+class Memory(Tenants):
+    server_keys = ""
+    tenant_keys = {"anna": 'memory = { guaranteed = "200MiB", limit = "300MiB" }', "ben": 'memory.limit = "500MiB"', "carl": "", "dora": "sessions_max = 1"}
+
+    def test_a_session_that_was_promised_memory_makes_the_next_one_wait(self):
+        first = self.start_as("carl", GPUWIRE_MEMORY="600MiB", GPUWIRE_GPUS="2")
+        self.assert_works(first)
+        second = self.start_as("carl", GPUWIRE_MEMORY="600MiB")
+        self.assertIn("place 1 of 1", second.stderr.readline())
+        self.assert_passes(first)
+        self.assert_works(second)
+        self.assert_passes(second)
+
+    def test_each_tenant_is_shown_its_own_limit_and_gets_no_more(self):
+        self.assertEqual([device["memory_bytes"] for device in self.devices_of("anna", GPUWIRE_GPUS="2")], [300 << 20] * 2)
+        self.assertEqual([device["memory_bytes"] for device in self.devices_of("ben")], [500 << 20])
+        ran = self.run_as("ben", "out_of_memory")
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        refused = self.run_as("ben", "neighbour", GPUWIRE_MEMORY="600MiB")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("500 MiB at most", refused.stderr)
+
+    def test_a_tenant_with_all_its_sessions_waits_for_itself_and_holds_up_nobody(self):
+        first = self.start_as("dora")
+        self.assert_works(first)
+        second = self.start_as("dora")
+        self.assertIn("as many sessions as it may (1)", second.stderr.readline())
+        other = self.start_as("carl")
+        self.assert_works(other)
+        self.assert_passes(first)
+        self.assert_works(second)
+        self.assert_passes(second)
+        self.assert_passes(other)
+
+
+class Reloading(Tenants):
+    server_keys = ""
+
+    def test_a_reload_disturbs_no_session_and_counts_for_the_next(self):
+        anna, ben = self.start_as("anna"), self.start_as("ben")
+        self.assert_works(anna)
+        self.assert_works(ben)
+        said = self.reload("sessions_per_gpu_max = 1", {"anna": 'class = "realtime"', "carl": ""})
+        self.assertIn("2 tenants", said)
+        refused = self.run_as("ben", "neighbour")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("ben", refused.stderr)
+        carl = self.start_as("carl")
+        self.assertIn("place 1 of 1", carl.stderr.readline())
+        self.assert_passes(ben)
+        self.assert_works(carl)
+        self.assert_passes(anna)
+        self.assert_passes(carl)
+
+    def test_a_file_with_mistakes_changes_nothing(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        self.assertIn("the old one stays", self.reload("sesions_max = 3", {"ben": "weight = -1"}))
+        self.assertRegex(self.log(), r"server\.toml:2: \[server\] has no \"sesions_max\"; did you mean \"sessions_max\"\?")
+        self.assertRegex(self.log(), r"server\.toml:6: weight of \[tenants\.ben\] is a number above 0")
+        again = self.start_as("anna")
+        self.assert_works(again)
+        self.assertIn("the old one stays", self.reload("", {"anna": 'memory.guaranteed = "2GiB"'}))
+        self.assertIn("guaranteed 2.0 GiB together on GPU 0", self.log())
+        self.assert_passes(again)
+        self.assert_passes(anna)
+
+    def test_a_revoked_tenant_is_refused_and_its_sessions_are_ended_when_that_is_asked_for(self):
+        dora, anna = self.start_as("dora"), self.start_as("anna")
+        self.assert_works(dora)
+        self.assert_works(anna)
+        self.admin("revoke", "dora", "--end-sessions")
+        _, err = dora.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertNotEqual(dora.returncode, 0)
+        self.assertIn("revoked", err)
+        refused = self.run_as("dora", "neighbour")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("revoked", refused.stderr)
+        self.assert_passes(anna)
+
+    def test_four_tenants_work_at_once(self):
+        programs = [self.start_as(name) for name in ("anna", "ben", "carl")] + [self.start_as("carl", GPUWIRE_GPUS="2")]
+        for program in programs:
+            self.assert_works(program)
+        for program in programs:
+            self.assert_passes(program)
+        wait_until(lambda: len(re.findall(r"ended: ", self.log())) >= len(programs), 10, "the ends of all sessions in the log")
+
+
+if __name__ == "__main__":
+    unittest.main()
