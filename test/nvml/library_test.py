@@ -17,6 +17,7 @@ PROGRAM = os.path.join(HERE, "library_program.py")
 MANAGEMENT = 1  # wire::kPrefaceManagement
 QUERY = 90      # wire::SessionOrdinal::management_query
 REPLY_KIND = 4
+HELLO, LOGIN, LOGIN_ANSWER = 1, 4, 5
 
 
 def message(data_words, pointers):
@@ -125,8 +126,11 @@ class Library(ServerCase):
     def session(self):
         host, port = self.server.address.rsplit(":", 1)
         link = socket.create_connection((host, int(port)), timeout=RUN_LIMIT_SECONDS)
-        link.sendall(PREFACE.pack(MAGIC, 1, 0, 0, 0, MANAGEMENT, b"0.0.0-test", b"") + frame(1, 1, 0, message([0, 0, 0], [])))
+        link.sendall(PREFACE.pack(MAGIC, 1, 0, 0, 0, MANAGEMENT, b"0.0.0-test", b""))
         self.assertEqual(PREFACE.unpack(read_exactly(link, PREFACE.size))[3], 0)
+        link.sendall(frame(1, LOGIN, 0, b""))
+        self.assertEqual(self.receive(link)[0][3], LOGIN_ANSWER)
+        link.sendall(frame(1, HELLO, 0, message([0, 0, 0], [])))
         self.receive(link)
         return link
 

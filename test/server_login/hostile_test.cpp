@@ -2,6 +2,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "protocol/wire/ordinals.hpp"
@@ -263,6 +264,22 @@ TEST_CASE("clients that stop anywhere before their login are dropped after the t
     REQUIRE(refusal);
     CHECK(refusal->kind == "timeout");
   }
+}
+
+TEST_CASE("a client that says a byte now and then has no more time than others") {
+  LoginProcessFixture login;
+  LoginClient client = login.connect({.open_tenant = "open"});
+  REQUIRE(client.read_preface());
+  std::string frame = header_of(login_header(512)) + std::string(4096, '\0');
+  size_t sent = 0;
+  bool closed = false;
+  while (!closed && sent < frame.size()) {
+    pollfd ended{client.socket(), POLLIN, 0};
+    closed = ::poll(&ended, 1, 100) == 1 || !client.send_bare(frame.substr(sent++, 1));
+  }
+  CHECK(closed);
+  CHECK(sent < frame.size());
+  CHECK(client.answer() == "refused: no login within 5000 ms");
 }
 
 TEST_CASE("hundreds of silent connections from one address keep out neither others nor that address") {
