@@ -1,0 +1,178 @@
+"""Clients and workers that end at every point of the protocol: the other side notices, the server serves others, and nothing of the session is left."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import unittest
+
+from cutting_proxy import CALLED, CONTROL, NOTICE, POSTED, REPLY, CuttingProxy, Point
+from support import BUILD, ServerCase, run, start, wait_until
+
+END_SECONDS = 20
+# The end of a session waits a while for the device, and a machine with many tests may be slow.
+GONE_SECONDS = 10
+PROGRAM = "crash_states"
+
+# Ordinals of protocol/wire/ordinals.hpp.
+HELLO, WELCOME, GOODBYE = 1, 2, 3
+LAUNCH, TO_DEVICE, FROM_DEVICE, MODULE_DATA, MODULE_LOAD = 10, 11, 12, 21, 22
+SYNCHRONIZE = 1203
+HOST_CALLBACK, COPY_DATA = 3, 4
+
+# By name: where in the program's argument, and at which point of the connection.
+BEFORE_A_SESSION = {
+    "mid-preface": ("steps", Point("client", "preface")),
+    "after the client's preface": ("steps", Point("client", "whole")),
+    "mid-preface of the server": ("steps", Point("server", "preface")),
+    "after both prefaces": ("steps", Point("server", "whole")),
+    "mid-header of the first frame": ("steps", Point("client", "header")),
+    "mid-Hello": ("steps", Point("client", "message", CONTROL, HELLO)),
+}
+IN_A_SESSION = {
+    "after Hello": ("steps", Point("client", "whole", CONTROL, HELLO)),
+    "mid-Welcome": ("steps", Point("server", "message", CONTROL, WELCOME)),
+    "after Welcome": ("steps", Point("server", "whole", CONTROL, WELCOME)),
+    "mid-bulk of an image": ("steps", Point("client", "bulk", POSTED, MODULE_DATA)),
+    "while an image is loaded": ("steps", Point("client", "whole", CALLED, MODULE_LOAD)),
+    "mid-launch": ("steps", Point("client", "message", None, LAUNCH)),
+    "after a launch": ("steps", Point("client", "whole", None, LAUNCH)),
+    "mid-bulk to the device": ("steps", Point("client", "bulk", None, TO_DEVICE)),
+    "after a question": ("steps", Point("client", "whole", CALLED, FROM_DEVICE)),
+    "mid-reply": ("steps", Point("server", "message", REPLY)),
+    "mid-bulk of a reply": ("steps", Point("server", "bulk", REPLY)),
+    "mid-bulk of a copy that runs back": ("steps", Point("server", "bulk", NOTICE, COPY_DATA)),
+    "while a call waits": ("waits", Point("client", "whole", CALLED, SYNCHRONIZE)),
+    "while a host function is awaited": ("host_function", Point("server", "whole", NOTICE, HOST_CALLBACK)),
+}
+
+class Crashes(ServerCase):
+    # Images are sent by every program anew.
+    server_arguments = ("--module-cache", "none")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.neighbour = start(cls.server.address, "neighbour")
+        if cls.neighbour.stdout.readline() != "working\n":
+            raise AssertionError("the neighbour does not work")
+        cls.neighbours_id = cls.snapshot()["sessions"][0]["id"]
+
+    @classmethod
+    def tearDownClass(cls):
+        out, err = cls.neighbour.communicate(timeout=60)
+        super().tearDownClass()
+        if not out.rstrip().endswith("PASSED"):
+            raise AssertionError(f"the neighbour noticed: {out}{err}")
+
+    def setUp(self):
+        wait_until(lambda: len(self.worker_ids()) >= 2, END_SECONDS, "the neighbour's worker and a spare one")
+        self.memory = self.device_memory()
+
+    def tearDown(self):
+        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
+        self.assert_nothing_left()
+
+    # --- what the server says
+    @classmethod
+    def snapshot(cls):
+        folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(END_SECONDS)
+            link.connect(f"{folder}/{cls.server.process.pid}.sock")
+            link.sendall(b'{"command":"snapshot"}\n')
+            return json.loads(link.makefile().readline())["snapshot"]
+
+    def device_memory(self):
+        return [device["memory_used_bytes"] for device in self.snapshot()["devices"]]
+
+    def sessions(self):
+        return [session for session in self.snapshot()["sessions"] if session["id"] != self.neighbours_id]
+
+    def assert_nothing_left(self):
+        wait_until(lambda: not self.sessions(), GONE_SECONDS, "no session but the neighbour's")
+        wait_until(lambda: self.device_memory() == self.memory, GONE_SECONDS, f"device memory used as before: {self.memory}")
+        wait_until(lambda: len(self.worker_ids()) <= 2, GONE_SECONDS, "no worker but the neighbour's and a spare one")
+
+    # --- one crash
+    def crash(self, where, point, strike, fails=True):
+        """Runs the program until the point is reached, where `strike(proxy)` is done; its exit code and all it said."""
+        started = threading.Event()
+
+        def once_started(proxy):
+            started.wait()
+            strike(proxy)
+
+        proxy = CuttingProxy(self.server.address, point, once_started)
+        self.addCleanup(proxy.close)
+        self.program = start(proxy.address, PROGRAM, where)
+        started.set()
+        self.addCleanup(self.program.kill)
+        self.assertTrue(proxy.reached.wait(END_SECONDS), "the point is never reached")
+        # Its standard input stays open: the host function that waits there is to be left by the end of the session.
+        code = self.program.wait(END_SECONDS)
+        said = self.program.stdout.read() + self.program.stderr.read()
+        for pipe in (self.program.stdin, self.program.stdout, self.program.stderr):
+            pipe.close()
+        proxy.close()
+        self.assertNotIn("succeeded after", said)
+        if fails:
+            self.assertEqual(code, 3, said)
+            self.assertIn("cudaError", said)
+        return code, said
+
+    def each(self, points, strike, **how):
+        for name, (where, point) in points.items():
+            with self.subTest(name):
+                self.crash(where, point, strike, **how)
+                self.assert_nothing_left()
+
+    def kill_client(self, proxy):
+        self.program.kill()
+
+    def kill_worker(self, proxy):
+        wait_until(self.sessions, END_SECONDS, "the session is known")
+        os.kill(self.sessions()[0]["worker_pid"], signal.SIGKILL)
+
+    # --- all of them
+    def test_a_program_without_a_crash_passes(self):
+        self.assert_passed(run(self.server.address, PROGRAM))
+
+    def test_a_connection_that_is_reset_before_there_is_a_session(self):
+        self.each(BEFORE_A_SESSION, lambda proxy: proxy.cut(reset=True))
+
+    def test_a_connection_that_closes_before_there_is_a_session(self):
+        self.each(BEFORE_A_SESSION, lambda proxy: proxy.cut())
+
+    def test_a_connection_without_a_word(self):
+        host, port = self.server.address.rsplit(":", 1)
+        for reset in (False, True):
+            link = socket.create_connection((host, int(port)))
+            if reset:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            link.close()
+
+    def test_a_connection_that_is_reset_in_a_session(self):
+        self.each(IN_A_SESSION, lambda proxy: proxy.cut(reset=True))
+
+    def test_a_connection_that_closes_in_a_session(self):
+        self.each(IN_A_SESSION, lambda proxy: proxy.cut())
+
+    def test_a_client_that_is_killed(self):
+        for name, (where, point) in {**BEFORE_A_SESSION, **IN_A_SESSION}.items():
+            with self.subTest(name):
+                code, said = self.crash(where, point, self.kill_client, fails=False)
+                self.assertEqual(code, -signal.SIGKILL, said)
+                self.assert_nothing_left()
+
+    def test_a_worker_that_is_killed(self):
+        self.each(IN_A_SESSION, self.kill_worker)
+
+    def test_a_client_that_is_killed_while_it_says_goodbye(self):
+        self.crash("steps", Point("client", "header", CONTROL, GOODBYE), self.kill_client, fails=False)
+        self.assert_nothing_left()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

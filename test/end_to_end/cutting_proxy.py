@@ -1,0 +1,137 @@
+"""A way between a client and a server that knows the protocol, and does something when a connection has come to a certain point of it."""
+
+import dataclasses
+import socket
+import struct
+import threading
+
+from support import FRAME, PREFACE
+
+LINGER_NONE = struct.pack("ii", 1, 0)  # a close that resets
+PIECE_BYTES = 65536
+CONTROL, POSTED, CALLED, REPLY, NOTICE = 1, 2, 3, 4, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """`sender`: "client" or "server"; `part`: "preface", "header", "message" or "bulk", of which half has been passed on, or "whole": the frame
+    (or, without a kind, the preface). kind and ordinal None: of any frame."""
+
+    sender: str
+    part: str
+    kind: int = None
+    ordinal: int = None
+
+    def matches(self, sender, part, kind, ordinal):
+        return (self.sender == sender and self.part == part and self.kind in (None, kind) and self.ordinal in (None, ordinal)
+                and (kind is not None or self.kind is None and self.ordinal is None))
+
+
+class CuttingProxy:
+    """Serves one connection. `strike(proxy)` is called once, at the first place where `point` matches; the other direction may go on meanwhile.
+    `reached` is set from then on."""
+
+    def __init__(self, server_address, point, strike):
+        self.point, self.strike = point, strike
+        self.reached = threading.Event()
+        self._struck = threading.Lock()
+        self._cut = False  # set once, by the thread that cuts
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self._listening.getsockname()[1]
+        host, port = server_address.rsplit(":", 1)
+        self.server = socket.create_connection((host, int(port)))
+        self.client = None
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
+        self._threads[0].start()
+
+    def close(self):
+        for link in (self._listening, self.server, self.client):
+            if link:
+                try:
+                    link.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+                link.close()
+
+    # --- what a strike may do
+    def cut(self, reset=False):
+        """Both connections end: with a reset, or in an orderly way."""
+        self._cut = True
+        for link in (self.server, self.client):
+            try:
+                if reset:
+                    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
+                # A thread that reads holds the connection; it is woken, without a word to the other side if that is to be a reset.
+                link.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
+                link.close()
+            except OSError:
+                pass
+
+    # --- passing on
+    def _serve(self):
+        try:
+            self.client, _ = self._listening.accept()
+        except OSError:
+            return
+        back = threading.Thread(target=self._pass_on, args=("server", self.server, self.client), daemon=True)
+        back.start()
+        self._pass_on("client", self.client, self.server)
+
+    def _pass_on(self, sender, source, target):
+        try:
+            self._part(source, target, PREFACE.size, sender, "preface", None, None)
+            self._at(sender, "whole", None, None)
+            while True:
+                header = self._read(source, FRAME.size)
+                kind, _, _, ordinal, _, words, _, bulk = FRAME.unpack(header)
+                self._write(target, header, sender, "header", kind, ordinal)
+                self._part(source, target, words * 8, sender, "message", kind, ordinal)
+                self._part(source, target, bulk, sender, "bulk", kind, ordinal)
+                self._at(sender, "whole", kind, ordinal)
+        except (OSError, EOFError):
+            pass
+        # What one side ends, ends for the other.
+        if self._cut:
+            return
+        for link in (source, target):
+            try:
+                link.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _read(self, source, size):
+        received = b""
+        while len(received) < size:
+            piece = source.recv(size - len(received))
+            if not piece:
+                raise EOFError
+            received += piece
+        return received
+
+    def _write(self, target, data, *where):
+        half = len(data) // 2
+        target.sendall(data[:half])
+        self._at(where[0], *where[1:])
+        target.sendall(data[half:])
+
+    def _part(self, source, target, size, *where):
+        if size == 0:
+            return
+        half = size // 2
+        for end in (half, size):
+            left = end if end == half else size - half
+            while left:
+                piece = self._read(source, min(left, PIECE_BYTES))
+                target.sendall(piece)
+                left -= len(piece)
+            if end == half and half != size:
+                self._at(where[0], *where[1:])
+
+    def _at(self, sender, part, kind, ordinal):
+        if not self.point.matches(sender, part, kind, ordinal):
+            return
+        with self._struck:
+            if self.reached.is_set():
+                return
+            self.reached.set()
+        self.strike(self)
