@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import threading
 import unittest
 
@@ -16,7 +17,7 @@ GONE_SECONDS = 10
 PROGRAM = "crash_states"
 
 # Ordinals of protocol/wire/ordinals.hpp.
-HELLO, WELCOME, GOODBYE = 1, 2, 3
+HELLO, WELCOME, GOODBYE, LOGIN, LOGIN_ANSWER = 1, 2, 3, 4, 5
 LAUNCH, TO_DEVICE, FROM_DEVICE, MODULE_DATA, MODULE_LOAD = 10, 11, 12, 21, 22
 SYNCHRONIZE = 1203
 HOST_CALLBACK, COPY_DATA = 3, 4
@@ -28,6 +29,10 @@ BEFORE_A_SESSION = {
     "mid-preface of the server": ("steps", Point("server", "preface")),
     "after both prefaces": ("steps", Point("server", "whole")),
     "mid-header of the first frame": ("steps", Point("client", "header")),
+    "mid-login": ("steps", Point("client", "message", CONTROL, LOGIN)),
+    "after the login": ("steps", Point("client", "whole", CONTROL, LOGIN)),
+    "mid-answer to the login": ("steps", Point("server", "header", CONTROL, LOGIN_ANSWER)),
+    "between admission and Hello": ("steps", Point("server", "whole", CONTROL, LOGIN_ANSWER)),
     "mid-Hello": ("steps", Point("client", "message", CONTROL, HELLO)),
 }
 IN_A_SESSION = {
@@ -47,10 +52,7 @@ IN_A_SESSION = {
     "while a host function is awaited": ("host_function", Point("server", "whole", NOTICE, HOST_CALLBACK)),
 }
 
-class Crashes(ServerCase):
-    # Images are sent by every program anew.
-    server_arguments = ("--module-cache", "none")
-
+class BesideANeighbour(ServerCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -66,13 +68,11 @@ class Crashes(ServerCase):
         if not out.rstrip().endswith("PASSED"):
             raise AssertionError(f"the neighbour noticed: {out}{err}")
 
-    def setUp(self):
-        wait_until(lambda: len(self.worker_ids()) >= 2, END_SECONDS, "the neighbour's worker and a spare one")
-        self.memory = self.device_memory()
+    workers = 2  # at rest
 
-    def tearDown(self):
-        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
-        self.assert_nothing_left()
+    def setUp(self):
+        wait_until(lambda: len(self.worker_ids()) >= self.workers, END_SECONDS, "the neighbour's worker and a spare one")
+        self.memory = self.device_memory()
 
     # --- what the server says
     @classmethod
@@ -93,7 +93,7 @@ class Crashes(ServerCase):
     def assert_nothing_left(self):
         wait_until(lambda: not self.sessions(), GONE_SECONDS, "no session but the neighbour's")
         wait_until(lambda: self.device_memory() == self.memory, GONE_SECONDS, f"device memory used as before: {self.memory}")
-        wait_until(lambda: len(self.worker_ids()) <= 2, GONE_SECONDS, "no worker but the neighbour's and a spare one")
+        wait_until(lambda: len(self.worker_ids()) <= self.workers, GONE_SECONDS, "no worker but the neighbour's and a spare one")
 
     # --- one crash
     def crash(self, where, point, strike, fails=True):
@@ -131,6 +131,15 @@ class Crashes(ServerCase):
     def kill_client(self, proxy):
         self.program.kill()
 
+
+class Crashes(BesideANeighbour):
+    # Images are sent by every program anew.
+    server_arguments = ("--module-cache", "none")
+
+    def tearDown(self):
+        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
+        self.assert_nothing_left()
+
     def kill_worker(self, proxy):
         wait_until(self.sessions, END_SECONDS, "the session is known")
         os.kill(self.sessions()[0]["worker_pid"], signal.SIGKILL)
@@ -157,7 +166,8 @@ class Crashes(ServerCase):
         self.each(IN_A_SESSION, lambda proxy: proxy.cut(reset=True))
 
     def test_a_connection_that_closes_in_a_session(self):
-        self.each(IN_A_SESSION, lambda proxy: proxy.cut())
+        # The server sees it at the same places; half of them will do.
+        self.each(dict(list(IN_A_SESSION.items())[::2]), lambda proxy: proxy.cut())
 
     def test_a_client_that_is_killed(self):
         for name, (where, point) in {**BEFORE_A_SESSION, **IN_A_SESSION}.items():
@@ -172,6 +182,38 @@ class Crashes(ServerCase):
     def test_a_client_that_is_killed_while_it_says_goodbye(self):
         self.crash("steps", Point("client", "header", CONTROL, GOODBYE), self.kill_client, fails=False)
         self.assert_nothing_left()
+
+
+class CrashesInTheQueue(BesideANeighbour):
+    """The neighbour has the only place."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+            file.write("[server]\nopen_tenant = \"all\"\nsessions_per_gpu_max = 1\n[tenants.all]\n")
+        cls.server_arguments = ("--config", file.name)
+        cls.addClassCleanup(os.unlink, file.name)
+        super().setUpClass()
+
+    QUEUED = Point("server", "whole", CONTROL, LOGIN_ANSWER)
+
+    def assert_the_place_is_given_up(self, strike, **how):
+        def in_the_queue(proxy):
+            self.states = [session["state"] for session in self.sessions()]
+            strike(proxy)
+
+        self.crash("steps", self.QUEUED, in_the_queue, **how)
+        self.assertEqual(self.states, ["queued"])
+        self.assert_nothing_left()
+
+    def test_a_connection_that_is_reset_while_it_waits(self):
+        self.assert_the_place_is_given_up(lambda proxy: proxy.cut(reset=True))
+
+    def test_a_connection_that_closes_while_it_waits(self):
+        self.assert_the_place_is_given_up(lambda proxy: proxy.cut())
+
+    def test_a_client_that_is_killed_while_it_waits(self):
+        self.assert_the_place_is_given_up(self.kill_client, fails=False)
 
 
 if __name__ == "__main__":
