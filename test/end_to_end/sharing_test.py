@@ -7,11 +7,18 @@ import subprocess
 import tempfile
 import unittest
 
-from support import GONE_WITHIN_SECONDS, ServerCase, children, command, run, start, wait_until
+from support import BUILD, GONE_WITHIN_SECONDS, ServerCase, children, command, run, start, wait_until
 
 STEPS = 400
 # A turn is 10 ms and more, and the two cores of a test machine run clients, servers and the device itself: half or twice as much is still sharing.
 SHARE_FACTOR = 3
+
+
+def count(program):
+    """How many kernels have been done so far, as they have counted themselves."""
+    program.stdin.write("?")
+    program.stdin.flush()
+    return int(re.fullmatch(r"count (\d+)\n", program.stdout.readline()).group(1))
 
 
 class Sharing(ServerCase):
@@ -28,17 +35,12 @@ class Sharing(ServerCase):
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
         return int(re.search(r"done (\d+)", out).group(1))
 
-    def count(self, program):
-        program.stdin.write("?")
-        program.stdin.flush()
-        return int(re.fullmatch(r"count (\d+)\n", program.stdout.readline()).group(1))
-
     def test_two_that_always_have_work_take_turns(self):
         one, other = self.start("until"), self.start("until")
-        begin = self.count(one), self.count(other)
-        while self.count(one) < begin[0] + STEPS:
+        begin = count(one), count(other)
+        while count(one) < begin[0] + STEPS:
             pass
-        done = self.count(one) - begin[0], self.count(other) - begin[1]
+        done = count(one) - begin[0], count(other) - begin[1]
         self.end(one)
         self.end(other)
         self.assertGreater(done[1], done[0] / SHARE_FACTOR, done)
@@ -95,6 +97,51 @@ class Sharing(ServerCase):
         for program in programs:
             out, err = program.communicate(timeout=60)
             self.assertTrue(out.rstrip().endswith("done 100\nPASSED"), out + err)
+
+
+class Weights(ServerCase):
+    """Two tenants, one of which gets three times as much as the other."""
+
+    # The device, two clients and two workers share two cores with whatever else runs there.
+    RATIO_LEAST, RATIO_MOST = 1.7, 5.5
+    STEPS = 2000
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        identity = os.path.join(folder.name, "identity")
+        admin = [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity]
+        subprocess.run([*admin, "init"], check=True, capture_output=True, timeout=60)
+        for tenant in ("much", "little"):
+            subprocess.run([*admin, "add-tenant", tenant, "--out", os.path.join(folder.name, tenant)], check=True, capture_output=True, timeout=60)
+        file = os.path.join(folder.name, "server.toml")
+        with open(file, "w", encoding="utf-8") as configuration:
+            configuration.write(f'[server]\nlisten = "127.0.0.1:0"\n[tls]\ndirectory = "{identity}"\n'
+                                "[tenants.much]\nweight = 3\n[tenants.little]\nweight = 1\n")
+        cls.server_arguments = ("--config", file)
+        super().setUpClass()
+
+    def start_as(self, tenant):
+        line = command(self.server.address, "saturate", "until", "64")
+        line[2:2] = ["--identity", os.path.join(self.folder, tenant)]
+        program = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(program.kill)
+        said = program.stdout.readline()
+        self.assertEqual(said, "working\n", "" if said else program.communicate(timeout=60)[1] + self.server_log())
+        return program
+
+    def test_tenants_that_always_have_work_share_by_their_weights(self):
+        much, little = self.start_as("much"), self.start_as("little")
+        begin = count(little), count(much)
+        while count(much) < begin[1] + self.STEPS:
+            pass
+        done = count(little) - begin[0], count(much) - begin[1]
+        for program in (much, little):
+            program.communicate(timeout=60)
+        self.assertGreater(done[1] / done[0], self.RATIO_LEAST, done)
+        self.assertLess(done[1] / done[0], self.RATIO_MOST, done)
 
 
 class Runaways(ServerCase):

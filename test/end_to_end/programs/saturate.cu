@@ -1,6 +1,6 @@
 // Gives the GPU work without end, or N kernels of it, and says how much was done, as the kernels themselves have counted it.
 //   saturate steps N        N kernels, waiting for every eighth
-//   saturate until          until standard input closes, the same way; each byte on it asks for "count COUNT"
+//   saturate until [N]      until standard input closes, waiting for every Nth; each byte on it asks for "count COUNT"
 //   saturate hostile        until standard input closes, without ever waiting before that
 //   saturate graph N        N launches of a captured graph of four kernels; ever new captures between them
 //   saturate endless        one kernel that never ends, and a wait for it
@@ -51,11 +51,11 @@ static bool input_closed() {
 constexpr unsigned kIterations = 3000;
 constexpr unsigned kWaitEvery = 8;
 
-static void launch(unsigned kernels, bool waits) {
+static void launch(unsigned kernels, unsigned wait_every) {
   for (unsigned i = 1; kernels == 0 ? !input_closed() : i <= kernels; ++i) {
     step<<<1, 32, 0, stream>>>(count, kIterations);
     CHECK_RUNTIME(cudaGetLastError());
-    if (waits && i % kWaitEvery == 0) CHECK_RUNTIME(cudaStreamSynchronize(stream));
+    if (wait_every != 0 && i % wait_every == 0) CHECK_RUNTIME(cudaStreamSynchronize(stream));
   }
 }
 
@@ -96,8 +96,12 @@ int main(int argc, char** argv) {
     endless<<<1, 1, 0, stream>>>(never);
   } else if (std::strcmp(mode, "idle") == 0) {
     while (!input_closed()) poll(nullptr, 0, 5);
+  } else if (std::strcmp(mode, "hostile") == 0) {
+    launch(0, 0);
+  } else if (std::strcmp(mode, "until") == 0) {
+    launch(0, number != 0 ? number : kWaitEvery);
   } else {
-    launch(number, std::strcmp(mode, "hostile") != 0);
+    launch(number, kWaitEvery);
   }
   std::printf("done %llu\nPASSED\n", counted());
 }
