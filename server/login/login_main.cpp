@@ -24,13 +24,14 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-// Memory, its sockets, its timer, random numbers and the clock; descriptors that the broker sends are read. Nothing opens, connects or executes.
+// Memory, its sockets, its timer, random numbers and the clock; descriptors that the broker sends are read. Nothing opens, connects or executes. What newer C
+// libraries ask on the way (getrandom counts processors) is among them.
 constexpr const char* kSystemCalls[] = {
     "mmap", "munmap", "mremap", "madvise", "brk",
     "read", "write", "readv", "writev", "pread64", "close", "fcntl", "ioctl", "fstat", "newfstatat", "lseek",
     "recvfrom", "recvmsg", "sendto", "sendmsg", "shutdown", "getsockopt", "setsockopt",
     "epoll_ctl", "epoll_wait", "epoll_pwait", "timerfd_settime", "poll", "ppoll",
-    "futex", "getpid", "gettid", "getrandom", "clock_gettime", "gettimeofday", "time",
+    "futex", "sched_yield", "sched_getaffinity", "sysinfo", "getpid", "gettid", "getrandom", "clock_gettime", "gettimeofday", "time",
     "rt_sigreturn", "rt_sigaction", "rt_sigprocmask", "sigaltstack", "restart_syscall", "exit", "exit_group",
 };
 
