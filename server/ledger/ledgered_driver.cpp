@@ -2,6 +2,7 @@
 
 #include "server/ledger/charges.hpp"
 #include "server/ledger/context_charges.hpp"
+#include "server/ledger/pool_charges.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -29,6 +30,8 @@ LedgeredDriver::LedgeredDriver(const DriverTable& driver, SessionLedger& ledger,
 }
 
 LedgeredDriver::~LedgeredDriver() { the_parts = nullptr; }
+
+void LedgeredDriver::rest() { parts_->pools->rest(); }
 
 bool LedgeredDriver::charge_warm_primary() { return parts_->contexts->charge_warm_primary(); }
 

@@ -28,6 +28,8 @@ class LedgeredDriver {
   const DriverTable& table() const { return *table_; }
   // Charges the primary context of device 0, which was retained before the session. False: it does not fit; the caller releases it.
   bool charge_warm_primary();
+  // No thread of it calls the driver any more: the process is about to end.
+  void rest();
 
  private:
   std::unique_ptr<LedgerParts> parts_;

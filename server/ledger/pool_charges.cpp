@@ -17,7 +17,9 @@ constexpr unsigned kPoolLooks = 10;
 
 }  // namespace
 
-PoolCharges::~PoolCharges() {
+PoolCharges::~PoolCharges() { rest(); }
+
+void PoolCharges::rest() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;

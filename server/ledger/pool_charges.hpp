@@ -23,6 +23,8 @@ class PoolCharges {
  public:
   explicit PoolCharges(LedgerParts& parts) : parts_(parts) {}
   ~PoolCharges();
+  // Ends the thread that looks; what is freed later is seen by the next allocation only.
+  void rest();
 
   // Makes `allocate`, a call that takes `bytes` from the pool for a stream, within the quota.
   template <class Allocate>

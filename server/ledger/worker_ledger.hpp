@@ -24,6 +24,8 @@ class WorkerLedger {
   const DriverTable& table() const { return driver_.table(); }
   // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.
   bool charge_warm_primary();
+  // Before the process ends.
+  void rest() { driver_.rest(); }
   // What the broker answers; the warden's thread.
   void heard(const Handoff& answer) { asker_.heard(answer); }
 

@@ -132,6 +132,8 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   growth.keep(has - std::min(has, known->charged));
   parts_.ledger.give_back(place.column, known->charged - std::min(has, known->charged));
   known->charged = has;
+  // Who was launched before makes it grow again.
+  if (limit == CU_LIMIT_STACK_SIZE) parts_.frames->forget();
   return result;
 }
 

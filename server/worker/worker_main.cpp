@@ -241,6 +241,7 @@ tl::expected<SessionDriver, std::string> open_session_driver(Handoff& handoff, c
   tell_broker(HandoffKind::ended, uint32_t(end->cause), end->reason);
   close_gently(*channel);
   session.release();
+  if (driver.ledger) driver.ledger->rest();
   prepared.compiled_code.forget();
   std::exit(0);  // without unwinding: the warden watches over the driver's own clean-up too
 }
