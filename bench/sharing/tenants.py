@@ -136,7 +136,7 @@ class Gpuwire:
             "[tls]", f'directory = "{identities}"']
         for name, settings in tenants.items():
             self._admin("add-tenant", name, "--directory", identities, "--token", "--out", os.path.join(self.folder, name + ".token"))
-            configuration += ["[[tenant]]", f'name = "{name}"'] + [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+            configuration += [f"[tenants.{name}]"] + [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         file = os.path.join(self.folder, "gpuwire.toml")
         with open(file, "w") as out:
             out.write("\n".join(configuration) + "\n")
