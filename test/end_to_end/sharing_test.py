@@ -103,8 +103,8 @@ class Weights(ServerCase):
     """Two tenants, one of which gets three times as much as the other."""
 
     # The device, two clients and two workers share two cores with whatever else runs there.
-    RATIO_LEAST, RATIO_MOST = 1.7, 5.5
-    STEPS = 2000
+    RATIO_LEAST, RATIO_MOST = 1.4, 6
+    STEPS = 3000
 
     @classmethod
     def setUpClass(cls):
