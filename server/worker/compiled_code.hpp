@@ -1,8 +1,8 @@
 // Where the driver keeps what it has compiled from PTX, so that it compiles a program's code once and not in each session.
 //
 // The driver reads the place (CUDA_CACHE_PATH, CUDA C++ Programming Guide, environment variables) when it is initialised, and uses it when it compiles. A worker
-// does not know yet whose it will be then: it names a link of its own, which is laid to the tenant's folder later. Each tenant has a folder, because how
-// fast code loads would tell what others have loaded.
+// does not know yet whose it will be then: it names a link of its own, to an empty folder at first, because the driver looks for one when it starts, and later to
+// the tenant's. Each tenant has a folder, because how fast code loads would tell what others have loaded.
 #pragma once
 
 #include <filesystem>
@@ -22,12 +22,12 @@ class CompiledCode {
 
   // Before the first code is compiled; once. Empty: nobody's, nothing is kept. What cannot be made costs time, not correctness.
   void belongs_to(std::string_view tenant);
-  // Removes the link: nothing is compiled any more.
+  // Removes the link and the folder of its own: nothing is compiled any more.
   void forget();
 
  private:
   std::filesystem::path folder_;
-  std::filesystem::path link_;
+  std::filesystem::path own_, link_;
 };
 
 }  // namespace gpuwire::server

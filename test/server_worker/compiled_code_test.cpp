@@ -46,11 +46,24 @@ TEST_CASE("what a tenant's session compiled is there for the tenant's next sessi
   }
 }
 
-TEST_CASE("nothing is kept for a session of nobody's") {
+TEST_CASE("what a session of nobody's compiled goes with it") {
+  gpuwire::test::TemporaryDirectory directory;
+  {
+    CompiledCode code(directory.path() / "compiled");
+    code.belongs_to("");
+    CHECK(keep("kernel"));
+  }
+  CHECK(fs::is_empty(directory.path() / "compiled"));
+}
+
+TEST_CASE("the driver finds a folder when it starts, before there is a tenant, and the tenant's afterwards") {
   gpuwire::test::TemporaryDirectory directory;
   CompiledCode code(directory.path() / "compiled");
-  code.belongs_to("");
-  CHECK_FALSE(keep("kernel"));
+  CHECK(fs::is_directory(place()));
+  CHECK(keep("index"));
+  code.belongs_to("tenant a");
+  CHECK(fs::is_directory(place()));
+  CHECK_FALSE(fs::exists(place() / "index"));
 }
 
 TEST_CASE("links of workers that were killed are removed, those of running ones stay") {
