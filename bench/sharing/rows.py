@@ -37,8 +37,8 @@ class Result:
 class Bench:
     """Starts arms; knows what each kind of kernel does alone."""
 
-    def __init__(self, build, device, client_prefix, seconds, python):
-        self.build, self.device, self.client_prefix, self.seconds, self.python = build, device, client_prefix, seconds, python
+    def __init__(self, build, device, client_prefix, seconds, python, arms=("native", "MPS", "gpuwire")):
+        self.build, self.device, self.client_prefix, self.seconds, self.python, self.wanted = build, device, client_prefix, seconds, python, arms
         self.program = os.path.join(build, "bench", "sharing", "tenant")
         self.software = device == "software"
         # "full" fills all slots of an H200, "light" half of its multiprocessors' slots: what a request typically does.
@@ -49,6 +49,11 @@ class Bench:
     # --- arms -----------------------------------------------------------------------------------------------------------------------
     def native(self):
         return Native(self.build, self.software)
+
+    def arms(self, tenants, mps=False):
+        """Those that are wanted, natively first; gpuwire with these tenants."""
+        every = [self.native(), self.mps() if mps else None, self.gpuwire(tenants)]
+        return [arm for arm in every if arm and arm.name in self.wanted]
 
     def mps(self):
         return Mps(self.build, self.software) if not self.software and Mps.available() else None
@@ -119,7 +124,7 @@ def shares(bench):
         commands = [bench.saturating(**options) for _, options in tenants]
         alone = [bench.alone("native", **options) for _, options in tenants]
         alone_remote = [bench.alone("gpuwire", **options) for _, options in tenants]
-        for arm in filter(None, [bench.native(), bench.mps(), bench.gpuwire(settings)]):
+        for arm in bench.arms(settings, mps=True):
             with arm:
                 results = run_together([arm.starter(command, f"t{i}") for i, command in enumerate(commands)], bench.seconds)
             rates, seconds = figures.rates(results, EDGE_SECONDS)
@@ -178,7 +183,7 @@ def requests(bench):
     for name, request, neighbour, goal in REQUESTS:
         command = bench.requesting(seconds, **request)
         beside = bench.saturating(seconds + 1, **neighbour)
-        for arm in [bench.native(), bench.gpuwire(INTERACTIVE_AND_BATCH)]:
+        for arm in bench.arms(INTERACTIVE_AND_BATCH):
             with arm:
                 key = (arm.name, str(request))
                 if key not in alone:
@@ -201,7 +206,7 @@ def pytorch(bench):
     if bench.software:
         return
     infer, train = bench.torch("infer", pause_ms=4), bench.torch("train-large", bench.seconds + 1)
-    for arm in [bench.native(), bench.gpuwire(INTERACTIVE_AND_BATCH)]:
+    for arm in bench.arms(INTERACTIVE_AND_BATCH):
         with arm:
             one = figures.latency(run_together([arm.starter(infer, "front")], bench.seconds)[0])
             training = figures.iteration_rates(run_together([arm.starter(train, "back")], bench.seconds))[0]
@@ -272,7 +277,7 @@ def hostile(bench):
         ("1 s of work queued", [bench.saturating(**kind, ahead_us=1_000_000)]),
     ]
     for name, bad in neighbours:
-        for arm in [bench.native(), bench.gpuwire(settings)]:
+        for arm in bench.arms(settings):
             with arm:
                 results = run_together([arm.starter(bench.saturating(**kind), "good")] + [arm.starter(command, "bad") for command in bad], bench.seconds)
             rates, _ = figures.rates(results, EDGE_SECONDS)
