@@ -383,6 +383,10 @@ ArbiterSnapshot Arbiter::snapshot() {
                                  .submissions = said.seen.submissions,
                                  .waiting = said.seen.waiting,
                                  .working = said.seen.in_flight,
+                                 .bytes_in = page.link.bytes_in.load(std::memory_order_relaxed),
+                                 .bytes_out = page.link.bytes_out.load(std::memory_order_relaxed),
+                                 .replies = page.link.replies.load(std::memory_order_relaxed),
+                                 .round_trip_us = page.link.round_trip_us.load(std::memory_order_relaxed),
                                  .warning = session->runaway.warning()});
   }
   for (auto& [index, device] : devices_) {

@@ -37,6 +37,8 @@ struct ArbiterSnapshot {
     std::chrono::nanoseconds busy{}, in_flight{}, waited{};
     uint64_t waits = 0, bursts = 0, submissions = 0;
     bool waiting = false, working = false;
+    uint64_t bytes_in = 0, bytes_out = 0, replies = 0;  // of its connection
+    uint32_t round_trip_us = 0;                         // 0: not known
     std::string warning;
   };
   struct Drains {

@@ -104,6 +104,10 @@ void ArbiterPart::add(const SessionRecord& session, SessionFigures& figures) {
   figures.in_flight_ns = count(found->in_flight);
   figures.gate_waits = found->waits;
   figures.gate_wait_ns = count(found->waited);
+  figures.bytes_in = found->bytes_in;
+  figures.bytes_out = found->bytes_out;
+  figures.replies = found->replies;
+  figures.round_trip_us = found->round_trip_us;
   figures.warning = found->warning;
 }
 

@@ -21,7 +21,7 @@ class ArbiterPart final : public SessionAttachments, public FigureSource {
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
   void ended(const SessionRecord& session) override;
 
-  using FigureSource::add;
+  void refresh() override { taken_at_ = {}; }
   void add(const SessionRecord& session, SessionFigures& figures) override;
   void add(Snapshot& snapshot) override;
 

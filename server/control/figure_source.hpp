@@ -10,6 +10,8 @@ namespace gpuwire::server {
 class FigureSource {
  public:
   virtual ~FigureSource() = default;
+  // What was kept from before is too old for the calls that follow.
+  virtual void refresh() {}
   // Of a session that has its devices: `figures.devices` has an entry for each. Also once when it has just ended, before its parts let it go.
   virtual void add(const SessionRecord& session, SessionFigures& figures) { (void)session, (void)figures; }
   // Of tenants and devices. Every known tenant stands in it with an entry for each device.

@@ -85,6 +85,11 @@ void Monitor::login_refused(const std::string& tenant, const std::string& why, c
   audit_log_.write("refused", line);
 }
 
+void Monitor::ended(const SessionRecord& session) {
+  for (FigureSource* source : sources_) source->refresh();
+  last_[session.number] = figures_of(session);
+}
+
 // --- figures ----------------------------------------------------------------------------------------------------------------------------------
 
 SessionFigures Monitor::figures_of(const SessionRecord& session) const {
@@ -158,7 +163,10 @@ Snapshot Monitor::snapshot() const {
   snapshot.devices = devices_;
   snapshot.tenants = tenant_figures();
   snapshot.refused = refused_;
-  for (FigureSource* source : sources_) source->add(snapshot);
+  for (FigureSource* source : sources_) {
+    source->refresh();
+    source->add(snapshot);
+  }
   add_sessions(snapshot);
   return snapshot;
 }

@@ -32,7 +32,7 @@ class Monitor final : public SessionAttachments {
 
   void devices_known(std::span<const ServerDevice> devices) override;
   tl::expected<void, std::string> attach(const SessionRecord&, SessionOrder&, Handoff&) override { return {}; }
-  void ended(const SessionRecord& session) override { last_[session.number] = figures_of(session); }
+  void ended(const SessionRecord& session) override;
 
  private:
   // What ended sessions and refused logins have left.
