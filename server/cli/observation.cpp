@@ -99,6 +99,10 @@ void Observation::listening(std::string where, std::string devices) {
   monitor_.server().devices = std::move(devices);
 }
 
+void Observation::reloaded(const tl::expected<std::string, ConfigurationErrors>& result) {
+  audit_log_.write("reload", result ? LogFields{{"result", *result}} : LogFields{{"result", "refused"}, {"errors", result.error()}});
+}
+
 void Observation::reopen_files() {
   if (auto reopened = audit_log_.reopen(); !reopened) spdlog::error("{}; lines go on into the file that was open", reopened.error());
 }

@@ -30,6 +30,8 @@ class Observation {
   Monitor& monitor() { return monitor_; }
   // The server accepts: where, and its devices in words.
   void listening(std::string where, std::string devices);
+  // The configuration was read again, or could not be.
+  void reloaded(const tl::expected<std::string, ConfigurationErrors>& result);
   // Log files may have been moved away (SIGHUP).
   void reopen_files();
 

@@ -30,6 +30,12 @@ void Reloader::await_signal() {
 }
 
 tl::expected<std::string, ConfigurationErrors> Reloader::reload() {
+  auto done = read_again();
+  if (told_) told_(done);
+  return done;
+}
+
+tl::expected<std::string, ConfigurationErrors> Reloader::read_again() {
   auto configuration = read_();
   if (!configuration) return tl::unexpected(configuration.error());
   std::string later = left_for_the_next_start(*configuration);

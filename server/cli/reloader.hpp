@@ -22,11 +22,15 @@ class Reloader {
 
   // From now on, at each SIGHUP. `before`: called first, for the files that are reopened then.
   void start(std::function<void()> before);
+  // Called after each attempt, with what reload() returned.
+  using Told = std::function<void(const tl::expected<std::string, ConfigurationErrors>&)>;
+  void observe(Told told) { told_ = std::move(told); }
   // What has changed in words, or every mistake; then the old configuration stays.
   tl::expected<std::string, ConfigurationErrors> reload();
 
  private:
   void await_signal();
+  tl::expected<std::string, ConfigurationErrors> read_again();
   // Words of the file that wait for the next start of the server.
   std::string left_for_the_next_start(const Configuration& configuration) const;
 
@@ -34,6 +38,7 @@ class Reloader {
   const Configuration started_with_;
   const Read read_;
   std::function<void()> before_;
+  Told told_;
   boost::asio::signal_set signal_;
 };
 

@@ -119,6 +119,7 @@ int serve(const ServeOptions& options) {
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(arbiter);
+  reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);
     print_listening(text_of(where), devices);

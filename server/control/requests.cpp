@@ -50,8 +50,8 @@ ControlAnswer answer_watch(const Asked& asked) {
 
 ControlAnswer answer_reload(const Asked& asked) {
   if (!asked.sources.reload) return {failed_answer("this server has no configuration file")};
+  audit(asked, "reload_asked", LogFields::object());
   auto changed = asked.sources.reload();
-  audit(asked, "reload_asked", {{"result", changed ? *changed : std::string("refused")}});
   if (changed) return {Json{{"ok", true}, {"changed", *changed}}};
   Json answer = failed_answer("the configuration has mistakes and stays as it was");
   answer["errors"] = changed.error();

@@ -185,6 +185,71 @@ class Refusals(Monitored):
         self.assertEqual(self.status()["tenants"][0]["refused"], {"busy": 1})
 
 
+class Configured(Monitored):
+    """The server's own words in a configuration file: where the audit log, the metrics and the control socket are, and the log as JSON."""
+
+    TENANT = '[tenants.lab]\nclass = "interactive"\nweight = 2\n'
+
+    def write_configuration(self, tenants):
+        with open(os.path.join(self.folder, "server.toml"), "w", encoding="utf-8") as file:
+            file.write(f'''[server]
+open_tenant = "lab"
+audit_log = "{self.folder}/audit.log"
+control_socket = "{self.folder}/control"
+metrics_listen = "127.0.0.1:0"
+log_format = "json"
+{tenants}''')
+
+    def server_arguments(self):
+        self.write_configuration(self.TENANT)
+        return ("--config", os.path.join(self.folder, "server.toml"))
+
+    def control_socket(self):
+        return os.path.join(self.folder, "control")
+
+    def audit_lines(self):
+        with open(os.path.join(self.folder, "audit.log"), encoding="ascii") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+
+    def test_the_audit_file_tells_a_session_from_its_beginning_to_its_end(self):
+        program, = self.neighbours(1)
+        program.communicate(timeout=LIMIT_SECONDS)
+        ended = self.audited("ended")[0]
+        self.assertEqual([line["event"] for line in self.audit_lines()], ["admitted", "begun", "ended"])
+        self.assertEqual((ended["tenant"], ended["cause"], ended["gpus"]), ("lab", "finished", [0]))
+        self.assertGreater(ended["bytes_in"], 0)
+        self.assertGreater(ended["bytes_out"], 0)
+        self.assertEqual(os.stat(os.path.join(self.folder, "audit.log")).st_mode & 0o777, 0o600)
+        tenant = self.status()["tenants"][0]
+        self.assertEqual((tenant["bytes_in"], tenant["bytes_out"]), (ended["bytes_in"], ended["bytes_out"]))
+
+    def test_a_reload_opens_the_audit_file_anew_and_is_audited(self):
+        self.write_configuration(self.TENANT + '[tenants.guests]\nclass = "scavenger"\n')
+        os.rename(os.path.join(self.folder, "audit.log"), os.path.join(self.folder, "audit.1"))
+        self.server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: os.path.exists(os.path.join(self.folder, "audit.log")), LIMIT_SECONDS, "a new audit file")
+        self.assertIn("2 tenants", self.audited("reload")[0]["result"])
+        self.assertEqual([tenant["name"] for tenant in self.status()["tenants"]], ["guests", "lab"])
+        self.write_configuration("[tenants.lab]\nweight = -1\n")
+        answer = self.ask(command="reload")
+        self.assertFalse(answer["ok"])
+        self.assertIn("server.toml", answer["errors"][0])
+        self.assertEqual(self.audited("reload")[1]["result"], "refused")
+
+    def test_the_server_runs_the_exporter_and_logs_json(self):
+        found = []
+
+        def listening():
+            found[:] = [line["text"] for line in map(json.loads, list(self.server.log)) if "metrics at" in line.get("text", "")]
+            return found
+
+        wait_until(listening, LIMIT_SECONDS, "the exporter's line in the log")
+        with urllib.request.urlopen(re.search(r"http\S+", found[0])[0], timeout=LIMIT_SECONDS) as answer:
+            self.assertIn('gpuwire_sessions{tenant="lab",state="running"} 0', answer.read().decode())
+        for line in list(self.server.log):
+            self.assertEqual(set(json.loads(line)) - {"time", "level", "event", "text", "fields"}, set())
+
+
 class Metrics(Monitored):
     def setUp(self):
         super().setUp()
