@@ -36,7 +36,7 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
     : broker_(broker), audit_log_(std::move(audit_log)), monitor_(broker.book(), broker.tenants(), audit_log_), control_(io, sources(std::move(reload))) {
   broker.sessions().add_part(monitor_);
   broker.reception().observe_refusals([this](const LoginRefusal& refusal, uint32_t untold) {
-    LogFields fields{{"peer", refusal.peer}, {"text", refusal.reason}};
+    LogFields fields{{"peer", refusal.peer}, {"reason", refusal.reason}};
     if (!refusal.credential.empty()) fields["credential"] = refusal.credential;
     if (untold) fields["others_untold"] = untold;
     monitor_.login_refused(refusal.tenant, refusal.kind, fields);

@@ -9,6 +9,7 @@ namespace {
 
 LogFields who(const SessionRecord& session) {
   LogFields fields{{"session", uint64_t(session.number)}, {"tenant", session.tenant}, {"identified_by", session.security}, {"peer", session.peer}};
+  if (!session.credential.empty()) fields["credential"] = session.credential;
   if (!session.program.empty()) fields["program"] = session.program;
   if (!session.host.empty()) fields["host"] = session.host;
   if (session.client_pid) fields["client_pid"] = session.client_pid;

@@ -102,6 +102,7 @@ SessionFigures Monitor::figures_of(const SessionRecord& session) const {
                          .program = session.program,
                          .host = session.host,
                          .security = session.security,
+                         .credential = session.credential,
                          .client_pid = session.client_pid,
                          .worker_pid = session.worker_pid,
                          .since_unix_s = unix_s(queued || session.begun.time_since_epoch().count() == 0 ? session.arrived : session.begun),
