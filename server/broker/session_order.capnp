@@ -13,8 +13,7 @@ struct SessionOrder {
   tlsKey @4 :Data;              # 32 bytes: the pre-shared key of the connection's second handshake; empty: plain
   hostMemoryBytes @5 :UInt64;   # pinned memory that the tenant may hold; 0: no bound
   ledgerSlot @6 :UInt32;        # which slot of the tenant's page is the session's
-  identified @8 :Bool;         # the client has shown that it is the tenant
-  greeted @7 :Bool;            # the client has had the server's preface and has logged in
+  identified @7 :Bool;         # the client has shown that it is the tenant
 
   struct Device {
     index @0 :UInt32;           # of the server: which column of the tenant's page

@@ -64,7 +64,6 @@ std::string encode(const SessionOrder& order) {
   root.setTlsKey({reinterpret_cast<const kj::byte*>(order.tls_key.data()), order.tls_key.size()});
   root.setHostMemoryBytes(order.host_memory_bytes);
   root.setLedgerSlot(order.ledger_slot);
-  root.setGreeted(order.greeted);
   root.setIdentified(order.identified);
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
@@ -84,7 +83,6 @@ tl::expected<SessionOrder, std::string> decode_session_order(const std::string& 
     if (!order.tls_key.empty() && order.tls_key.size() != kTlsKeyBytes) return tl::unexpected(fmt::format("a TLS key of {} bytes", order.tls_key.size()));
     order.host_memory_bytes = root.getHostMemoryBytes();
     order.ledger_slot = root.getLedgerSlot();
-    order.greeted = root.getGreeted();
     order.identified = root.getIdentified();
     return order;
   } catch (const kj::Exception& error) {

@@ -24,7 +24,6 @@ struct SessionOrder {
   std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
   uint64_t host_memory_bytes = 0;  // pinned memory that the tenant may hold; 0: no bound
   uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
-  bool greeted = false;            // the client has had the server's preface and has logged in; else the worker sends the preface
 };
 
 inline constexpr size_t kTlsKeyBytes = 32;

@@ -61,7 +61,6 @@ void Sessions::reserved(scheduler::SessionId number, pid_t worker) {
   prepared.order.peer = session->peer;
   prepared.order.tenant = session->tenant;
   prepared.order.identified = session->security != "plain" && session->security != "tls";
-  prepared.order.greeted = true;
   for (scheduler::DeviceIndex device : session->devices) prepared.order.devices.push_back({.index = device});
   prepared.handoff.kind = HandoffKind::session;
   prepared.handoff.id = session->wire_id;

@@ -11,7 +11,6 @@
 #include "protocol/cuda_abi/sticky.hpp"
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/message_reader.hpp"
-#include "protocol/wire/preface.hpp"
 #include "schema/handshake.capnp.h"
 #include "schema/session.capnp.h"
 #include "server/driver_table.hpp"
@@ -102,8 +101,6 @@ StandIn::Parts Session::stand_in_parts() {
 // --- the beginning -----------------------------------------------------------------------------------------------------------------------
 
 std::optional<SessionEnd> Session::begin() {
-  wire::PrefaceBytes preface = wire::encode(wire::own_preface());
-  if (!parts_.greeted && !outbox_.raw(preface)) return SessionEnd{EndCause::cut, "the connection was cut before the handshake"};
   if (auto end = read_hello()) {
     tell_ending(*end);
     return end;

@@ -39,7 +39,6 @@ struct SessionEnd {
 // What a session stands on; all of it outlives the session.
 struct SessionParts {
   Channel* channel = nullptr;  // connected; a bare socket is a blocking one
-  bool greeted = false;        // the client has had the server's preface
   const DriverTable* driver = nullptr;
   const CallTable* calls = nullptr;
   capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id

@@ -97,15 +97,12 @@ void SocketOutbox::acknowledge(uint64_t sequence) {
   raw(std::as_bytes(std::span(&header, 1)));
 }
 
-bool SocketOutbox::raw(std::span<const std::byte> bytes) {
+void SocketOutbox::raw(std::span<const std::byte> bytes) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   std::lock_guard lock(mutex_);
-  if (broken_) return false;
-  if (!write_all(&part, 1)) {
-    broken_ = true;
-    ::shutdown(channel_.descriptor(), SHUT_RDWR);
-  }
-  return !broken_;
+  if (broken_ || write_all(&part, 1)) return;
+  broken_ = true;
+  ::shutdown(channel_.descriptor(), SHUT_RDWR);
 }
 
 }  // namespace gpuwire::server

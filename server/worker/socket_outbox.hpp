@@ -22,8 +22,6 @@ class SocketOutbox final : public Outbox {
   void control(wire::ControlOrdinal ordinal, capnp::MessageBuilder& message);
   // The client may forget its frames up to `sequence`.
   void acknowledge(uint64_t sequence);
-  // Bytes as they are (the preface).
-  bool raw(std::span<const std::byte> bytes);
 
   // The sequence of the newest reply; lets the executor find calls that nothing has answered. Relaxed: only meaningful on the thread that
   // sent the reply.
@@ -31,6 +29,7 @@ class SocketOutbox final : public Outbox {
 
  private:
   void send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk);
+  void raw(std::span<const std::byte> bytes);
   bool write_all(iovec* parts, size_t count);  // under mutex_
 
   Channel& channel_;

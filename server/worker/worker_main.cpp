@@ -210,7 +210,6 @@ tl::expected<SessionDriver, std::string> open_session_driver(Handoff& handoff, c
   const bool primary_warm = !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary());
   if (driver.ledger) show_limits(prepared.welcome, order);
   Session session({.channel = &*channel,
-                   .greeted = order.greeted,
                    .driver = &driver.table(prepared.guarded),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
