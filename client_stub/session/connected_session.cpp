@@ -284,15 +284,18 @@ void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
     std::lock_guard lock(receive_mutex_);
     if (ending_) return;
     ending_ = true;
+  }
+  // Before another thread's call fails: the program may end at once when it does.
+  if (tell && !closing) print_line(fmt::format("{}: {}", address_, reason));
+  {
+    std::lock_guard lock(receive_mutex_);
     ended_result_.store(result, std::memory_order_release);
   }
   transport_->shutdown();
   outgoing_.drop();
   notify_everybody();
   transport_->wake();
-  if (!tell || closing) return;
-  print_line(fmt::format("{}: {}", address_, reason));
-  notices_.ended(result, reason);
+  if (tell && !closing) notices_.ended(result, reason);
 }
 
 void ConnectedSession::close() noexcept {

@@ -306,6 +306,7 @@ void Session::stop(EndCause cause, std::string reason) {
     stop_ = SessionEnd{cause, std::move(reason)};
   }
   stopping_.store(true, std::memory_order_relaxed);
+  outbox_.withhold_replies();
   if (parts_.gate) parts_.gate->interrupt();
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof one);

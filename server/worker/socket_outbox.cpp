@@ -73,7 +73,7 @@ void SocketOutbox::reply(uint64_t sequence, capnp::MessageBuilder& message, std:
   header.kind = uint8_t(wire::FrameKind::reply);
   header.sequence = sequence;
   last_reply_.store(sequence, std::memory_order_relaxed);
-  send(header, message, bulk);
+  if (!withheld_.load(std::memory_order_acquire)) send(header, message, bulk);
 }
 
 void SocketOutbox::notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk) {

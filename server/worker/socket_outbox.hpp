@@ -23,6 +23,9 @@ class SocketOutbox final : public Outbox {
   // The client may forget its frames up to `sequence`.
   void acknowledge(uint64_t sequence);
 
+  // No reply leaves from now on: the session is being ended, and a call that is broken off for it must not fail at the client before the client hears why.
+  void withhold_replies() { withheld_.store(true, std::memory_order_release); }
+
   // The sequence of the newest reply; lets the executor find calls that nothing has answered. Relaxed: only meaningful on the thread that
   // sent the reply.
   uint64_t last_reply() const { return last_reply_.load(std::memory_order_relaxed); }
@@ -37,6 +40,8 @@ class SocketOutbox final : public Outbox {
   bool broken_ = false;           // under mutex_
   uint64_t notice_sequence_ = 0;  // under mutex_
   std::atomic<uint64_t> last_reply_{0};
+  // Set by whoever ends the session, before it breaks calls off; acquired by whoever answers one of them.
+  std::atomic<bool> withheld_{false};
 };
 
 }  // namespace gpuwire::server

@@ -98,6 +98,7 @@ class Sharing(unittest.TestCase):
         self.assertIn("tls certificate", self.type(status, root))
         self.type(revoke, root)
         self.assertNotEqual(bob.wait(LIMIT_SECONDS), 0)
+        self.assertIn("was revoked on", bob.communicate()[1])
         out, err = anna.communicate(timeout=LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
         wait_until(lambda: self.audit().count('"event":"ended"') == 2, LIMIT_SECONDS, "two ended sessions in the audit log")
