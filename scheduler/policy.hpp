@@ -71,7 +71,7 @@ class Policy {
     double co_run_load_max = 0.9;
     Duration cap_window = std::chrono::milliseconds(100);
     // So long a lease waits for the work of an equal or higher tenant to end; then the hardware slices between them.
-    Duration drain_wait_max = std::chrono::milliseconds(250);
+    Duration drain_wait_max = std::chrono::milliseconds(200);
     Duration slice = std::chrono::microseconds(2050);         // of the hardware, between contexts
   };
 

@@ -156,10 +156,20 @@ def accounts(bench):
     error = 100 * (charged / counted - 1)
     yield Result("GPU time charged against work counted", "gpuwire", {"charged s": charged, "counted s": counted, "error %": error, "system s": device["system_time_ns"] / 1e9},
                  "within 1 %", abs(error) <= 1)
-    drains = device["drain_us"]["batch"]
+    yield drained("drained among equals, 100 us kernels", status)
+    # Where somebody waits for it.
+    with bench.gpuwire(INTERACTIVE_AND_BATCH) as arm:
+        run_together([arm.starter(bench.requesting(kernel_us=97), "front"), arm.starter(bench.saturating(**kind), "back")], bench.seconds)
+        status = arm.status()
+    yield drained("drained for an interactive request, 100 us kernels", status, 250)
+
+
+def drained(what, status, goal_us=None):
+    """From a batch session's closed gate to its last work seen done, from the server's histogram."""
+    drains = status["devices"][0]["drain_us"]["batch"]
     p99 = figures.histogram_percentile(drains, 0.99)
-    yield Result("drained after the gate closes, 100 us kernels", "gpuwire", {"p50 us <=": figures.histogram_percentile(drains, 0.5), "p99 us <=": p99, "n": sum(drains["counts"])},
-                 "p99 <= 250 us", p99 <= 250)
+    values = {"p50 us <=": figures.histogram_percentile(drains, 0.5), "p99 us <=": p99, "n": sum(drains["counts"])}
+    return Result(what, "gpuwire", values, f"p99 <= {goal_us} us", p99 <= goal_us) if goal_us else Result(what, "gpuwire", values)
 
 
 # --- interactive requests beside batch ---------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ using namespace std::chrono_literals;
 
 // --- what is let in -------------------------------------------------------------------------------------------------------------------------
 inline constexpr std::chrono::nanoseconds kAlone = 1ms;        // a kernel of this length and more goes with nothing before or behind it
-// Short kernels keep the GPU busy with this much in flight, whatever the bound, and a closed gate drains within a quarter of a millisecond.
-inline constexpr std::chrono::nanoseconds kShort = 125us, kShortBound = 245us;
+inline constexpr std::chrono::nanoseconds kShort = 125us;      // kernels up to here may overlap under any bound
 inline constexpr std::chrono::nanoseconds kOverlap = 60us;     // a kernel over the bound goes in when so little is left of the one before: no gap
 inline constexpr std::chrono::nanoseconds kOverlapBoundMin = 300us;  // under a smaller bound it does not: a higher class is near
 inline constexpr uint64_t kLargeCopyBytes = 1u << 20;          // from here on a copy over the host's link is not held up by the compute slice

@@ -183,7 +183,6 @@ nanoseconds Meter::wait_for_room(const Work& work, nanoseconds bound) {
   // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
   if (context->unknown >= 2) return kLookLong;
   nanoseconds expected = expectation(work, bound / 2).estimate;
-  if (expected <= kShort) bound = std::min(bound, kShortBound);
   nanoseconds left = std::max(context->estimated - still, nanoseconds{});
   bool late = still > context->estimated + std::max(kOverlap, context->estimated / 8) && still >= kAlone;
   if (late) return kLookLong;
