@@ -327,10 +327,14 @@ struct StandInFixture {
   Channel channel{sockets.ours.get()};
   FrameSource source{channel, wake.get(), 0};
   ReplayEntry answer{nullptr, "answer", true, true};
-  std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0};
+  std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0}, asked{0};
   StandIn stand_in{{.source = source,
                     .awaited = [this] { return awaited.load() != 0; },
-                    .out_of_turn = [this](const wire::FrameHeader& header) { return header.ordinal == kAnswer ? &answer : nullptr; },
+                    .out_of_turn =
+                        [this](const wire::FrameHeader& header) {
+                          ++asked;
+                          return header.ordinal == kAnswer ? &answer : nullptr;
+                        },
                     .execute =
                         [this](const ReplayEntry&, Call& call) {
                           std::vector<std::byte> bulk(call.bulk.remaining());
@@ -407,6 +411,27 @@ TEST_CASE_FIXTURE(StandInFixture, "an answer is found while the executor is kept
   stand_in.stop();
   CHECK(wrong == 0);
   CHECK(faults == 0);
+}
+
+TEST_CASE_FIXTURE(StandInFixture, "an answer does not pass a write that the executor has in hand, however slow it is") {
+  ClientBytes client;
+  client.add(kAnswer, 3);
+  client.add(kAnswer, 5);
+  client.send(sockets.theirs.get());
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  stand_in.start();
+  awaited = 1;
+  stand_in.awake();
+  // It has looked several times by then.
+  CHECK(eventually([&] { return asked.load() >= 3; }));
+  CHECK(executed == 0);
+  std::vector<std::byte> write(3);
+  REQUIRE(source.read(write));
+  take(2, 5);
+  CHECK(!source.seen_ahead());
+  awaited = 0;
+  stand_in.stop();
+  CHECK(executed == 0);
 }
 
 TEST_CASE_FIXTURE(StandInFixture, "an executor that comes back gets the connection at once, also again and again") {
