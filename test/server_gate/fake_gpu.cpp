@@ -70,11 +70,14 @@ struct FakeGpu::Calls {
     return CUDA_SUCCESS;
   }
   static CUresult alloc(void** memory, size_t bytes, unsigned) {
-    *memory = std::calloc(1, bytes);
+    // Pinned memory of a process that does not give it back goes with the GPU.
+    std::lock_guard lock(gpu->mutex_);
+    *memory = gpu->pinned_.emplace_back(std::calloc(1, bytes), &std::free).get();
     return CUDA_SUCCESS;
   }
   static CUresult free(void* memory) {
-    std::free(memory);
+    std::lock_guard lock(gpu->mutex_);
+    std::erase_if(gpu->pinned_, [&](const auto& one) { return one.get() == memory; });
     return CUDA_SUCCESS;
   }
   static CUresult device_pointer(CUdeviceptr* address, void* memory, unsigned) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
@@ -48,6 +49,7 @@ class FakeGpu {
   void run(const Operation& operation);
 
   std::mutex mutex_;
+  std::vector<std::unique_ptr<void, void (*)(void*)>> pinned_;
   gpuwire::server::DriverTable table_;
   std::deque<Operation> queue_;
   std::map<CUevent, size_t> events_;   // how many records of it are not done
