@@ -217,7 +217,7 @@ tl::expected<SessionDriver, std::string> open_session_driver(Handoff& handoff, c
                    .primary_warm = primary_warm,
                    .cores = usable_cores(),
                    .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &prepared.shares},
-                   .tenant_known = [&](const std::string& tenant) { 
+                   .tenant_known = [&](const std::string& tenant) {
                      prepared.compiled_code.belongs_to(tenant);
                      prepared.ipc_guard.belongs_to(tenant);
                    },
