@@ -1,5 +1,5 @@
 // The processes of bench/sharing/faults: a tenant that fails in the way it is told, one that works and checks beside it, and one that only asks
-// how much device memory is free.
+// how much device memory is free, once or until there is as much as it is told.
 #include <cuda_runtime.h>
 #include <poll.h>
 #include <unistd.h>
@@ -211,12 +211,32 @@ int neighbour() {
 
 // --- who looks at the memory ----------------------------------------------------------------------------------------------------------------------
 
-int free_memory() {
+size_t tell_free_memory() {
   size_t free_bytes = 0, total = 0;
   must(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
   char line[120];
   std::snprintf(line, sizeof line, "{\"free\": %zu, \"total\": %zu, \"at\": %.6f}", free_bytes, total, now());
   say(line);
+  return free_bytes;
+}
+
+size_t free_memory() {
+  size_t free_bytes = 0, total = 0;
+  must(cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+  return free_bytes;
+}
+
+// Each line of standard input is a number of bytes and of seconds: answered once so much is free, or after so long.
+int watch_memory() {
+  free_memory();
+  say("ready");
+  for (char line[64]; std::fgets(line, sizeof line, stdin);) {
+    size_t wanted = 0;
+    double seconds = 0;
+    if (std::sscanf(line, "%zu %lf", &wanted, &seconds) != 2) return 2;
+    for (double until = now() + seconds; free_memory() < wanted && now() < until;) usleep(1000);
+    tell_free_memory();
+  }
   return 0;
 }
 
@@ -226,7 +246,8 @@ int main(int argc, char** argv) {
   const char* role = argc > 1 ? argv[1] : "";
   if (!std::strcmp(role, "tenant") && argc == 4) return tenant(argv[2], size_t(std::atoll(argv[3])) << 20);
   if (!std::strcmp(role, "neighbour")) return neighbour();
-  if (!std::strcmp(role, "free")) return free_memory();
-  std::fprintf(stderr, "usage: faults tenant FAULT MIB | neighbour | free\n");
+  if (!std::strcmp(role, "free")) return tell_free_memory() == 0;
+  if (!std::strcmp(role, "watch")) return watch_memory();
+  std::fprintf(stderr, "usage: faults tenant FAULT MIB | neighbour | free | watch\n");
   return 2;
 }

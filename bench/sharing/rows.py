@@ -37,14 +37,19 @@ class Result:
 class Bench:
     """Starts arms; knows what each kind of kernel does alone."""
 
-    def __init__(self, build, device, client_prefix, seconds, python, arms=("native", "MPS", "gpuwire")):
+    def __init__(self, build, device, client_prefix, seconds, python, arms=("native", "MPS", "gpuwire"), only=""):
         self.build, self.device, self.client_prefix, self.seconds, self.python, self.wanted = build, device, client_prefix, seconds, python, arms
+        self.only = only
         self.program = os.path.join(build, "bench", "sharing", "tenant")
         self.software = device == "software"
         # "full" fills all slots of an H200, "light" half of its multiprocessors' slots: what a request typically does.
         self.shapes = {"full": (2, 32), "light": (2, 32)} if self.software else {"full": (264, 1024), "light": (132, 256)}
         self._iterations_per_us = {}
         self._alone = {}
+
+    def chosen(self, name):
+        """Is the measurement of this name wanted?"""
+        return self.only in name
 
     # --- arms -----------------------------------------------------------------------------------------------------------------------
     def native(self):
@@ -119,6 +124,8 @@ SHARES = [
 
 def shares(bench):
     for name, tenants in SHARES:
+        if not bench.chosen(name):
+            continue
         wanted = figures.shares([weight for weight, _ in tenants])
         settings = {f"t{i}": {"class": "batch", "weight": weight} for i, (weight, _) in enumerate(tenants)}
         commands = [bench.saturating(**options) for _, options in tenants]
@@ -191,6 +198,8 @@ def requests(bench):
     seconds = bench.seconds * 0.6
     alone = {}
     for name, request, neighbour, goal in REQUESTS:
+        if not bench.chosen(name):
+            continue
         command = bench.requesting(seconds, **request)
         beside = bench.saturating(seconds + 1, **neighbour)
         for arm in bench.arms(INTERACTIVE_AND_BATCH):
@@ -287,6 +296,8 @@ def hostile(bench):
         ("1 s of work queued", [bench.saturating(**kind, ahead_us=1_000_000)]),
     ]
     for name, bad in neighbours:
+        if not bench.chosen(name):
+            continue
         for arm in bench.arms(settings):
             with arm:
                 results = run_together([arm.starter(bench.saturating(**kind), "good")] + [arm.starter(command, "bad") for command in bad], bench.seconds)

@@ -71,6 +71,11 @@ void end_context(ContextState& context) noexcept {
   context.blocking_captures.store(0, std::memory_order_relaxed);
 }
 
+void set_flags(ContextState& context, Session& session, unsigned flags) noexcept {
+  context.flags.store(flags, std::memory_order_relaxed);
+  session.wait_asleep((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
 CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice ordinal) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
@@ -90,7 +95,7 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   context->legacy.id = process()->next_id++;
   context->legacy.context = context;
   context->usage = 1;
-  context->flags.store(flags, std::memory_order_relaxed);
+  set_flags(*context, *caller.session, flags);
   const std::vector<uint64_t>& limits = device->facts->limits;
   for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
   context->alive.store(true, std::memory_order_release);
@@ -239,7 +244,7 @@ CUresult hand::cuCtxSetFlags(unsigned int flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult result = leave(caller, forward::cuCtxSetFlags(caller, flags));
-  if (result == CUDA_SUCCESS) owner(caller)->flags.store(flags, std::memory_order_relaxed);
+  if (result == CUDA_SUCCESS) set_flags(*owner(caller), *caller.session, flags);
   return result;
 }
 

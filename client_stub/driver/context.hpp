@@ -15,6 +15,7 @@ namespace gpuwire::client {
 
 struct Caller;
 struct Device;
+class Session;
 
 inline constexpr unsigned kContextLimits = 12;  // CUlimit values known to cuda.h 13.0, and room
 
@@ -91,6 +92,9 @@ inline CUresult context_health(const ContextState& context) noexcept {
 }
 
 using gpuwire::cuda_abi::is_sticky;
+
+// CUctx_flags that the program gave its context: kept, and how it wants its threads to wait holds for the whole session.
+void set_flags(ContextState& context, Session& session, unsigned flags) noexcept;
 
 // enter(Needs::context) for a given context instead of the current one.
 Caller enter_context(ContextState& context) noexcept;

@@ -98,12 +98,12 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   return result;
 }
 
-// Flags are about how this process waits, which the session does in its own way: they are kept for those who ask.
+// Flags are about how this process waits.
 CUresult hand::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
   Primary primary = enter_primary(ordinal);
   if (primary.error) return primary.error;
   if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  primary.device->primary->flags.store(flags, std::memory_order_relaxed);
+  set_flags(*primary.device->primary, *primary.caller.session, flags);
   return CUDA_SUCCESS;
 }
 

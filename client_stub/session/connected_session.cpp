@@ -28,13 +28,20 @@ constexpr std::chrono::milliseconds kRoomWait{5};
 // One wait for something to arrive; repeated as long as the connection lives.
 constexpr std::chrono::seconds kLeadWait{10};
 
-// How long a waiting thread looks at the connection again and again before it sleeps: a sleep costs a wake-up at its end, and longer than
-// this the wake-up no longer matters. On few cores the server may need the core that looks.
-std::chrono::nanoseconds look_time() {
-  static const std::chrono::nanoseconds time = [] {
+// How long a waiting thread looks at the connection again and again before it sleeps: a sleep costs a wake-up at its end, 50 to 300 us on a
+// virtual machine. CUDA itself spins to the end of every wait unless the program asks for CU_CTX_SCHED_BLOCKING_SYNC; here the looks end some time,
+// and give the core to whoever else wants it. On few cores the server may need the core that looks.
+struct LookTime {
+  std::chrono::nanoseconds brief, patient;
+};
+constexpr std::chrono::microseconds kLookAlone{50};
+
+const LookTime& look_time() {
+  static const LookTime time = [] {
     cpu_set_t cores;
     int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    return std::chrono::microseconds(count > 2 ? 50 : count == 2 ? 20 : 0);
+    std::chrono::microseconds brief(count > 2 ? 50 : count == 2 ? 20 : 0);
+    return LookTime{brief, count >= 8 ? std::chrono::milliseconds(5) : count >= 4 ? std::chrono::milliseconds(1) : brief};
   }();
   return time;
 }
@@ -236,7 +243,8 @@ void ConnectedSession::await_reply(OwnCall& own) {
 
 template <class Done>
 void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
-  auto look_until = Clock::now() + look_time();
+  auto begun = Clock::now();
+  auto look = sleeps_.load(std::memory_order_relaxed) ? look_time().brief : look_time().patient;
   while (!ended()) {
     if (receive_one(own)) {
       if (done()) return;
@@ -245,7 +253,10 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
     if (ended() || done()) return;
     bool unsent = !outgoing_.sent(bytes_end);
     if (unsent) outgoing_.pump();
-    if (Clock::now() < look_until) continue;
+    if (auto spent = Clock::now() - begun; spent < look) {
+      if (spent >= kLookAlone) ::sched_yield();
+      continue;
+    }
     unsent = unsent && !outgoing_.sent(bytes_end);
     transport_->wait(transport::kReadable | (unsent ? transport::kWritable : 0u), kLeadWait);
   }

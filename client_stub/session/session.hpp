@@ -119,6 +119,9 @@ class Session {
     ~Answering();
   };
 
+  // As with CU_CTX_SCHED_BLOCKING_SYNC: threads that wait for a reply leave their core soon. Any thread.
+  void wait_asleep(bool sleeps) noexcept { sleeps_.store(sleeps, std::memory_order_relaxed); }
+
   virtual const ServerFacts& facts() const noexcept = 0;
   virtual SessionStats& stats() noexcept = 0;
   // CUDA_SUCCESS while the session lives. In a child after fork(): CUDA_ERROR_NOT_INITIALIZED (a CUDA context does not survive fork).
@@ -158,6 +161,9 @@ class Session {
   // In the child after fork(): closes the descriptors without sending anything and forgets all waits. Async-signal-safe. The session sees to
   // it itself (pthread_atfork). The object must not be destroyed in a child: locks of the parent's threads may be held in its copy.
   virtual void after_fork_in_child() noexcept = 0;
+
+ protected:
+  std::atomic<bool> sleeps_{false};  // publishes nothing else
 };
 
 }  // namespace gpuwire::client

@@ -55,7 +55,7 @@ void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream
   PooledEvent event = context.events->take();
   result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) return finish(replay, call, drive(replay.driver().cuStreamSynchronize, stream));
-  result = poll_briefly(replay, event.get());
+  result = poll_copy(replay, event.get());
   if (result != CUDA_ERROR_NOT_READY) {
     replay.state().host_regions().deliver();
     return finish(replay, call, result);
@@ -104,7 +104,7 @@ void answer_download(Replay& replay, Call& call, Context& context, CUstream stre
     return;
   }
   if (copy.called) {
-    result = poll_briefly(replay, copy.done.get());
+    result = poll_copy(replay, copy.done.get());
     if (result != CUDA_ERROR_NOT_READY) {
       result = settle(replay, copy.done.get(), result);
       send_copy(replay, copy, result);

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -11,35 +12,45 @@
 
 namespace gpuwire::server {
 
-// How long the executor polls before it hands the wait over. Longer than a short kernel and its copy, shorter than what a client that has
-// sent more would notice.
-inline constexpr std::chrono::microseconds kExecutorPoll{50};
-// A waiter spins that long before it starts to sleep between two looks.
+// A copy and the short kernel before it are polled for so long even where cores are few.
+inline constexpr std::chrono::microseconds kCopyPoll{50};
+// Who polls for longer gives its core to whoever else wants it, between two looks.
+inline constexpr std::chrono::microseconds kPollAlone{40};
+// A waiter spins that long before it starts to sleep between two looks: for a part of what it has waited, so that it is never late by more.
 inline constexpr std::chrono::microseconds kWaiterSpin{200};
 inline constexpr std::chrono::microseconds kWaiterSleepMin{20};
 inline constexpr std::chrono::microseconds kWaiterSleepMax{200};
+inline constexpr int kWaiterSleepPart = 32;
 
-// Executor only. CUDA_ERROR_NOT_READY: not done by then, or the client has sent more to do.
-inline CUresult poll_briefly(Replay& replay, CUevent event) {
+// Executor only: asks `query` for as long as the replay polls, or `at_least`. CUDA_ERROR_NOT_READY: not done by then, or the client has sent
+// more to do.
+template <class Query>
+CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_least = {}) {
+  auto begun = std::chrono::steady_clock::now();
+  auto patience = std::max(replay.poll_time(), at_least);
+  for (;;) {
+    CUresult result = query();
+    if (result != CUDA_ERROR_NOT_READY || replay.input_waiting()) return result;
+    auto spent = std::chrono::steady_clock::now() - begun;
+    if (spent >= patience) return result;
+    if (spent >= kPollAlone) std::this_thread::yield();
+  }
+}
+
+inline CUresult poll_copy(Replay& replay, CUevent event) {
   auto query = replay.driver().cuEventQuery;
   if (!query) return CUDA_ERROR_NOT_SUPPORTED;
-  auto until = std::chrono::steady_clock::now() + kExecutorPoll;
-  for (;;) {
-    CUresult result = query(event);
-    if (result != CUDA_ERROR_NOT_READY || replay.input_waiting() || std::chrono::steady_clock::now() >= until) return result;
-  }
+  return poll_device(replay, [&] { return query(event); }, kCopyPoll);
 }
 
 // Any thread but the executor. Unlike cuEventSynchronize it does not keep a core busy through a long kernel.
 inline CUresult wait_for_event(const DriverTable& driver, CUevent event) {
-  auto spin_until = std::chrono::steady_clock::now() + kWaiterSpin;
-  auto sleep = kWaiterSleepMin;
+  auto begun = std::chrono::steady_clock::now();
   for (;;) {
     CUresult result = driver.cuEventQuery(event);
     if (result != CUDA_ERROR_NOT_READY) return result;
-    if (std::chrono::steady_clock::now() < spin_until) continue;
-    std::this_thread::sleep_for(sleep);
-    if (sleep < kWaiterSleepMax) sleep += kWaiterSleepMin;
+    auto spent = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begun);
+    if (spent >= kWaiterSpin) std::this_thread::sleep_for(std::clamp(spent / kWaiterSleepPart, kWaiterSleepMin, kWaiterSleepMax));
   }
 }
 

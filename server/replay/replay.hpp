@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -125,10 +126,12 @@ class Replay {
   virtual CompletionWatcher& watcher() = 0;
   // Has the client sent more? Then the executor stops polling for a completion and lets a waiter thread do it. Executor only; cheap.
   virtual bool input_waiting() = 0;
+  // How long the executor may poll for a completion.
+  virtual std::chrono::microseconds poll_time() const = 0;
   // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any thread.
   virtual void drain_output() = 0;
 
-  // Most waits are short: asks wait.query for up to kWaitPollUs on the executor while the client sends nothing new, then leaves the rest to
+  // Most waits are short: asks wait.query for up to poll_time() on the executor while the client sends nothing new, then leaves the rest to
   // a waiter thread. Sets call.answered. True: finished already.
   virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
 

@@ -1,4 +1,4 @@
-// Calls that wait for the device. None holds up the executor for longer than kWaitPollUs.
+// Calls that wait for the device. None holds up the executor for longer than it may poll.
 #include <memory>
 
 #include "schema/api_context.capnp.h"

@@ -9,9 +9,15 @@
 namespace gpuwire::server {
 
 // --- waiting ---------------------------------------------------------------------------------------------------------------------------
-inline constexpr uint32_t kWaitPollUs = 40;      // a synchronisation is polled on the executor for so long, then a waiter takes it
-inline constexpr uint32_t kSocketSpinUs = 80;    // the executor looks at its socket for so long after the last frame, then sleeps in poll()
+// A thread that sleeps is woken 50 to 300 us late on a virtual machine, and every thread that an answer passes adds its own. A local program spins in
+// its synchronising calls (CUDA's default), so who has cores does the same here.
+struct Patience {
+  uint32_t wait_poll_us;    // a synchronisation is polled on the executor for so long, then a waiter takes it
+  uint32_t socket_spin_us;  // the executor looks at its socket for so long after the last frame, then sleeps in poll()
+};
 inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
+inline constexpr unsigned kPatientCoresMin = 8;
+inline constexpr Patience kNoPatience{0, 0}, kBrief{40, 80}, kPatient{5000, 200};
 inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls
 inline constexpr size_t kWatchedMax = 64 * 1024; // events watched at once
 inline constexpr uint32_t kWatchSpinUs = 30;     // polled without sleeping after something new is watched

@@ -17,13 +17,12 @@
 #include "server/gate/gate.hpp"
 #include "server/replay/callbacks.hpp"
 #include "server/replay/memory.hpp"
+#include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
 #include "server/worker/limits.hpp"
 
 namespace gpuwire::server {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLoggedNameBytesMax = 256;
 
@@ -36,6 +35,8 @@ std::string logged(capnp::Text::Reader text) {
 }
 
 WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEventQuery, driver.cuCtxSetCurrent}; }
+
+Patience patience(unsigned cores) { return cores < kSpinCoresMin ? kNoPatience : cores < kPatientCoresMin ? kBrief : kPatient; }
 
 uint32_t if_cores(const SessionParts& parts, uint32_t spin_us) { return parts.cores >= kSpinCoresMin ? spin_us : 0; }
 
@@ -55,12 +56,12 @@ CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<
 Session::Session(SessionParts parts)
     : parts_(std::move(parts)),
       wake_(::eventfd(0, EFD_CLOEXEC)),
-      source_(*parts_.channel, wake_.get(), if_cores(parts_, kSocketSpinUs)),
+      source_(*parts_.channel, wake_.get(), patience(parts_.cores).socket_spin_us),
       stand_in_(stand_in_parts()),
       outbox_(*parts_.channel),
       watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
-      poll_us_(if_cores(parts_, kWaitPollUs)) {
+      poll_time_(patience(parts_.cores).wait_poll_us) {
   if (Gate* gate = parts_.gate) source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
 }
 
@@ -250,14 +251,11 @@ void Session::acknowledge_if_due() {
 bool Session::poll_or_defer(Call& call, DeviceWait wait) {
   call.answered = true;
   if (wait.query) {
-    Clock::time_point until = Clock::now() + std::chrono::microseconds(poll_us_);
-    do {
-      CUresult result = wait.query();
-      if (result != CUDA_ERROR_NOT_READY) {
-        wait.finish(result);
-        return true;
-      }
-    } while (!source_.input_pending() && Clock::now() < until);
+    CUresult result = poll_device(*this, wait.query);
+    if (result != CUDA_ERROR_NOT_READY) {
+      wait.finish(result);
+      return true;
+    }
   }
   wait_elsewhere([wait = std::move(wait)] { wait.finish(wait.wait()); });
   return false;

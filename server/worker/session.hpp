@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -83,6 +84,7 @@ class Session final : public Replay {
   void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) override;
   CUresult take_deferred() override;
   bool input_waiting() override { return source_.input_pending(); }
+  std::chrono::microseconds poll_time() const override { return poll_time_; }
   void drain_output() override { capture_.drain(); }
   bool poll_or_defer(Call& call, DeviceWait wait) override;
   bool take_prewarmed_primary(CUdevice device) override;
@@ -118,7 +120,7 @@ class Session final : public Replay {
   ClientFacts client_;
 
   CUcontext context_ = nullptr;
-  const uint32_t poll_us_;
+  const std::chrono::microseconds poll_time_;
   uint64_t executed_ = 0;  // sequence of the last frame
   uint64_t acknowledged_ = 0;
   uint64_t bytes_since_acknowledged_ = 0;

@@ -68,6 +68,7 @@ class MockReplay final : public server::Replay, public server::Outbox {
   server::SessionState& state() override { std::abort(); }
   server::CompletionWatcher& watcher() override { std::abort(); }
   bool input_waiting() override { return false; }
+  std::chrono::microseconds poll_time() const override { return {}; }
   void drain_output() override {}
   bool poll_or_defer(server::Call&, server::DeviceWait) override { std::abort(); }
   bool take_prewarmed_primary(CUdevice) override { return false; }

@@ -129,6 +129,7 @@ class FakeSession final : public server::Replay {
   CUcontext context() const override { return context_; }
   void fail_posted(const wire::FrameHeader& header, CUresult result, std::string) override { failed.push_back({header.sequence, result}); }
   CUresult take_deferred() override { return std::exchange(deferred, CUDA_SUCCESS); }
+  std::chrono::microseconds poll_time() const override { return {}; }
   bool input_waiting() override { return true; }  // one look, and no polling against the clock
   void drain_output() override { ++drained; }
   bool poll_or_defer(server::Call& call, server::DeviceWait wait) override {
