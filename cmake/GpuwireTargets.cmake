@@ -75,6 +75,28 @@ function(gpuwire_library name)
   target_link_libraries(${name} PUBLIC gpuwire_options ${ARG_LINK})
 endfunction()
 
+# gpuwire_capnp_sources(VARIABLE FOLDER FILES... [DEPENDS files...]): compiles schemas into build/generated/FOLDER and sets VARIABLE to the sources
+# and headers that come of them. FILES: in the calling folder, or absolute; DEPENDS: what has to be made before they are read.
+function(gpuwire_capnp_sources variable folder)
+  cmake_parse_arguments(ARG "" "" "FILES;DEPENDS" ${ARGN})
+  set(output ${CMAKE_BINARY_DIR}/generated/${folder})
+  set(sources)
+  foreach(file ${ARG_FILES})
+    get_filename_component(file ${file} ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+    get_filename_component(name ${file} NAME)
+    get_filename_component(directory ${file} DIRECTORY)
+    set(compiled ${output}/${name}.c++ ${output}/${name}.h)
+    add_custom_command(
+      OUTPUT ${compiled}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${output}
+      COMMAND ${GPUWIRE_CAPNP_TOOL} compile -I/usr/include --src-prefix=${directory} -o c++:${output} ${file}
+      DEPENDS ${file} ${ARG_DEPENDS}
+      COMMENT "Compiling ${name}")
+    list(APPEND sources ${compiled})
+  endforeach()
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
 # gpuwire_program(NAME SOURCES... LINK targets...): a program in build/bin that needs nothing but the C library.
 function(gpuwire_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
