@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 
 #include <doctest/doctest.h>
@@ -19,7 +20,7 @@ class Desk {
  public:
   Desk() : policy(Policy::Settings{}) {}
 
-  void tenant(TenantId id, ServiceClass of = ServiceClass::batch, double weight = 1) { policy.set_tenant(id, {.service_class = of, .weight = weight}); }
+  void tenant(TenantId id, const TenantPolicy& of = {}) { policy.set_tenant(id, of); }
   void session(SessionId id, TenantId tenant, std::vector<DeviceIndex> devices = {0}) {
     policy.add_session(id, tenant, devices, now);
     pages[id] = {};
@@ -37,11 +38,25 @@ class Desk {
   void work(SessionId id) { set(id, false, true); }
   void rest(SessionId id) { set(id, false, false); }
 
+  // They always have work: each drains at once when its gate closes, and waits again.
+  void saturate(std::initializer_list<SessionId> ids) {
+    for (const SessionId id : ids) {
+      saturating[id] = true;
+      wait(id);
+    }
+  }
+
   void decide() {
     for (auto& [id, page] : pages) policy.observe(id, page, now);
     for (const GateChange& change : policy.decide(now)) gates[change.session] = change.gate;
     const std::string wrong = policy.check();
     CHECK_MESSAGE(wrong.empty(), wrong);
+  }
+  // Comes through its gate, which is free for it.
+  void begin_work(SessionId id) {
+    wait(id);
+    decide();
+    work(id);
   }
   // Lets time pass; sessions in flight are busy, and those that wait at an open gate come through it. Decides when the policy wants to.
   void pass(Duration duration) {
@@ -64,7 +79,7 @@ class Desk {
   Time now = 1s;
   std::map<SessionId, Observation> pages;
   std::map<SessionId, Gate> gates;
-  std::map<SessionId, bool> saturating;      // drains at once when its gate closes, and waits again
+  std::map<SessionId, bool> saturating;
 
  private:
   void set(SessionId id, bool waiting, bool in_flight) {
@@ -78,6 +93,20 @@ class Desk {
     page.waiting = waiting;
     page.in_flight = in_flight;
   }
+};
+
+// With a session of red (kA) and one of blue (kB) on the same device.
+class Pair : public Desk {
+ public:
+  explicit Pair(const TenantPolicy& red = {}, const TenantPolicy& blue = {}) {
+    tenant(kRed, red);
+    tenant(kBlue, blue);
+    session(kA, kRed);
+    session(kB, kBlue);
+  }
+  Duration charged() const { return policy.gpu_time(kRed, 0) + policy.gpu_time(kBlue, 0); }
+  // Red's part of what both were charged.
+  double share_of_red() const { return std::chrono::duration<double>(policy.gpu_time(kRed, 0)) / std::chrono::duration<double>(charged()); }
 };
 
 }  // namespace gpuwire::scheduler::test

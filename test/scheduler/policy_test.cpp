@@ -3,10 +3,6 @@
 namespace gpuwire::scheduler::test {
 namespace {
 
-double share_of(const Desk& desk, TenantId tenant, Duration before, Duration window) {
-  return std::chrono::duration<double>(desk.policy.gpu_time(tenant, 0) - before) / std::chrono::duration<double>(window);
-}
-
 TEST_CASE("A sole session's gate is open, without a bound, also while it rests") {
   Desk desk;
   desk.tenant(kRed);
@@ -22,11 +18,7 @@ TEST_CASE("A sole session's gate is open, without a bound, also while it rests")
 }
 
 TEST_CASE("A session that waits beside one that works is granted after that one's turn, and the work in flight is bounded") {
-  Desk desk;
-  desk.tenant(kRed);
-  desk.tenant(kBlue);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
+  Pair desk;
   desk.wait(kA);
   desk.decide();
   CHECK(desk.open(kA));
@@ -46,14 +38,8 @@ TEST_CASE("A session that waits beside one that works is granted after that one'
 }
 
 TEST_CASE("A session that goes quiet keeps its lease for 0.3 ms and no longer when others wait") {
-  Desk desk;
-  desk.tenant(kRed);
-  desk.tenant(kBlue);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
-  desk.wait(kA);
-  desk.decide();
-  desk.work(kA);
+  Pair desk;
+  desk.begin_work(kA);
   desk.wait(kB);
   desk.pass(1ms);
   REQUIRE(desk.open(kA));
@@ -67,14 +53,8 @@ TEST_CASE("A session that goes quiet keeps its lease for 0.3 ms and no longer wh
 }
 
 TEST_CASE("A higher class is let through at the decision at which it comes, and what is below it closes there") {
-  Desk desk;
-  desk.tenant(kRed, ServiceClass::batch);
-  desk.tenant(kBlue, ServiceClass::interactive);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
-  desk.wait(kA);
-  desk.decide();
-  desk.work(kA);
+  Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive});
+  desk.begin_work(kA);
   desk.pass(5ms);
   desk.wait(kB);
   desk.decide();
@@ -93,51 +73,29 @@ TEST_CASE("A higher class is let through at the decision at which it comes, and 
 }
 
 TEST_CASE("Saturating tenants share by their weights") {
-  Desk desk;
-  desk.tenant(kRed, ServiceClass::batch, 3);
-  desk.tenant(kBlue, ServiceClass::batch, 1);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
-  for (const SessionId id : {kA, kB}) {
-    desk.saturating[id] = true;
-    desk.wait(id);
-  }
+  Pair desk({.weight = 3}, {.weight = 1});
+  desk.saturate({kA, kB});
   desk.pass(4s);
-  const Duration sum = desk.policy.gpu_time(kRed, 0) + desk.policy.gpu_time(kBlue, 0);
-  CHECK(share_of(desk, kRed, 0ns, sum) == doctest::Approx(0.75).epsilon(0.01));
+  CHECK(desk.share_of_red() == doctest::Approx(0.75).epsilon(0.01));
 }
 
 TEST_CASE("A tenant's several sessions share its turns") {
-  Desk desk;
-  desk.tenant(kRed);
-  desk.tenant(kBlue);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
+  Pair desk;
   desk.session(kC, kBlue);
   desk.session(kD, kBlue);
-  for (const SessionId id : {kA, kB, kC, kD}) {
-    desk.saturating[id] = true;
-    desk.wait(id);
-  }
+  desk.saturate({kA, kB, kC, kD});
   desk.pass(4s);
-  const Duration sum = desk.policy.gpu_time(kRed, 0) + desk.policy.gpu_time(kBlue, 0);
-  CHECK(share_of(desk, kRed, 0ns, sum) == doctest::Approx(0.5).epsilon(0.02));
-  const auto of = [&](SessionId id) { return std::chrono::duration<double>(desk.policy.account(id).gpu_time) / std::chrono::duration<double>(sum); };
+  CHECK(desk.share_of_red() == doctest::Approx(0.5).epsilon(0.02));
+  const auto of = [&](SessionId id) { return std::chrono::duration<double>(desk.policy.account(id).gpu_time) / std::chrono::duration<double>(desk.charged()); };
   CHECK(of(kB) == doctest::Approx(1.0 / 6).epsilon(0.05));
   CHECK(of(kD) == doctest::Approx(1.0 / 6).epsilon(0.05));
 }
 
 TEST_CASE("A kernel that never ends is charged, does not hold up a higher class, and its equals only for a bounded time") {
-  Desk desk;
-  desk.tenant(kRed, ServiceClass::batch);
-  desk.tenant(kBlue, ServiceClass::batch);
-  desk.tenant(kGreen, ServiceClass::interactive);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
+  Pair desk;
+  desk.tenant(kGreen, {.service_class = ServiceClass::interactive});
   desk.session(kC, kGreen);
-  desk.wait(kA);
-  desk.decide();
-  desk.work(kA);
+  desk.begin_work(kA);
   desk.wait(kB);
   desk.pass(25ms);
   CHECK_FALSE(desk.open(kA));
@@ -159,10 +117,7 @@ TEST_CASE("A session with two devices gets both together or none") {
   desk.session(kA, kRed, {0});
   desk.session(kB, kBlue, {1});
   desk.session(kC, kGreen, {0, 1});
-  for (const SessionId id : {kA, kB, kC}) {
-    desk.saturating[id] = true;
-    desk.wait(id);
-  }
+  desk.saturate({kA, kB, kC});
   desk.pass(2s);
   CHECK(std::chrono::duration<double>(desk.policy.gpu_time(kGreen, 0)).count() > 0.8);
   CHECK(std::chrono::duration<double>(desk.policy.gpu_time(kGreen, 1)).count() > 0.8);
@@ -171,14 +126,8 @@ TEST_CASE("A session with two devices gets both together or none") {
 }
 
 TEST_CASE("A session that ends leaves its lease to the next at once") {
-  Desk desk;
-  desk.tenant(kRed);
-  desk.tenant(kBlue);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
-  desk.wait(kA);
-  desk.decide();
-  desk.work(kA);
+  Pair desk;
+  desk.begin_work(kA);
   desk.wait(kB);
   desk.pass(1ms);
   CHECK_FALSE(desk.open(kB));
@@ -187,46 +136,23 @@ TEST_CASE("A session that ends leaves its lease to the next at once") {
 }
 
 TEST_CASE("A realtime tenant above its cap counts as batch until it has paid back") {
-  Desk desk;
-  desk.policy.set_tenant(kRed, {.service_class = ServiceClass::realtime, .share_max = 0.5});
-  desk.tenant(kBlue, ServiceClass::interactive);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
-  for (const SessionId id : {kA, kB}) {
-    desk.saturating[id] = true;
-    desk.wait(id);
-  }
+  Pair desk({.service_class = ServiceClass::realtime, .share_max = 0.5}, {.service_class = ServiceClass::interactive});
+  desk.saturate({kA, kB});
   desk.pass(2s);
-  const Duration sum = desk.policy.gpu_time(kRed, 0) + desk.policy.gpu_time(kBlue, 0);
-  CHECK(share_of(desk, kRed, 0ns, sum) == doctest::Approx(0.5).epsilon(0.06));
+  CHECK(desk.share_of_red() == doctest::Approx(0.5).epsilon(0.06));
 }
 
 TEST_CASE("A scavenger gets its floor while others saturate the device") {
-  Desk desk;
-  desk.policy.set_tenant(kRed, {.service_class = ServiceClass::scavenger, .share_min = 0.05});
-  desk.tenant(kBlue, ServiceClass::interactive);
-  desk.session(kA, kRed);
-  desk.session(kB, kBlue);
-  for (const SessionId id : {kA, kB}) {
-    desk.saturating[id] = true;
-    desk.wait(id);
-  }
+  Pair desk({.service_class = ServiceClass::scavenger, .share_min = 0.05}, {.service_class = ServiceClass::interactive});
+  desk.saturate({kA, kB});
   desk.pass(2s);
-  const Duration sum = desk.policy.gpu_time(kRed, 0) + desk.policy.gpu_time(kBlue, 0);
-  CHECK(share_of(desk, kRed, 0ns, sum) == doctest::Approx(0.05).epsilon(0.2));
+  CHECK(desk.share_of_red() == doctest::Approx(0.05).epsilon(0.2));
 }
 
 TEST_CASE("A clock that leaps ahead or back charges nobody for it and stops nothing") {
   for (const Duration leap : {Duration(-30s), Duration(3600s)}) {
-    Desk desk;
-    desk.tenant(kRed);
-    desk.tenant(kBlue);
-    desk.session(kA, kRed);
-    desk.session(kB, kBlue);
-    for (const SessionId id : {kA, kB}) {
-      desk.saturating[id] = true;
-      desk.wait(id);
-    }
+    Pair desk;
+    desk.saturate({kA, kB});
     desk.pass(200ms);
     desk.now += leap;
     desk.pass(2s);

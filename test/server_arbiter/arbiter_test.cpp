@@ -8,25 +8,17 @@
 #include <unistd.h>
 
 #include "server/gate/futex.hpp"
+#include "test/support/becomes.hpp"
 
 using namespace gpuwire::server;
 using namespace gpuwire::scheduler;
+using gpuwire::test::becomes;
+using gpuwire::test::kPatience;
 using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};
 constexpr DeviceIndex kDevice[] = {0};
-
-template <class Condition>
-bool becomes(Condition condition) {
-  auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // A worker's end of a session, which says what the test wants.
 struct Worker {

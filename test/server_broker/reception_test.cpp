@@ -43,6 +43,26 @@ std::string session_of(RunningBroker& broker) {
   return text;
 }
 
+// A server with room for one session: who has the one token runs, who has the other stands in its queue.
+struct FullServer {
+  FullServer(const Lab& lab, const std::string& runs, const std::string& waits) : broker(1, with_room_for_one(lab)) {
+    std::string text;
+    REQUIRE(running.connect(broker.port()));
+    REQUIRE(running.log_in(text, runs));
+    REQUIRE(waiting.connect(broker.port()));
+    REQUIRE(waiting.ask(text, waits));
+    REQUIRE(waiting.answer(text) == "queued");
+  }
+  static server::Configuration with_room_for_one(const Lab& lab) {
+    server::Configuration configuration = lab.configuration();
+    configuration.sessions_per_gpu_max = 1;
+    return configuration;
+  }
+
+  RunningBroker broker;
+  WireClient running, waiting;
+};
+
 std::string refused_for(RunningBroker& broker, const std::string& token) {
   WireClient client;
   std::string text;
@@ -84,41 +104,24 @@ TEST_CASE("what the administrator gives out and revokes counts from the next con
 TEST_CASE("revoking can end what runs, and always ends what waits") {
   Lab lab;
   std::string anna = lab.token("anna"), ben = lab.token("ben");
-  server::Configuration configuration = lab.configuration();
-  configuration.sessions_per_gpu_max = 1;
-  RunningBroker broker(1, std::move(configuration));
-  WireClient running, waiting;
+  FullServer full(lab, anna, ben);
   std::string text;
-  REQUIRE(running.connect(broker.port()));
-  REQUIRE(running.log_in(text, anna));
-  REQUIRE(waiting.connect(broker.port()));
-  REQUIRE(waiting.ask(text, ben));
-  REQUIRE(waiting.answer(text) == "queued");
   REQUIRE(server::revoke_credentials(lab.identity, "ben", false, Lab::now()));
-  CHECK(waiting.answer(text) == "refused");
+  CHECK(full.waiting.answer(text) == "refused");
   CHECK(text.starts_with("the token of tenant ben was revoked on "));
   REQUIRE(server::revoke_credentials(lab.identity, "anna", true, Lab::now()));
-  CHECK(running.closed_by_server());
-  CHECK(eventually([&] { return session_of(broker) == "none"; }));
+  CHECK(full.running.closed_by_server());
+  CHECK(eventually([&] { return session_of(full.broker) == "none"; }));
 }
 
 TEST_CASE("who leaves the queue makes room in it") {
   Lab lab;
   std::string anna = lab.token("anna");
-  server::Configuration configuration = lab.configuration();
-  configuration.sessions_per_gpu_max = 1;
-  RunningBroker broker(1, std::move(configuration));
-  WireClient running, waiting;
-  std::string text;
-  REQUIRE(running.connect(broker.port()));
-  REQUIRE(running.log_in(text, anna));
-  REQUIRE(waiting.connect(broker.port()));
-  REQUIRE(waiting.ask(text, anna));
-  REQUIRE(waiting.answer(text) == "queued");
-  waiting.close();
+  FullServer full(lab, anna, anna);
+  full.waiting.close();
   auto sessions = [&] {
     size_t count = 0;
-    broker.act([&](Broker& of) { count = of.book().all().size(); });
+    full.broker.act([&](Broker& of) { count = of.book().all().size(); });
     return count;
   };
   CHECK(eventually([&] { return sessions() == 1; }));

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <future>
-#include <thread>
 
 #include <doctest/doctest.h>
 #include <sys/eventfd.h>
@@ -15,18 +14,9 @@
 #include "server/gate/gate.hpp"
 #include "server/gate/gated_driver.hpp"
 #include "server/gate/page.hpp"
+#include "test/support/becomes.hpp"
 
-inline constexpr std::chrono::seconds kPatience{10};
-
-template <class Condition>
-bool becomes(Condition condition) {
-  auto until = std::chrono::steady_clock::now() + kPatience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
+using gpuwire::test::becomes;
 
 struct GateFixture {
   FakeGpu gpu;

@@ -235,9 +235,7 @@ TEST_CASE("who speaks before it is answered is refused, and the broker hears tha
   auto alice = lab.certificate("alice");
   LoginProcessFixture login(&lab);
   for (bool tls : {false, true}) {
-    LoginClient client = login.connect({.tls = tls, .open_tenant = "open"});
-    client.log_in(tls ? std::optional(ClientTls{alice.authority, alice.text}) : std::nullopt);
-    REQUIRE(login.next_request());
+    LoginClient client = login.waiting_client(shown(tls, alice));
     client.send("more");
     CHECK(client.answer() == "refused: the client spoke before it was answered");
     auto gone = login.next();

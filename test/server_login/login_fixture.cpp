@@ -57,6 +57,10 @@ std::string token_in(const NewCredential& made) {
   return line;
 }
 
+std::optional<ClientTls> shown(bool tls, const NewCredential& certificate) {
+  return tls ? std::optional(ClientTls{certificate.authority, certificate.text}) : std::nullopt;
+}
+
 // --- a client -----------------------------------------------------------------------------------------------------------------------------------
 
 LoginClient::LoginClient(int socket) : socket_(socket) {
@@ -225,6 +229,13 @@ LoginClient LoginProcessFixture::connect(Arrival arrival) {
     if (errno != EAGAIN || ::poll(&room, 1, kDeadlineMs) != 1) throw std::runtime_error("the login process takes nothing");
   }
   return LoginClient(ends[0]);
+}
+
+LoginClient LoginProcessFixture::waiting_client(const std::optional<ClientTls>& shows) {
+  LoginClient client = connect({.tls = shows.has_value(), .open_tenant = "open"});
+  client.log_in(shows);
+  if (!next_request()) throw std::runtime_error("the broker hears of no client that has logged in");
+  return client;
 }
 
 void LoginProcessFixture::send(LoginKind kind, ConnectionId connection, std::string text) { send_handoff(broker_.get(), login_message(kind, connection, std::move(text))); }

@@ -42,6 +42,9 @@ struct ClientTls {
   int version_max = TLS1_3_VERSION;
 };
 
+// The certificate inside TLS; without TLS, nothing.
+std::optional<ClientTls> shown(bool tls, const server::NewCredential& certificate);
+
 class LoginClient {
  public:
   explicit LoginClient(int socket);
@@ -84,6 +87,8 @@ class LoginProcessFixture {
   std::string give_identity(const std::filesystem::path& folder);
   // A client that has just been let in by the broker.
   LoginClient connect(server::Arrival arrival = {});
+  // A client that has logged in, inside TLS with what it shows or outside as the open tenant, and of whom the broker has heard.
+  LoginClient waiting_client(const std::optional<ClientTls>& shows);
   server::ConnectionId last() const { return last_; }
   void send(server::LoginKind kind, server::ConnectionId connection, std::string text = {});
   // The next message that is not of the kind turned_away; nothing: the deadline passed, or the process ended.

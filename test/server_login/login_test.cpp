@@ -32,9 +32,7 @@ TEST_CASE("a client on an open address is the open tenant, and what it says of i
 
 TEST_CASE("a queued client is told its place, and an admitted one's connection comes back bare") {
   LoginProcessFixture login;
-  LoginClient client = login.connect({.open_tenant = "open"});
-  client.log_in(std::nullopt);
-  REQUIRE(login.next_request());
+  LoginClient client = login.waiting_client(std::nullopt);
   login.send(LoginKind::queued, login.last(), encode(LoginQueued{2, 3, "all GPUs are taken"}));
   CHECK(client.answer() == "queued 2 of 3: all GPUs are taken");
   login.send(LoginKind::queued, login.last(), encode(LoginQueued{1, 3, "all GPUs are taken"}));
@@ -109,9 +107,7 @@ TEST_CASE("the broker's refusal reaches the client in words, inside TLS and outs
   auto alice = lab.certificate("alice");
   LoginProcessFixture login(&lab);
   for (bool tls : {true, false}) {
-    LoginClient client = login.connect({.tls = tls, .open_tenant = "open"});
-    client.log_in(tls ? std::optional(ClientTls{alice.authority, alice.text}) : std::nullopt);
-    REQUIRE(login.next_request());
+    LoginClient client = login.waiting_client(shown(tls, alice));
     login.send(LoginKind::refused, login.last(), "tenant alice may use 1 GPU, and 2 are asked for");
     CHECK(client.answer() == "refused: tenant alice may use 1 GPU, and 2 are asked for");
     CHECK(client.answer() == "closed: end");
@@ -123,9 +119,7 @@ TEST_CASE("a client that leaves while it waits is reported") {
   auto alice = lab.certificate("alice");
   LoginProcessFixture login(&lab);
   for (bool tls : {true, false}) {
-    LoginClient client = login.connect({.tls = tls, .open_tenant = "open"});
-    client.log_in(tls ? std::optional(ClientTls{alice.authority, alice.text}) : std::nullopt);
-    REQUIRE(login.next_request());
+    LoginClient client = login.waiting_client(shown(tls, alice));
     client.close();
     auto gone = login.next();
     REQUIRE(gone);

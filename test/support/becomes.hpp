@@ -1,0 +1,22 @@
+// Waiting for another thread's doing.
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+namespace gpuwire::test {
+
+inline constexpr std::chrono::seconds kPatience{20};
+
+// True as soon as `condition` holds; false when kPatience has passed without.
+template <class Condition>
+bool becomes(Condition condition) {
+  auto until = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+}  // namespace gpuwire::test
