@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include <fmt/format.h>
+
 #include "server/ledger/allowance_messages.hpp"
 
 namespace gpuwire::server {
@@ -12,7 +14,13 @@ bool AllowanceAsker::ask(uint32_t column, uint64_t bytes) {
   std::optional<bool>& answer = questions_[question];
   bool yes = false;
   if (send_handoff(handoff_, memory_wanted(column, question, bytes))) {
-    answered_.wait_for(lock, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return answer.has_value(); });
+    bool answered = answered_.wait_for(lock, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return answer.has_value(); });
+    if (!answered) {
+      Handoff note;
+      note.kind = HandoffKind::note;
+      note.text = fmt::format("no answer to a question about memory within {} ms", kAllowanceAnswerMs);
+      send_handoff(handoff_, note);
+    }
     yes = answer.value_or(false);
   }
   questions_.erase(question);

@@ -111,6 +111,7 @@ std::optional<SessionEnd> Session::begin() {
   std::copy_n(parts_.id.begin(), std::min(parts_.id.size(), id.size()), id.begin());
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
   enter_thread();
+  primary_warm_ = parts_.claim_primary && parts_.claim_primary();
   if (parts_.gate) parts_.gate->enter_executor();
   start_capture();
   state_ = std::make_unique<SessionState>(*this, parts_.settings);
@@ -293,7 +294,7 @@ CUresult Session::take_deferred() {
   return CUresult(deferred_.exchange(CUDA_SUCCESS, std::memory_order_relaxed));
 }
 
-bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && std::exchange(parts_.primary_warm, false); }
+bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && std::exchange(primary_warm_, false); }
 
 // --- the end -----------------------------------------------------------------------------------------------------------------------------------
 

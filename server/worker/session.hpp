@@ -44,7 +44,9 @@ struct SessionParts {
   const CallTable* calls = nullptr;
   capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id
   std::array<uint8_t, 16> id{};
-  bool primary_warm = false;  // see Replay::take_prewarmed_primary
+  // Makes the first device's primary context, which the process has ahead, the session's (Replay::take_prewarmed_primary); false: there is none for it.
+  // Called once, by begin(): it may ask the broker, whose answers reach the process only once its warden runs.
+  std::function<bool()> claim_primary;
   unsigned cores = 1;         // how many the process may run on
   SessionSettings settings;   // its tenant: who it is known to be, or empty, then the client's key stands for it
   std::function<void(const std::string& tenant)> tenant_known;  // called once, before the first call; empty: nobody's
@@ -120,6 +122,7 @@ class Session final : public Replay {
   ClientFacts client_;
 
   CUcontext context_ = nullptr;
+  bool primary_warm_ = false;
   const std::chrono::microseconds poll_time_;
   uint64_t executed_ = 0;  // sequence of the last frame
   uint64_t acknowledged_ = 0;

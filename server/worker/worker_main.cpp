@@ -207,14 +207,13 @@ tl::expected<SessionDriver, std::string> open_session_driver(Handoff& handoff, c
   }
   if (driver.gated) channel->count_into(&driver.gated->page->link);
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
-  const bool primary_warm = !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary());
   if (driver.ledger) show_limits(prepared.welcome, order);
   Session session({.channel = &*channel,
                    .driver = &driver.table(prepared.guarded),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
                    .id = handoff.id,
-                   .primary_warm = primary_warm,
+                   .claim_primary = [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
                    .cores = usable_cores(),
                    .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &prepared.shares},
                    .tenant_known = [&](const std::string& tenant) {

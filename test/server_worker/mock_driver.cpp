@@ -54,6 +54,12 @@ MOCK cuDeviceTotalMem_v2(size_t* bytes, CUdevice) {
   *bytes = kDeviceBytes;
   return CUDA_SUCCESS;
 }
+MOCK cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
+  const char* context = std::getenv("GPUWIRE_MOCK_CONTEXT_BYTES");
+  *total = kDeviceBytes;
+  *free_bytes = kDeviceBytes - (context ? size_t(std::atoll(context)) : 0);
+  return CUDA_SUCCESS;
+}
 MOCK cuGetErrorName(CUresult result, const char** name) {
   *name = result == CUDA_ERROR_NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_OTHER";
   return CUDA_SUCCESS;

@@ -117,6 +117,16 @@ TEST_CASE("the Welcome tells the facts of every device and which calls are known
   });
 }
 
+TEST_CASE("what a session's first context takes is asked for when its worker hears the answer") {
+  ::setenv("GPUWIRE_MOCK_CONTEXT_BYTES", "100000000", 1);  // more than a session has without asking
+  ServerProcess server(mock_arguments());
+  ::unsetenv("GPUWIRE_MOCK_CONTEXT_BYTES");
+  WireClient client;
+  REQUIRE(client.open_session(server.port()));
+  CHECK(allocate(client, client.retain_primary(), 4096).result == 0);
+  CHECK(server.log().find("no answer") == std::string::npos);
+}
+
 TEST_CASE("ping, sink and source measure the connection, also with bulk of odd lengths between frames") {
   ServerProcess server(mock_arguments());
   WireClient client;
