@@ -67,6 +67,9 @@ class Programs(ServerCase):
     def test_peer_copies_are_right(self):
         self.assert_passed(run(self.server.address, "peer_copies"))
 
+    def test_work_that_passes_data_round_the_devices_is_right(self):
+        self.assert_passed(run(self.server.address, "several_devices", "steps", "20"))
+
     def test_per_thread_streams_do_not_wait_for_each_other(self):
         self.assert_passed(run(self.server.address, "per_thread_streams"))
 
