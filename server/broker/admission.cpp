@@ -109,13 +109,13 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
   SessionId number = session.number;
   unanswered_[number] = {std::move(answer), request.gpus};
   if (!closed_.empty()) {
-    refuse(number, closed_code_, closed_);
+    refuse(number, closed_cause_, closed_);
   } else if (!placement_) {
-    refuse(number, wire::RefusalCode::no_device, "the server does not know its devices yet");
+    refuse(number, RefusalCause::no_device, "the server does not know its devices yet");
   } else if (!tenant) {
-    refuse(number, wire::RefusalCode::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
+    refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
   } else if (full) {
-    refuse(number, wire::RefusalCode::busy, fmt::format("all {} sessions of the server are in use", limits_.sessions_max));
+    refuse(number, RefusalCause::busy, fmt::format("all {} sessions of the server are in use", limits_.sessions_max));
   } else if (request.management) {
     admit(number, devices_to_show(session, *tenant, request.gpus));
   } else {
@@ -132,7 +132,7 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
   SessionId number = session.number;
   scheduler::PlacementAnswer answer = placement_->ask(placement_request(session, tenant, gpus));
   if (auto* never = std::get_if<scheduler::NeverFits>(&answer)) {
-    refuse(number, wire::RefusalCode::no_device, std::move(never->reason));
+    refuse(number, RefusalCause::never_fits, std::move(never->reason));
   } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
     admit(number, std::move(placed->devices));
   } else {
@@ -188,18 +188,18 @@ void Admission::forget(SessionId session) {
   placement_->leave(session);
 }
 
-void Admission::refuse(SessionId session, wire::RefusalCode code, std::string reason) {
+void Admission::refuse(SessionId session, RefusalCause cause, std::string reason) {
   auto one = unanswered_.extract(session);
   forget(session);
-  book_.refused(session, code, reason);
-  if (one) one.mapped().answer(session, AdmissionRefused{code, std::move(reason)});
+  book_.refused(session, cause, reason);
+  if (one) one.mapped().answer(session, AdmissionRefused{cause, std::move(reason)});
   start_waiting();
 }
 
 void Admission::cancel(SessionId session, const std::string& why) {
   unanswered_.erase(session);
   forget(session);
-  book_.refused(session, wire::RefusalCode::accepted, why);
+  book_.refused(session, RefusalCause::client_gone, why);
   start_waiting();
 }
 
@@ -222,18 +222,18 @@ void Admission::reload(AdmissionLimits limits) {
     if (!record || one == unanswered_.end()) continue;
     const Tenant* tenant = tenants_.find(record->tenant_id);
     if (!tenant || !tenant->known) {
-      refuse(session, wire::RefusalCode::unauthorised, fmt::format("this server has no tenant \"{}\" any more", record->tenant));
+      refuse(session, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\" any more", record->tenant));
     } else if (auto never = placement_->revise(placement_request(*record, *tenant, one->second.gpus))) {
-      refuse(session, wire::RefusalCode::no_device, std::move(never->reason));
+      refuse(session, RefusalCause::never_fits, std::move(never->reason));
     }
   }
   start_waiting();
 }
 
-void Admission::close(wire::RefusalCode code, std::string reason) {
-  closed_code_ = code;
+void Admission::close(RefusalCause cause, std::string reason) {
+  closed_cause_ = cause;
   closed_ = std::move(reason);
-  while (!unanswered_.empty()) refuse(unanswered_.begin()->first, code, closed_);
+  while (!unanswered_.empty()) refuse(unanswered_.begin()->first, cause, closed_);
 }
 
 }  // namespace gpuwire::server

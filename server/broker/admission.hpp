@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include "protocol/wire/frame.hpp"
 #include "scheduler/placement.hpp"
 #include "scheduler/types.hpp"
 #include "server/broker/inventory.hpp"
@@ -37,8 +36,8 @@ struct AdmissionQueued {
 };
 struct AdmissionGranted {};
 struct AdmissionRefused {
-  wire::RefusalCode code = wire::RefusalCode::busy;
-  std::string reason;             // one line
+  RefusalCause cause = RefusalCause::internal;
+  std::string reason;  // one line
 };
 using AdmissionAnswer = std::variant<AdmissionQueued, AdmissionGranted, AdmissionRefused>;
 
@@ -67,7 +66,7 @@ class Admission {
   // The session stands in the book until it is refused or over.
   scheduler::SessionId request(LoginRequest request, Answer answer);
   void prepared(scheduler::SessionId session);
-  void refuse(scheduler::SessionId session, wire::RefusalCode code, std::string reason);
+  void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason);
   // The client has gone before it was served. No answer comes any more. Called by Sessions::cancel, which gives back the rest.
   void cancel(scheduler::SessionId session, const std::string& why);
   // A session whose client was given to a worker, or was about to be, is over.
@@ -79,7 +78,7 @@ class Admission {
   // The tenants have changed too. Who waits keeps its arrival; who could never be served any more is refused.
   void reload(AdmissionLimits limits);
   // From now on every request is refused, and so is who waits.
-  void close(wire::RefusalCode code, std::string reason);
+  void close(RefusalCause cause, std::string reason);
 
   // How many GPUs a session of the tenant gets that does not say; 0 before the devices are known.
   size_t usual_gpus(const Tenant& tenant) const;
@@ -112,7 +111,7 @@ class Admission {
   std::map<scheduler::SessionId, Unanswered> unanswered_;  // those that have neither been granted nor refused
   bool starting_ = false, start_again_ = false;
   std::string closed_;                                 // not empty: why
-  wire::RefusalCode closed_code_ = wire::RefusalCode::shutting_down;
+  RefusalCause closed_cause_ = RefusalCause::shutting_down;
 };
 
 }  // namespace gpuwire::server

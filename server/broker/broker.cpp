@@ -147,7 +147,7 @@ void Broker::shut_down() {
   if (!draining_) {
     draining_ = true;
     reception_.close();
-    admission_.close(wire::RefusalCode::shutting_down, "the server is shutting down");
+    admission_.close(RefusalCause::shutting_down, "the server is shutting down");
     pools_.close("the server is shutting down");
     if (size_t running = book_.all().size()) {
       spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);

@@ -17,6 +17,19 @@ const char* name_of(SessionState state) {
   return "?";
 }
 
+const char* name_of(RefusalCause cause) {
+  switch (cause) {
+    case RefusalCause::client_gone: return "client_gone";
+    case RefusalCause::busy: return "busy";
+    case RefusalCause::never_fits: return "never_fits";
+    case RefusalCause::no_device: return "no_device";
+    case RefusalCause::unauthorised: return "unauthorised";
+    case RefusalCause::shutting_down: return "shutting_down";
+    case RefusalCause::internal: return "internal";
+  }
+  return "?";
+}
+
 std::string label_of(const SessionRecord& session) {
   return fmt::format("session {} from {}", uint64_t(session.number), session.peer);
 }
@@ -91,10 +104,10 @@ void SessionBook::ended(scheduler::SessionId session, uint32_t cause, std::strin
   sessions_.erase(session);
 }
 
-void SessionBook::refused(scheduler::SessionId session, wire::RefusalCode code, std::string why) {
+void SessionBook::refused(scheduler::SessionId session, RefusalCause cause, std::string why) {
   SessionRecord* record = at(session);
   if (!record) return;
-  tell({.kind = SessionEvent::Kind::refused, .session = *record, .text = std::move(why), .refusal = code});
+  tell({.kind = SessionEvent::Kind::refused, .session = *record, .text = std::move(why), .refusal = cause});
   sessions_.erase(session);
 }
 

@@ -11,7 +11,6 @@
 
 #include <sys/types.h>
 
-#include "protocol/wire/frame.hpp"
 #include "scheduler/types.hpp"
 
 namespace gpuwire::server {
@@ -19,6 +18,12 @@ namespace gpuwire::server {
 // queued: waits for GPUs; starting: has them, and its worker or its client is on the way; ending: was told to stop.
 enum class SessionState : uint8_t { queued, starting, running, ending };
 const char* name_of(SessionState state);
+
+// Why a session did not begin. client_gone: it left before it was served; never_fits: what was asked for can never be had; no_device: the server has none
+// that works.
+enum class RefusalCause : uint8_t { client_gone, busy, never_fits, no_device, unauthorised, shutting_down, internal };
+// For the audit and figures; stable.
+const char* name_of(RefusalCause cause);
 
 struct SessionRecord {
   scheduler::SessionId number{};
@@ -49,7 +54,7 @@ struct SessionEvent {
   Kind kind;
   const SessionRecord& session;  // for the call's duration
   std::string text;              // begun: who the client says it is; ended, refused: why
-  wire::RefusalCode refusal = wire::RefusalCode::accepted;  // refused: what the client is told; accepted: it has gone away before
+  RefusalCause refusal = RefusalCause::internal;  // refused
   uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word
   static constexpr uint32_t kDied = UINT32_MAX;
 };
@@ -71,7 +76,7 @@ class SessionBook {
   void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
   void ending(scheduler::SessionId session);
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
-  void refused(scheduler::SessionId session, wire::RefusalCode code, std::string why);
+  void refused(scheduler::SessionId session, RefusalCause cause, std::string why);
 
   // Null: there is none (any more). Valid until it ends.
   const SessionRecord* find(scheduler::SessionId session) const;

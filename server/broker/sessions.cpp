@@ -36,11 +36,11 @@ WorkerPool::Events Sessions::pool_events() {
   return {.ready = [](const Handoff&) {},
           .hopeless = [](const std::string&) {},
           .reserved = [this](scheduler::SessionId session, pid_t worker) { reserved(session, worker); },
-          .refused = [this](scheduler::SessionId session, wire::RefusalCode code, const std::string& why) {
+          .refused = [this](scheduler::SessionId session, RefusalCause cause, const std::string& why) {
             if (prepared_.count(session))
               ended(session, SessionEvent::kDied, why);  // it had a worker, which died
             else
-              admission_.refuse(session, code, why);
+              admission_.refuse(session, cause, why);
           },
           .begun = [this](scheduler::SessionId session, const std::string& client) { begun(session, client); },
           .heard = [this](scheduler::SessionId session, Handoff& message) { heard(session, message); },
@@ -68,7 +68,7 @@ void Sessions::reserved(scheduler::SessionId number, pid_t worker) {
   if (attach(*session, prepared, error)) return admission_.prepared(number);
   detach(*session);
   pool_for_(*session).release(number);
-  admission_.refuse(number, wire::RefusalCode::internal, std::move(error));
+  admission_.refuse(number, RefusalCause::internal, std::move(error));
 }
 
 void Sessions::serve(scheduler::SessionId number, OwnedDescriptor client, std::string tls_key) {
@@ -127,7 +127,7 @@ bool Sessions::stop(scheduler::SessionId number, const std::string& reason) {
   } else {
     if (!queued) pool_for_(*session).release(number);
     detach(*session);
-    admission_.refuse(number, wire::RefusalCode::shutting_down, reason);
+    admission_.refuse(number, RefusalCause::shutting_down, reason);
   }
   return true;
 }

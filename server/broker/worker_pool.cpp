@@ -76,7 +76,7 @@ void WorkerPool::start_failed(const std::string& reason) {
     retry_later();
     return;
   }
-  refuse_all(wire::RefusalCode::no_device, fmt::format("the server cannot open its device: {}", reason));
+  refuse_all(RefusalCause::no_device, fmt::format("the server cannot open its device: {}", reason));
   events_.hopeless(reason);
 }
 
@@ -96,7 +96,7 @@ void WorkerPool::retry_later() {
 
 void WorkerPool::want(SessionId session, std::string label, std::string tenant) {
   if (closed_) {
-    events_.refused(session, wire::RefusalCode::shutting_down, "the server is shutting down");
+    events_.refused(session, RefusalCause::shutting_down, "the server is shutting down");
     return;
   }
   waiting_.push_back({session, std::move(label), std::move(tenant), std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
@@ -193,7 +193,7 @@ void WorkerPool::refuse_late() {
   while (!waiting_.empty() && waiting_.front().until <= now) {
     SessionId session = waiting_.front().session;
     waiting_.pop_front();
-    events_.refused(session, wire::RefusalCode::busy, fmt::format("no worker was ready within {} s", kWorkerWaitMs / 1000));
+    events_.refused(session, RefusalCause::busy, fmt::format("no worker was ready within {} s", kWorkerWaitMs / 1000));
   }
   if (waiting_.empty()) {
     late_timer_.cancel();
@@ -205,10 +205,10 @@ void WorkerPool::refuse_late() {
   });
 }
 
-void WorkerPool::refuse_all(wire::RefusalCode code, const std::string& reason) {
+void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
   std::deque<Waiting> waiting = std::exchange(waiting_, {});
   late_timer_.cancel();
-  for (Waiting& one : waiting) events_.refused(one.session, code, reason);
+  for (Waiting& one : waiting) events_.refused(one.session, cause, reason);
 }
 
 // --- what workers say ------------------------------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ void WorkerPool::close(const std::string& reason) {
   if (closed_) return;
   closed_ = true;
   retry_timer_.cancel();
-  refuse_all(wire::RefusalCode::shutting_down, reason);
+  refuse_all(RefusalCause::shutting_down, reason);
   for (auto& worker : workers_) {
     if (worker->state == WorkerProcess::State::serving || worker->state == WorkerProcess::State::reserved) continue;
     worker->kill_after(0);

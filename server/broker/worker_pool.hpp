@@ -13,9 +13,9 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
-#include "protocol/wire/frame.hpp"
 #include "scheduler/types.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/session_book.hpp"
 #include "server/broker/share_table.hpp"
 #include "server/broker/worker_process.hpp"
 
@@ -30,7 +30,7 @@ class WorkerPool {
     std::function<void(const Handoff& message)> ready;         // a worker has become ready; what it said
     std::function<void(const std::string& reason)> hopeless;   // kStartAttemptsMax starts in a row have failed
     std::function<void(SessionId, pid_t worker)> reserved;     // a worker waits for the session's client
-    std::function<void(SessionId, wire::RefusalCode code, const std::string& reason)> refused;  // no worker can be had
+    std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
     std::function<void(SessionId, const std::string& client)> begun;
     std::function<void(SessionId, Handoff& message)> heard;    // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
@@ -80,7 +80,7 @@ class WorkerPool {
   void hand_over(WorkerProcess& worker, Handoff client);
   WorkerProcess* worker_of(SessionId session);
   void refuse_late();
-  void refuse_all(wire::RefusalCode code, const std::string& reason);
+  void refuse_all(RefusalCause cause, const std::string& reason);
   void await_children();
   void reap();
   void ended(WorkerProcess& worker, const std::string& how);

@@ -33,20 +33,6 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionFigures&
 
 }  // namespace
 
-std::string refusal_word(const SessionEvent& event) {
-  switch (event.refusal) {
-    case wire::RefusalCode::accepted: return "client_gone";
-    case wire::RefusalCode::version: return "version";
-    case wire::RefusalCode::not_gpuwire: return "not_gpuwire";
-    case wire::RefusalCode::busy: return "busy";
-    case wire::RefusalCode::shutting_down: return "shutting_down";
-    case wire::RefusalCode::no_device: return "no_device";
-    case wire::RefusalCode::internal: return "internal";
-    case wire::RefusalCode::unauthorised: return "unauthorised";
-  }
-  return "other";
-}
-
 std::string end_word(const SessionEvent& event) { return event.end_cause == SessionEvent::kDied ? "died" : name_of(EndCause(event.end_cause)); }
 
 void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last) {
@@ -73,7 +59,7 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last)
       log.write("ended", fields);
       break;
     case SessionEvent::Kind::refused:
-      fields["why"] = refusal_word(event);
+      fields["why"] = name_of(event.refusal);
       fields["reason"] = event.text;
       log.write("refused", fields);
       break;

@@ -7,8 +7,7 @@
 
 namespace gpuwire::server {
 
-// Why a session was refused, or how it ended, in one word that stays the same from release to release.
-std::string refusal_word(const SessionEvent& event);
+// How a session ended, in one word that stays the same from release to release.
 std::string end_word(const SessionEvent& event);
 
 // One line for the event. `last`: the session's figures when it ended.

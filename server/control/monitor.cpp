@@ -60,7 +60,7 @@ Monitor::Past& Monitor::past(const std::string& tenant) {
 void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
   const std::string& tenant = event.session.tenant;
   if (!tenants_.find(event.session.tenant_id) || tenants_.find(event.session.tenant_id)->settings.name != tenant) {
-    if (event.kind == SessionEvent::Kind::refused) ++refused_[refusal_word(event)];
+    if (event.kind == SessionEvent::Kind::refused) ++refused_[name_of(event.refusal)];
     return;
   }
   Past& past = this->past(tenant);
@@ -74,7 +74,7 @@ void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
       ++past.ended[end_word(event)];
       past.bytes_in += last.bytes_in, past.bytes_out += last.bytes_out, past.replies += last.replies;
       break;
-    case SessionEvent::Kind::refused: ++past.refused[refusal_word(event)]; break;
+    case SessionEvent::Kind::refused: ++past.refused[name_of(event.refusal)]; break;
   }
 }
 

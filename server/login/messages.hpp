@@ -17,7 +17,7 @@ enum class LoginKind : uint32_t {
   arrival = 1002,     // a connection (attached) whose preface has been read; text: Arrival
   queued = 1003,      // text: LoginQueued; any number of times
   admitted = 1004,    // the client is told, and the connection comes back as `passed`
-  refused = 1005,     // text: why; number: wire::RefusalCode
+  refused = 1005,     // text: why
   // From the login process.
   identity_read = 1010,  // number: 1, or 0 and the text says why not, and what was there before stays
   request = 1011,     // text: LoginRequestMessage; the tenant is known
@@ -52,7 +52,7 @@ struct LoginQueued {
   std::string why;
 };
 
-// For the audit: `kind` is one of a few words (docs/security.md).
+// For the audit: `kind` is one of a few words (docs/monitoring.md).
 struct LoginRefusal {
   std::string peer, kind, reason, tenant, credential;
 };

@@ -1,6 +1,8 @@
 // Requests of tenants against four GPUs, without sockets and processes.
 #include "server/broker/admission.hpp"
 
+#include <optional>
+
 #include <doctest/doctest.h>
 
 using namespace gpuwire;
@@ -79,10 +81,10 @@ TEST_CASE("a tenant that is not known is refused, and so is every one after the 
   Desk desk({{.name = "anna"}});
   SessionId stranger = desk.ask("carl");
   REQUIRE(desk.refused(stranger));
-  CHECK(desk.refused(stranger)->code == wire::RefusalCode::unauthorised);
+  CHECK(desk.refused(stranger)->cause == RefusalCause::unauthorised);
   CHECK(desk.refused(stranger)->reason.find("carl") != std::string::npos);
   SessionId early = desk.ask("anna");
-  desk.admission.close(wire::RefusalCode::shutting_down, "good night");
+  desk.admission.close(RefusalCause::shutting_down, "good night");
   REQUIRE(desk.refused(early));
   CHECK(desk.refused(early)->reason == "good night");
   CHECK(desk.refused(desk.ask("anna")));
@@ -97,7 +99,7 @@ TEST_CASE("the server's limit of sessions counts those of programs and those of 
   CHECK(desk.placed.size() == 3);
   SessionId late = desk.ask("anna");
   REQUIRE(desk.refused(late));
-  CHECK(desk.refused(late)->code == wire::RefusalCode::busy);
+  CHECK(desk.refused(late)->cause == RefusalCause::busy);
   desk.admission.cancel(first, "it left");
   desk.ask("anna");
   CHECK(desk.placed.size() == 4);
@@ -110,6 +112,7 @@ TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant ma
   CHECK(desk.devices(desk.ask("all")) == std::vector<unsigned>{0, 1, 2});
   SessionId greedy = desk.ask({.tenant = "anna", .gpus = 3});
   REQUIRE(desk.refused(greedy));
+  CHECK(desk.refused(greedy)->cause == RefusalCause::never_fits);
   CHECK(desk.refused(greedy)->reason.find("3 GPUs asked for") != std::string::npos);
 }
 
@@ -157,12 +160,26 @@ TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant th
   CHECK(desk.book.find(ben)->service_class == scheduler::ServiceClass::realtime);
   CHECK(desk.place(anna) == 2);
   REQUIRE(desk.refused(carl));
-  CHECK(desk.refused(carl)->code == wire::RefusalCode::unauthorised);
+  CHECK(desk.refused(carl)->cause == RefusalCause::unauthorised);
   CHECK(desk.book.find(running));
   CHECK(desk.refused(desk.ask("carl")));
   desk.admission.reload({.sessions_per_gpu_max = 2});
   CHECK(desk.devices(ben).size() == 1);
   CHECK(desk.place(anna) == 1);
+  SessionId large = desk.ask({.tenant = "ben", .memory_bytes = 9 * kGiB});
+  desk.tenants.replace({{.name = "anna"}, {.name = "ben", .memory = {.limit_bytes = 8 * kGiB}}});
+  desk.admission.reload({.sessions_per_gpu_max = 2});
+  REQUIRE(desk.refused(large));
+  CHECK(desk.refused(large)->cause == RefusalCause::never_fits);
+}
+
+TEST_CASE("a server that does not know its devices has none to give") {
+  TenantDirectory tenants({{.name = "anna"}});
+  SessionBook book;
+  Admission admission(book, tenants, {}, [](SessionId) {});
+  std::optional<RefusalCause> cause;
+  admission.request({.tenant = "anna"}, [&](SessionId, const AdmissionAnswer& answer) { cause = std::get<AdmissionRefused>(answer).cause; });
+  CHECK(cause == RefusalCause::no_device);
 }
 
 TEST_CASE("queries take no GPU, and are shown as many as a program would get, the client's own if it has a session") {

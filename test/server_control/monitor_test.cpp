@@ -11,7 +11,6 @@
 using namespace gpuwire::server;
 using gpuwire::scheduler::SessionId;
 namespace fs = std::filesystem;
-namespace wire = gpuwire::wire;
 
 namespace {
 
@@ -122,17 +121,21 @@ TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant,
 }
 
 TEST_CASE_FIXTURE(Fixture, "refusals are counted by their reason; those of nobody's tenant stand apart") {
-  book.refused(arrive("bob"), wire::RefusalCode::busy, "full");
-  book.refused(arrive("bob"), wire::RefusalCode::accepted, "it went away");
-  book.refused(arrive("mallory"), wire::RefusalCode::unauthorised, "who?");
+  book.refused(arrive("bob"), RefusalCause::busy, "full");
+  book.refused(arrive("bob"), RefusalCause::client_gone, "it went away");
+  book.refused(arrive("bob"), RefusalCause::never_fits, "9 GPUs asked for, 2 there are");
+  book.refused(arrive("bob"), RefusalCause::no_device, "the server cannot open its device");
+  book.refused(arrive("mallory"), RefusalCause::unauthorised, "who?");
   monitor.login_refused("", "token", {{"peer", "10.0.0.9:1"}});
   monitor.login_refused("bob", "revoked", {{"peer", "10.0.0.9:2"}});
-  CHECK(tenant("bob").refused == std::map<std::string, uint64_t>{{"busy", 1}, {"client_gone", 1}, {"revoked", 1}});
+  CHECK(tenant("bob").refused == std::map<std::string, uint64_t>{{"busy", 1}, {"client_gone", 1}, {"never_fits", 1}, {"no_device", 1}, {"revoked", 1}});
   CHECK(monitor.snapshot().refused == std::map<std::string, uint64_t>{{"token", 1}, {"unauthorised", 1}});
   auto lines = audited();
-  REQUIRE(lines.size() == 5);
-  CHECK(lines[3]["why"] == "token");
-  CHECK(lines[3]["peer"] == "10.0.0.9:1");
+  REQUIRE(lines.size() == 7);
+  CHECK(lines[2]["why"] == "never_fits");
+  CHECK(lines[2]["reason"] == "9 GPUs asked for, 2 there are");
+  CHECK(lines[5]["why"] == "token");
+  CHECK(lines[5]["peer"] == "10.0.0.9:1");
 }
 
 TEST_CASE_FIXTURE(Fixture, "the wait of each admitted session is in its tenant's histogram") {
