@@ -194,6 +194,11 @@ REQUESTS = [
 INTERACTIVE_AND_BATCH = {"front": {"class": "interactive"}, "back": {"class": "batch"}}
 
 
+def hand_overs(arm):
+    """Of the GPU's lease so far, from one session to another; natively there is none."""
+    return arm.status()["devices"][0]["hand_overs"] if arm.name == "gpuwire" else 0
+
+
 def requests(bench):
     seconds = bench.seconds * 0.6
     alone = {}
@@ -207,11 +212,15 @@ def requests(bench):
                 key = (arm.name, str(request))
                 if key not in alone:
                     alone[key] = figures.latency(run_together([arm.starter(command, "front")], seconds)[0])
+                before = hand_overs(arm)
                 front, back = run_together([arm.starter(command, "front"), arm.starter(beside, "back")], seconds)
+                hands = hand_overs(arm) - before
             one, both = alone[key], figures.latency(front)
             rate = figures.rates([back], EDGE_SECONDS)[0][0]
             values = {"alone p50": one["p50"], "p99": one["p99"], "beside p50": both["p50"], "p99 ": both["p99"], "n": both["n"],
                       "ratio": both["p99"] / one["p99"], "neighbour %": 100 * rate / bench.alone(arm.name, **neighbour)}
+            if hands:
+                values["hand-overs a request"] = hands / both["n"]  # two, when nothing interrupts it
             if arm.name == "gpuwire" and goal:
                 yield Result(f"request of {name}", arm.name, values, goal[0], both["p99"] <= goal[1](one["p99"]))
             else:

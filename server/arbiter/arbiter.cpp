@@ -115,6 +115,7 @@ void Arbiter::set_tenant(scheduler::TenantId tenant, const scheduler::TenantPoli
       session->police_at = now;
       set_gate(*session, now);
     }
+    share_patience();
   }
   wake();
 }
@@ -145,6 +146,7 @@ tl::expected<Arbiter::Ends, std::string> Arbiter::add(scheduler::SessionId id, s
     policy_.add_session(id, tenant, devices, now);
     if (!settings_.scheduling) set_gate(*session, now);
     sessions_[id] = std::move(session);
+    share_patience();
   }
   wake();
   return ends;
@@ -159,6 +161,7 @@ void Arbiter::remove(scheduler::SessionId id) {
     ::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, found->second->doorbell.get(), nullptr);
     policy_.remove_session(id, page_now());
     sessions_.erase(found);
+    share_patience();
   }
   wake();
 }
@@ -319,6 +322,16 @@ void Arbiter::share_copies(PageTime now) {
   for (auto& [id, session] : sessions_) {
     session->page->copy_bytes_per_ms.store(session->active && active > 1 ? kCopyBytesPerMs / active : 0, std::memory_order_relaxed);
   }
+}
+
+void Arbiter::share_patience() {
+  auto prompt = [&](const auto& entry) {
+    auto tenant = tenants_.find(entry.second->tenant);
+    return tenant != tenants_.end() && tenant->second.policy.service_class <= scheduler::ServiceClass::interactive;
+  };
+  auto count = size_t(std::ranges::count_if(sessions_, prompt));
+  bool room = settings_.cores >= kArbiterCoreMin && count <= settings_.cores / kPromptPart;
+  for (const auto& entry : sessions_) entry.second->page->patience_us.store(room && prompt(entry) ? uint32_t(kPromptLook.count()) : 0, std::memory_order_relaxed);
 }
 
 bool Arbiter::rung() const {

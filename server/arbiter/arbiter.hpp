@@ -108,6 +108,7 @@ class Arbiter {
   void count_regimes(PageTime now);
   bool unhindered(const Session& session) const;
   void share_copies(PageTime now);
+  void share_patience();
 
   // Another thread's time with mutex_: the arbiter's does not take it again before.
   class Turn {

@@ -19,6 +19,11 @@ inline constexpr int kDoorbellsAtOnce = 64;
 inline constexpr double kWarnAt = 0.8;                               // of a limit
 inline constexpr uint64_t kCopyBytesPerMs = 50'000'000;              // what the host's link carries in one direction, shared by those who are active
 
+// Sessions of the classes that answer people (interactive and above) find their server's thread awake for so long after a request: where there are
+// kArbiterCoreMin cores and such sessions are not more than this part of them.
+inline constexpr std::chrono::microseconds kPromptLook = 10ms;
+inline constexpr size_t kPromptPart = 4;
+
 // Upper bounds of the histogram of drains, us.
 inline constexpr std::array<double, 14> kDrainBoundsUs = {25, 50, 100, 150, 200, 250, 350, 500, 1000, 2500, 5000, 20000, 100000, 1000000};
 

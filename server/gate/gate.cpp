@@ -219,15 +219,25 @@ void Gate::look_free() {
   SessionPage& page = *parts_.page;
   uint32_t attention = page.attention.load(std::memory_order_acquire);
   page.answered.store(attention, std::memory_order_release);
+  rests_ = rests_ || metered_;
   metered_ = was_closed_ = false;
+  if (meter_.marked()) {
+    // Marks from before are followed to their end.
+    meter_.look();
+    return sleep(attention, kLookLong);
+  }
+  if (rests_) {
+    // The work that has ended its rest is not looked for at once: Sampling says why.
+    rests_ = false;
+    parked_.store(false, std::memory_order_relaxed);
+    return sleep(attention, sampling_.begin());
+  }
   parked_.store(true, std::memory_order_seq_cst);
-  // Marks from before are followed to their end.
-  bool busy = meter_.marked() ? meter_.look().in_flight : meter_.sample();
-  bool idle = !busy && executor_idle_.load(std::memory_order_relaxed);
+  bool idle = !meter_.sample(sampling_) && executor_idle_.load(std::memory_order_relaxed);
   quiet_samples_ = idle ? std::min(quiet_samples_ + 1, kSampleQuietMax) : 0;
-  bool parks = quiet_samples_ == kSampleQuietMax;
-  parked_.store(parks, std::memory_order_relaxed);
-  sleep(attention, parks ? kParkedSleep : kSample);
+  rests_ = quiet_samples_ == kSampleQuietMax;
+  parked_.store(rests_, std::memory_order_relaxed);
+  sleep(attention, rests_ ? kParkedSleep : sampling_.pause());
 }
 
 // Parked, it sleeps until it is called; the bound is for what was missed.

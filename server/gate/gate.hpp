@@ -82,6 +82,9 @@ class Gate {
     Unasked& operator=(const Unasked&) = delete;
   };
 
+  // How long the executor may look for more to do, as the arbiter says.
+  const std::atomic<uint32_t>& patience_us() const { return parts_.page->patience_us; }
+
   // The session ends: whoever stands at the gate goes on at once and is refused, as is everybody whom it would hold up from now on. Any thread.
   void interrupt();
   // Ends the meter's thread. From then on everything passes. Executor only.
@@ -131,6 +134,8 @@ class Gate {
   bool was_closed_ = false;
   PageTime closed_at_{}, tail_since_{};
   unsigned quiet_samples_ = 0;
+  bool rests_ = true;                       // samples, if it comes to that, begin anew
+  Sampling sampling_;
   std::thread thread_;
 };
 

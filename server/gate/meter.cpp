@@ -422,7 +422,7 @@ void Meter::mark_tail() {
   tell();
 }
 
-bool Meter::sample() {
+bool Meter::sample(Sampling& sampling) {
   std::lock_guard lock(mutex_);
   if (captures_.empty() && driver_.cuCtxRecordEvent) {
     bool busy = false;
@@ -434,7 +434,9 @@ bool Meter::sample() {
       while (driver_.cuEventQuery(context.sample) == CUDA_ERROR_NOT_READY && !busy) busy = page_now() > until;
     }
     PageTime now = page_now();
-    count_busy(now);
+    nanoseconds stands_for = sampling.stands_for(now);
+    if (busy) busy_ += stands_for;
+    counted_ = now;
     if (busy && !burst_) begin_burst(now);
     if (!busy && burst_) end_burst(now);
     update_quiet(now);

@@ -15,6 +15,7 @@
 
 #include "server/gate/estimates.hpp"
 #include "server/gate/page.hpp"
+#include "server/gate/sampling.hpp"
 #include "server/gate/work.hpp"
 
 namespace gpuwire::server {
@@ -66,8 +67,8 @@ class Meter {
   bool marked();
   // Marks all that the contexts have been given so far.
   void mark_tail();
-  // Has any context work left? For the free regime, in which nothing is marked: the answer stands for the time until the next.
-  bool sample();
+  // Has any context work left? For the free regime, in which nothing is marked: a look of `sampling`.
+  bool sample(Sampling& sampling);
 
  private:
   struct Mark {

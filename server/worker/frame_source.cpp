@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -15,6 +16,9 @@ namespace gpuwire::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Who looks for longer gives its core to whoever else wants it, between two looks.
+constexpr std::chrono::microseconds kLookAlone{80};
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -71,8 +75,11 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
     if (errno != EAGAIN) return Filled::ended;
     Clock::time_point now = Clock::now();
     if (started == Clock::time_point{}) started = now;
-    if (now - started < std::chrono::microseconds(spin_us_)) {
-      relax();
+    std::chrono::microseconds patience(spin_us_);
+    if (longer_us_) patience = std::max(patience, std::chrono::microseconds(longer_us_->load(std::memory_order_relaxed)));
+    if (now - started < patience) {
+      if (now - started < kLookAlone) relax();
+      else std::this_thread::yield();
       continue;
     }
     int wait_ms = -1;

@@ -25,6 +25,8 @@ class FrameSource final : public BulkReader {
   // `wake`: a descriptor that, once readable, ends every wait. `spin_us`: how long to look at the socket after the last bytes before
   // sleeping in the kernel.
   FrameSource(Channel& channel, int wake, uint32_t spin_us);
+  // The broker's leave to look for longer than that; outlives the source. Before the first wait.
+  void look_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
   // Told before the executor sleeps because there is nothing to read, and after it. Before the first wait.
   void observe_sleep(std::function<void(bool sleeps)> observer) { observer_ = std::move(observer); }
 
@@ -102,6 +104,7 @@ class FrameSource final : public BulkReader {
   Channel& channel_;
   const int wake_;
   const uint32_t spin_us_;
+  const std::atomic<uint32_t>* longer_us_ = nullptr;  // written by another process at any time, publishes nothing: relaxed
   std::function<void(bool)> observer_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;

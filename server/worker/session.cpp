@@ -62,6 +62,7 @@ Session::Session(SessionParts parts)
       watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
       poll_time_(patience(parts_.cores).wait_poll_us) {
+  if (Gate* gate = parts_.gate) source_.look_longer(gate->patience_us());
   if (Gate* gate = parts_.gate) source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
 }
 

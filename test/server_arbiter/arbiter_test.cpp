@@ -216,3 +216,21 @@ TEST_CASE_FIXTURE(ArbiterFixture, "a worker that writes nonsense into its page k
   }
   CHECK((served || becomes([&] { return !honest.gate().closed(); })));
 }
+
+TEST_CASE("servers of sessions that answer people stay awake after a request where there are cores for them") {
+  Arbiter arbiter({.scheduling = true, .cores = 8, .policy = {}}, {.warn = {}, .end = {}});
+  arbiter.set_tenant(TenantId(1), {.service_class = ServiceClass::interactive}, {});
+  arbiter.set_tenant(TenantId(2), {.service_class = ServiceClass::batch}, {});
+  auto session = [&](unsigned number, unsigned tenant) { return Worker(*arbiter.add(SessionId(number), TenantId(tenant), kDevice)); };
+  Worker first = session(1, 1), second = session(2, 1), batch = session(3, 2);
+  CHECK(first.page->patience_us != 0);
+  CHECK(second.page->patience_us != 0);
+  CHECK(batch.page->patience_us == 0);
+  Worker third = session(4, 1);  // more than a quarter of the cores
+  CHECK(first.page->patience_us == 0);
+  CHECK(third.page->patience_us == 0);
+  arbiter.remove(SessionId(4));
+  CHECK(first.page->patience_us != 0);
+  arbiter.set_tenant(TenantId(1), {.service_class = ServiceClass::batch}, {});
+  CHECK(first.page->patience_us == 0);
+}

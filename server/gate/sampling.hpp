@@ -1,0 +1,41 @@
+// How long a device was busy, from looks at it now and then: each look that finds it busy stands for the time since the one before.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "server/gate/limits.hpp"
+#include "server/gate/page.hpp"
+
+namespace gpuwire::server {
+
+// The pauses are random, so that no rhythm of the work meets that of the looks; and the first look of a series comes at a random time after what began
+// it, which is often the very work that is looked for. Then the sum is right on average, for much work and for little. Not thread-safe.
+class Sampling {
+ public:
+  // Looking begins, or goes on after it was left off: the time until the first look.
+  std::chrono::nanoseconds begin() {
+    looked_ = PageTime{};
+    return random_up_to(kSample);
+  }
+  std::chrono::nanoseconds pause() { return kSample / 2 + random_up_to(kSample); }
+  // A look at `now`: the time that it stands for.
+  std::chrono::nanoseconds stands_for(PageTime now) {
+    auto since = looked_ == PageTime{} ? kSample : now - looked_;
+    looked_ = now;
+    return since;
+  }
+
+ private:
+  // Multiplicative congruential, with the constants of P. L'Ecuyer (1999), "Tables of linear congruential generators"; its upper bits are even enough here.
+  std::chrono::nanoseconds random_up_to(std::chrono::nanoseconds most) {
+    state_ = state_ * 1181783497276652981ull + 1;
+    return std::chrono::nanoseconds(int64_t(double(state_ >> 11) / double(1ull << 53) * double(most.count())));
+  }
+
+  PageTime looked_{};
+  uint64_t state_ = 0x9e3779b97f4a7c15ull;
+};
+
+}  // namespace gpuwire::server
