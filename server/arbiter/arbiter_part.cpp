@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <boost/asio/post.hpp>
-#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 namespace gpuwire::server {
@@ -49,10 +48,7 @@ ArbiterPart::~ArbiterPart() { *alive_ = false; }
 
 void ArbiterPart::warn(scheduler::SessionId session, const std::string& text) {
   spdlog::warn("session {}: {}", uint64_t(session), text);
-  Handoff warning;
-  warning.kind = HandoffKind::warn;
-  warning.text = fmt::format("gpuwire: {}\n", text);
-  control_.send(session, warning);
+  control_.warn(session, text);
 }
 
 void ArbiterPart::end(scheduler::SessionId session, const std::string& why) {

@@ -93,6 +93,10 @@ void SessionBook::begun(scheduler::SessionId session, std::string client) {
   tell({.kind = SessionEvent::Kind::begun, .session = *record, .text = std::move(client)});
 }
 
+void SessionBook::warned(scheduler::SessionId session, std::string of) {
+  if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::warned, .session = *record, .text = std::move(of)});
+}
+
 void SessionBook::ending(scheduler::SessionId session) {
   if (SessionRecord* record = at(session)) record->state = SessionState::ending;
 }

@@ -50,12 +50,12 @@ struct SessionRecord {
 std::string label_of(const SessionRecord& session);
 
 struct SessionEvent {
-  enum class Kind : uint8_t { queued, admitted, begun, ended, refused };
+  enum class Kind : uint8_t { queued, admitted, begun, warned, ended, refused };
   Kind kind;
   const SessionRecord& session;  // for the call's duration
-  std::string text;              // begun: who the client says it is; ended, refused: why
+  std::string text;              // begun: who the client says it is; warned: of what; ended, refused: why
   RefusalCause refusal = RefusalCause::internal;  // refused
-  uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word
+  uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word, and was not told to
   static constexpr uint32_t kDied = UINT32_MAX;
 };
 
@@ -74,6 +74,7 @@ class SessionBook {
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
   void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
+  void warned(scheduler::SessionId session, std::string of);
   void ending(scheduler::SessionId session);
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
   void refused(scheduler::SessionId session, RefusalCause cause, std::string why);

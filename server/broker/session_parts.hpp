@@ -51,6 +51,8 @@ class SessionControl {
  public:
   // To the session's worker. False: it has none, or has not read for long.
   virtual bool send(scheduler::SessionId session, const Handoff& message) = 0;
+  // Its client is told, and observers of the book. `text`: one line.
+  virtual void warn(scheduler::SessionId session, const std::string& text) = 0;
   // Ends it; its client is told the reason. False: there is no such session.
   virtual bool stop(scheduler::SessionId session, const std::string& reason) = 0;
   // Memory was given back or a tenant's share has changed: whoever waits is looked at again.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace gpuwire::server {
 
 void Sessions::devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
@@ -116,6 +118,14 @@ void Sessions::ended(scheduler::SessionId number, uint32_t cause, const std::str
 bool Sessions::send(scheduler::SessionId number, const Handoff& message) {
   const SessionRecord* session = book_.find(number);
   return session && pool_for_(*session).send(number, message);
+}
+
+void Sessions::warn(scheduler::SessionId number, const std::string& text) {
+  book_.warned(number, text);
+  Handoff warning;
+  warning.kind = HandoffKind::warn;
+  warning.text = fmt::format("gpuwire: {}\n", text);
+  send(number, warning);
 }
 
 bool Sessions::stop(scheduler::SessionId number, const std::string& reason) {

@@ -38,6 +38,7 @@ class Sessions final : public SessionControl {
   void stop_all(const std::string& reason);
 
   bool send(scheduler::SessionId session, const Handoff& message) override;
+  void warn(scheduler::SessionId session, const std::string& text) override;
   bool stop(scheduler::SessionId session, const std::string& reason) override;
   void reconsider_waiting() override { admission_.reconsider(); }
 

@@ -8,7 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include "server/broker/limits.hpp"
-#include "server/broker/session_book.hpp"
+#include "server/worker/end_cause.hpp"
 
 namespace gpuwire::server {
 WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events)
@@ -183,6 +183,7 @@ bool WorkerPool::stop(SessionId session, const std::string& reason) {
   Handoff stop;
   stop.kind = HandoffKind::stop;
   stop.text = reason;
+  worker->stop_reason = reason;
   worker->send(stop);
   worker->kill_after(kWorkerExitMs);
   return true;
@@ -308,17 +309,21 @@ void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
       events_.over(worker.session, SessionEvent::kDied, fmt::format("the worker ended unused with {}", how));
       break;
     case WorkerProcess::State::serving:
-    case WorkerProcess::State::ending: {
-      bool silent = worker.reason.empty();
-      if (silent)
-        spdlog::error("{}: its process ended with {}", worker.label, how);
-      else
-        spdlog::info("{}: ended: {}", worker.label, worker.reason);
-      if (worker.state == WorkerProcess::State::serving)
-        events_.over(worker.session, worker.end_cause, silent ? fmt::format("its process ended with {}", how) : worker.reason);
+    case WorkerProcess::State::ending:
+      if (worker.reason.empty()) ended_silently(worker, how);
+      else spdlog::info("{}: ended: {}", worker.label, worker.reason);
+      if (worker.state == WorkerProcess::State::serving) events_.over(worker.session, worker.end_cause, worker.reason);
       break;
-    }
   }
+}
+
+// A kernel that never ends holds up the worker that is told to stop, until its process is killed: that is no death of its own.
+void WorkerPool::ended_silently(WorkerProcess& worker, const std::string& how) {
+  worker.reason = fmt::format("its process ended with {}", how);
+  spdlog::error("{}: {}", worker.label, worker.reason);
+  if (worker.stop_reason.empty()) return;
+  worker.end_cause = uint32_t(EndCause::stopped);
+  worker.reason = fmt::format("{} ({})", worker.stop_reason, worker.reason);
 }
 
 void WorkerPool::close(const std::string& reason) {

@@ -84,6 +84,7 @@ class WorkerPool {
   void await_children();
   void reap();
   void ended(WorkerProcess& worker, const std::string& how);
+  void ended_silently(WorkerProcess& worker, const std::string& how);
   size_t count(WorkerProcess::State state) const;
 
   boost::asio::io_context& io_;

@@ -51,6 +51,7 @@ class WorkerProcess {
   std::string tenant;              // of that session
   std::string label;  // "session 0123abcd from 127.0.0.1:4711", for logs
   std::string reason;  // what it said about its own end
+  std::string stop_reason;  // why it was told to end the session
   uint32_t end_cause = UINT32_MAX;  // it has not said
 
  private:

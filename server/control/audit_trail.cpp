@@ -53,6 +53,11 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last)
       fields["worker_pid"] = event.session.worker_pid;
       log.write("begun", fields);
       break;
+    case SessionEvent::Kind::warned:
+      fields["gpus"] = event.session.devices;
+      fields["warning"] = event.text;
+      log.write("warned", fields);
+      break;
     case SessionEvent::Kind::ended:
       fields["gpus"] = event.session.devices;
       add_end(fields, event, last);

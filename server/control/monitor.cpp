@@ -65,7 +65,8 @@ void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
   }
   Past& past = this->past(tenant);
   switch (event.kind) {
-    case SessionEvent::Kind::queued: break;
+    case SessionEvent::Kind::queued:
+    case SessionEvent::Kind::warned: break;
     case SessionEvent::Kind::admitted:
       past.queue_wait_s.observe(std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));
       break;

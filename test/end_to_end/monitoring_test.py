@@ -11,7 +11,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from support import BUILD, DEVICE, Server, children, run, start, wait_until
+from support import BUILD, DEVICE, Server, audit_lines, children, run, start, wait_until
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 LIMIT_SECONDS = 30
@@ -71,7 +71,7 @@ class Monitored(unittest.TestCase):
         return started
 
     def audit_lines(self):
-        return [{"event": match[1], **json.loads(match[2])} for match in re.finditer(r"audit: (\w+) (\{.*\})", "".join(self.server.log))]
+        return audit_lines(self.server.log)
 
     def audited(self, event):
         found = []

@@ -7,9 +7,10 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, GONE_WITHIN_SECONDS, ServerCase, children, command, run, start, wait_until
+from support import BUILD, GONE_WITHIN_SECONDS, ServerCase, audit_lines, children, command, run, start, wait_until
 
 STEPS = 400
+LIMIT_SECONDS = 30
 # A turn is 10 ms and more, and the two cores of a test machine run clients, servers and the device itself: half or twice as much is still sharing.
 SHARE_FACTOR = 3
 
@@ -165,12 +166,27 @@ idle_time_max = "1500ms"
         cls.server_arguments = ("--config", file)
         super().setUpClass()
 
+    def assert_audited(self, word):
+        """A warning and an end with the reason, of the same session."""
+
+        def there():
+            lines = audit_lines(self.server.log)
+            warned = {line["session"] for line in lines if line["event"] == "warned" and word in line["warning"]}
+            return [line for line in lines if line["event"] == "ended" and line["session"] in warned]
+
+        wait_until(there, LIMIT_SECONDS, f"the audit lines of a limit of {word}")
+        for ended in there():
+            self.assertEqual(ended["cause"], "stopped")
+            self.assertIn(word, ended["reason"])
+            self.assertIn("limit", ended["reason"])
+
     def test_a_kernel_that_never_ends_is_warned_of_and_ended_with_the_reason(self):
         ran = run(self.server.address, "saturate", "endless")
         self.assertNotEqual(ran.returncode, 0)
         lines = [line for line in ran.stderr.splitlines() if line.startswith("gpuwire")]
         self.assertEqual(len([line for line in lines if "a kernel has been running" in line and "limit of 1 s" in line]), 1, ran.stderr)
         self.assertEqual(len([line for line in lines if "the server ended the session" in line and "kernel" in line]), 1, ran.stderr)
+        self.assert_audited("kernel")
         self.assert_passed(run(self.server.address, "saturate", "steps", "10"))
 
     def test_a_session_that_does_nothing_is_warned_and_ended_with_the_reason(self):
@@ -182,6 +198,7 @@ idle_time_max = "1500ms"
         self.assertIn("the server ended the session", second)
         self.assertIn("idle", second)
         idle.communicate(timeout=60)
+        self.assert_audited("idle")
 
     def test_a_session_that_works_is_left_alone(self):
         busy = start(self.server.address, "saturate", "until")

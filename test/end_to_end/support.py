@@ -1,5 +1,6 @@
 """What the end-to-end tests share: programs, prefaces, processes of a server."""
 
+import json
 import os
 import re
 import socket
@@ -135,6 +136,11 @@ class ServerCase(unittest.TestCase):
 
     def server_log(self):
         return "".join(self.server.log)
+
+
+def audit_lines(log):
+    """The audit's events in the log of a server without an audit file: their members, with the name as `event`."""
+    return [{"event": match[1], **json.loads(match[2])} for match in re.finditer(r"audit: (\w+) (\{.*\})", "".join(log))]
 
 
 def one_line_naming(stderr, *words):

@@ -15,6 +15,7 @@
 #include "protocol/wire/preface.hpp"
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
+#include "server/worker/end_cause.hpp"
 #include "test/server_broker/running_broker.hpp"
 #include "test/server_worker/server_process.hpp"
 #include "test/server_worker/wire_client.hpp"
@@ -277,6 +278,28 @@ TEST_CASE("a session can be stopped whether it runs or waits, and the next one b
   CHECK(second.told() == "the administrator says so");
   broker.act([&](Broker& of) { CHECK(of.sessions().stop(first.session(), "the administrator says so")); });
   CHECK(third.served_with() == "all");
+}
+
+TEST_CASE("a session whose worker does not hear that it is to end was stopped, for the reason that was given") {
+  std::string ended;
+  uint32_t cause = server::SessionEvent::kDied;
+  RunningBroker broker("serves");
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) {
+    of.book().observe([&](const server::SessionEvent& event) {
+      if (event.kind == server::SessionEvent::Kind::ended) ended = event.text, cause = event.end_cause;
+    });
+  });
+  Caller caller(broker, {.tenant = "open"});
+  CHECK(caller.served_with() == "all");
+  broker.act([&](Broker& of) { CHECK(of.sessions().stop(caller.session(), "a kernel has been running for 2 h")); });
+  auto reason = [&] {
+    std::string text;
+    broker.act([&](Broker&) { text = ended; });
+    return text;
+  };
+  CHECK(eventually([&] { return reason() == "a kernel has been running for 2 h (its process ended with signal 9 (Killed))"; }));
+  CHECK(cause == uint32_t(server::EndCause::stopped));
 }
 
 TEST_CASE("a configuration that does not fit the devices stops a start, and is refused by a reload that changes nothing") {

@@ -120,6 +120,20 @@ TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant,
   CHECK(lines[5]["cause"] == "died");
 }
 
+TEST_CASE_FIXTURE(Fixture, "a warning is audited, and the session's figures stay") {
+  SessionId session = begin("alice");
+  book.warned(session, "the session has been idle for 8 s");
+  book.warned(SessionId(99), "nobody is warned");
+  auto lines = audited();
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[2]["event"] == "warned");
+  CHECK(lines[2]["session"] == uint64_t(session));
+  CHECK(lines[2]["tenant"] == "alice");
+  CHECK(lines[2]["gpus"] == LogFields{0});
+  CHECK(lines[2]["warning"] == "the session has been idle for 8 s");
+  CHECK(tenant("alice").sessions == std::map<std::string, uint64_t>{{"running", 1}});
+}
+
 TEST_CASE_FIXTURE(Fixture, "refusals are counted by their reason; those of nobody's tenant stand apart") {
   book.refused(arrive("bob"), RefusalCause::busy, "full");
   book.refused(arrive("bob"), RefusalCause::client_gone, "it went away");

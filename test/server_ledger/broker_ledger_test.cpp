@@ -22,6 +22,7 @@ class Control final : public SessionControl {
     answers[session] = message.number == 1;
     return true;
   }
+  void warn(SessionId, const std::string&) override {}
   bool stop(SessionId, const std::string&) override { return true; }
   void reconsider_waiting() override { ++reconsidered; }
 
