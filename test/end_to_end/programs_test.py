@@ -67,6 +67,9 @@ class Programs(ServerCase):
     def test_peer_copies_are_right(self):
         self.assert_passed(run(self.server.address, "peer_copies"))
 
+    def test_memory_that_another_device_may_reach_is_right(self):
+        self.assert_passed(run(self.server.address, "peer_mappings"))
+
     def test_work_that_passes_data_round_the_devices_is_right(self):
         self.assert_passed(run(self.server.address, "several_devices", "steps", "20"))
 

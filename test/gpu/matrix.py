@@ -167,6 +167,7 @@ def rows(build: str) -> List[Row]:
         program("limits"),
         program("device_reset"),
         program("peer_copies"),
+        program("peer_mappings"),
         program("several_devices", "steps", "200", right=same_output),
         program("per_thread_streams"),
         program("stream_properties"),
