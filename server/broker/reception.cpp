@@ -101,8 +101,8 @@ std::optional<FrontDoor::Refusal> Reception::judge(const Caller& caller) {
 
 std::string Reception::open_tenant_for(const Caller& caller) const { return caller.local || allow_unencrypted_network_ ? open_tenant_ : std::string(); }
 
-std::string Reception::unix_tenant_for(const Caller& caller) const {
-  auto found = caller.unix_user ? unix_tenants_.find(*caller.unix_user) : unix_tenants_.end();
+std::string Reception::unix_tenant_of(uid_t user) const {
+  auto found = unix_tenants_.find(user);
   return found == unix_tenants_.end() ? std::string() : found->second;
 }
 
@@ -111,7 +111,7 @@ void Reception::enter(Caller caller, OwnedDescriptor socket) {
   login_.arrive({.peer = caller.peer,
                  .address = caller.address,
                  .tls = (caller.preface_flags & wire::kPrefaceTls) != 0,
-                 .unix_tenant = unix_tenant_for(caller),
+                 .unix_tenant = caller.unix_user ? unix_tenant_of(*caller.unix_user) : std::string(),
                  .open_tenant = open_tenant_for(caller),
                  .management = (caller.preface_flags & wire::kPrefaceManagement) != 0},
                 std::move(socket));

@@ -45,6 +45,9 @@ class Reception {
   // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
   void refresh_identity();
 
+  // The tenant that this user is on a Unix socket; empty: none.
+  std::string unix_tenant_of(uid_t user) const;
+
   pid_t login_process() const { return login_.pid(); }
   std::vector<ListenAddress> addresses() const { return door_.addresses(); }
   bool empty() const { return door_.empty() && guests_.empty(); }
@@ -57,7 +60,6 @@ class Reception {
   std::optional<FrontDoor::Refusal> judge(const Caller& caller);
   void enter(Caller caller, OwnedDescriptor socket);
   std::string open_tenant_for(const Caller& caller) const;
-  std::string unix_tenant_for(const Caller& caller) const;
 
   void send_identity();
   void identity_read(const std::string& error);

@@ -1,36 +1,13 @@
 #include "server/cli/observation.hpp"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
-#include <pwd.h>
 #include <spdlog/spdlog.h>
 
 #include "server/control/socket_path.hpp"
 
 namespace gpuwire::server {
-namespace {
-
-std::string user_name(uid_t uid) {
-  std::array<char, 16384> text;
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwuid_r(uid, &entry, text.data(), text.size(), &found) != 0 || !found) return {};
-  return entry.pw_name;
-}
-
-std::vector<std::string> tenants_of(const TenantDirectory& tenants, uid_t uid) {
-  std::vector<std::string> names;
-  std::string user = user_name(uid);
-  if (user.empty()) return names;
-  for (const Tenant& tenant : tenants.all()) {
-    const auto& users = tenant.settings.unix_users;
-    if (tenant.known && std::find(users.begin(), users.end(), user) != users.end()) names.push_back(tenant.settings.name);
-  }
-  return names;
-}
-
-}  // namespace
 
 Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload)
     : broker_(broker), audit_log_(std::move(audit_log)), monitor_(broker.book(), broker.tenants(), audit_log_), control_(io, sources(std::move(reload))) {
@@ -83,8 +60,13 @@ ControlSources Observation::sources(Reload reload) {
           .reload = std::move(reload),
           .end_session = [this](uint64_t session, const std::string& reason) { return broker_.sessions().stop(scheduler::SessionId(session), reason); },
           .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
-          .tenants_of_user = [this](uid_t uid) { return tenants_of(broker_.tenants(), uid); },
+          .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
           .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
+}
+
+std::vector<std::string> Observation::tenants_of_user(uid_t user) const {
+  std::string tenant = broker_.reception().unix_tenant_of(user);
+  return tenant.empty() ? std::vector<std::string>{} : std::vector{std::move(tenant)};
 }
 
 size_t Observation::end_tenant(const std::string& tenant, const std::string& reason) {

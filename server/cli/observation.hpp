@@ -38,6 +38,7 @@ class Observation {
  private:
   Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload);
   ControlSources sources(Reload reload);
+  std::vector<std::string> tenants_of_user(uid_t user) const;
   size_t end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
   void start_metrics(boost::asio::io_context& io, const Configuration& configuration);

@@ -15,6 +15,7 @@ from support import BUILD, DEVICE, Server, audit_lines, children, run, start, wa
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 LIMIT_SECONDS = 30
+OTHER_USER = 54321  # whoever that is
 
 
 class Monitored(unittest.TestCase):
@@ -235,6 +236,18 @@ log_format = "json"
         self.assertFalse(answer["ok"])
         self.assertIn("server.toml", answer["errors"][0])
         self.assertEqual(self.audited("reload")[1]["result"], "refused")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can ask as another user")
+    def test_a_user_that_a_tenant_names_by_number_sees_that_tenant_and_no_other(self):
+        self.write_configuration(self.TENANT + f'[tenants.guests]\nunix_users = ["{OTHER_USER}"]\n')
+        self.assertTrue(self.ask(command="reload")["ok"])
+        os.chmod(self.folder, 0o755)
+        os.seteuid(OTHER_USER)
+        try:
+            answer = self.ask(command="snapshot")
+        finally:
+            os.seteuid(0)
+        self.assertEqual([tenant["name"] for tenant in answer["snapshot"]["tenants"]], ["guests"])
 
     def test_the_server_runs_the_exporter_and_logs_json(self):
         found = []
