@@ -24,8 +24,9 @@ RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime 
   auto look = [&](PageTime since, milliseconds limit, const char* what) {
     if (limit.count() == 0) return;
     if (since == PageTime{}) since = now;  // it could begin at any moment
-    PageTime warns = warning_time(since, limit), ends = since + limit;
-    PageTime next = now < warns ? warns : ends;
+    // A page may tell of a new beginning at every look; warnings are no more frequent for that.
+    PageTime warns = warning_time(std::max(since, warned_at_), limit), ends = since + limit;
+    PageTime next = now < warns ? std::min(warns, ends) : ends;
     verdict.next = verdict.next ? std::min(*verdict.next, next) : next;
     if (now >= ends) {
       ended_ = true;
@@ -33,6 +34,7 @@ RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime 
       verdict.text = fmt::format("{} for {}: its tenant's limit is {}", what, seconds(now - since), seconds(limit));
     } else if (now >= warns && warned_ != since && verdict.kind == Verdict::Kind::nothing) {
       warned_ = since;
+      warned_at_ = now;
       verdict.kind = Verdict::Kind::warn;
       verdict.text = warning_ = fmt::format("{} for {}; the session ends at its tenant's limit of {}", what, seconds(now - since), seconds(limit));
     }

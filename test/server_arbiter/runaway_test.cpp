@@ -38,6 +38,14 @@ TEST_CASE("progress begins anew") {
   CHECK(watch.judge(limits, 109s, {}, 118s).kind == Kind::warn);
 }
 
+TEST_CASE("a page that tells of ever new beginnings brings on no more warnings than kernels could") {
+  RunawayWatch watch;
+  SessionLimits limits{.kernel_time_max = 10s, .idle_time_max = 20s};
+  int warnings = 0;
+  for (PageTime now = 100s; now < 200s; now += 1ms) warnings += watch.judge(limits, now - 9s, now - 19s, now).kind == Kind::warn;
+  CHECK(warnings == 13);
+}
+
 TEST_CASE("what is not stuck could be from now on, so it is asked again in time") {
   RunawayWatch watch;
   CHECK(watch.judge({.kernel_time_max = 10s}, {}, {}, 50s).next == PageTime(58s));
