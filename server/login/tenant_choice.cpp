@@ -69,9 +69,8 @@ const char* name_of(RefusalKind kind) {
     case RefusalKind::tls: return "tls";
     case RefusalKind::timeout: return "timeout";
     case RefusalKind::overload: return "overload";
-    case RefusalKind::internal: return "internal";
   }
-  return "internal";
+  return "?";
 }
 
 Choice choose_tenant(const Shown& shown, const Register* credentials, WallTime now) {

@@ -10,7 +10,7 @@
 namespace gpuwire::server {
 
 // Words for the audit; stable.
-enum class RefusalKind : uint8_t { certificate, revoked, expired, foreign, token, mismatch, no_identity, protocol, tls, timeout, overload, internal };
+enum class RefusalKind : uint8_t { certificate, revoked, expired, foreign, token, mismatch, no_identity, protocol, tls, timeout, overload };
 const char* name_of(RefusalKind kind);
 
 struct ShownCertificate {
