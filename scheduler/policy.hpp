@@ -66,7 +66,7 @@ class Policy {
     Duration switch_cost = std::chrono::microseconds(145);
     Duration linger = std::chrono::microseconds(300);         // a gate is held so long after its session has gone quiet
     Duration in_flight_max = std::chrono::microseconds(500);
-    Duration in_flight_max_near_higher = std::chrono::microseconds(200);
+    Duration in_flight_max_near_higher = std::chrono::microseconds(150);
     Duration regime_interval = std::chrono::milliseconds(10);
     double co_run_load_max = 0.9;
     Duration cap_window = std::chrono::milliseconds(100);

@@ -155,13 +155,16 @@ def accounts(bench):
     kind = {"kernel_us": 100}
     settings = {f"t{i}": {"class": "batch", "weight": 1} for i in range(2)}
     with bench.gpuwire(settings) as arm:
-        results = run_together([arm.starter(bench.saturating(**kind), f"t{i}") for i in range(2)], bench.seconds)
+        before = []
+        results = run_together([arm.starter(bench.saturating(**kind), f"t{i}") for i in range(2)], bench.seconds,
+                               when_ready=lambda: before.append(arm.status()["devices"][0]["gpu_time_ns"]))
         status = arm.status()
     device = status["devices"][0]
-    charged = device["gpu_time_ns"] / 1e9
+    # What the tenants do before they count (modules, warming up) is charged, too.
+    charged = (device["gpu_time_ns"] - before[0]) / 1e9
     counted = sum(figures.chunks(result) for result in results) / bench.alone("gpuwire", **kind)
     error = 100 * (charged / counted - 1)
-    yield Result("GPU time charged against work counted", "gpuwire", {"charged s": charged, "counted s": counted, "error %": error, "system s": device["system_time_ns"] / 1e9},
+    yield Result("GPU time charged against work counted", "gpuwire", {"charged s": charged, "counted s": counted, "error %": error, "before s": before[0] / 1e9, "system s": device["system_time_ns"] / 1e9},
                  "within 1 %", abs(error) <= 1)
     yield drained("drained among equals, 100 us kernels", status)
     # Where somebody waits for it.

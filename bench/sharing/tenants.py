@@ -64,12 +64,13 @@ class Tenant:
         return result
 
 
-def run_together(starters, seconds):
+def run_together(starters, seconds, when_ready=lambda: None):
     """Starts all, lets them begin at the same moment; their results in the same order."""
     tenants = [start() for start in starters]
     try:
         for tenant in tenants:
             tenant.await_ready()
+        when_ready()
         for tenant in tenants:
             tenant.go()
         return [tenant.result(seconds) for tenant in tenants]

@@ -41,7 +41,7 @@ const LookTime& look_time() {
     cpu_set_t cores;
     int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
     std::chrono::microseconds brief(count > 2 ? 50 : count == 2 ? 20 : 0);
-    return LookTime{brief, count >= 8 ? std::chrono::milliseconds(5) : count >= 4 ? std::chrono::milliseconds(1) : brief};
+    return LookTime{brief, count >= 8 ? std::chrono::milliseconds(20) : count >= 4 ? std::chrono::milliseconds(1) : brief};
   }();
   return time;
 }

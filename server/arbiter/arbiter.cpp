@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <pthread.h>
@@ -62,6 +63,7 @@ struct Arbiter::Session {
   uint32_t word = GateWord::of(false, true, {});
   uint32_t opening = 0;
   uint32_t attention = 0;       // the page's when the word was changed last
+  bool changed = false;         // since wake_sleepers()
   PageTime opened_at{}, closed_at{};
   PageTime answer_until{};      // zero: nothing is to be answered
   bool draining = false;        // it was closed with work in flight
@@ -115,6 +117,7 @@ void Arbiter::set_tenant(scheduler::TenantId tenant, const scheduler::TenantPoli
       session->police_at = now;
       set_gate(*session, now);
     }
+    wake_sleepers();
     share_patience();
   }
   wake();
@@ -176,6 +179,7 @@ void Arbiter::run() {
     observe(now);
     if (settings_.scheduling) {
       for (const scheduler::GateChange& change : policy_.decide(now)) apply(change, now);
+      wake_sleepers();
     }
     hint_soon();
     police(now);
@@ -246,12 +250,20 @@ void Arbiter::set_gate(Session& session, PageTime now) {
   session.word = word;
   page.gate.store(word, std::memory_order_seq_cst);
   session.attention = page.attention.fetch_add(1, std::memory_order_seq_cst) + 1;
-  futex_wake(page.gate);
-  futex_wake(page.attention);
+  session.changed = true;
   if (was_uncounted) {
     session.answer_until = now + kAnswerPatience;
     session.said.seen.in_flight = true;
     if (!open) session.draining = true;
+  }
+}
+
+// After all gates have changed: who waits awake goes on at once, and a system call that wakes another thread takes longer than all else here.
+void Arbiter::wake_sleepers() {
+  for (auto& [id, session] : sessions_) {
+    if (!std::exchange(session->changed, false)) continue;
+    futex_wake(session->page->gate);
+    futex_wake(session->page->attention);
   }
 }
 

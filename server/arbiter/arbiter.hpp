@@ -102,6 +102,7 @@ class Arbiter {
   void observe(PageTime now);
   void apply(const scheduler::GateChange& change, PageTime now);
   void set_gate(Session& session, PageTime now);
+  void wake_sleepers();
   void hint_soon();
   void note_drain(Session& session, PageTime drained);
   void police(PageTime now);

@@ -17,7 +17,7 @@ struct Patience {
 };
 inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
 inline constexpr unsigned kPatientCoresMin = 8;
-inline constexpr Patience kNoPatience{0, 0}, kBrief{40, 80}, kPatient{5000, 200};
+inline constexpr Patience kNoPatience{0, 0}, kBrief{40, 80}, kPatient{20'000, 200};
 inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls
 inline constexpr size_t kWatchedMax = 64 * 1024; // events watched at once
 inline constexpr uint32_t kWatchSpinUs = 30;     // polled without sleeping after something new is watched

@@ -69,7 +69,7 @@ TEST_CASE("A higher class is let through at the decision at which it comes, and 
   desk.rest(kB);
   desk.pass(310us);
   CHECK(desk.open(kA));
-  CHECK(desk.gates[kA].in_flight_max == 200us);
+  CHECK(desk.gates[kA].in_flight_max == Policy::Settings{}.in_flight_max_near_higher);
 }
 
 TEST_CASE("Saturating tenants share by their weights") {
