@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -25,6 +27,25 @@ TEST_CASE("Memory is limited to the device's, and comes back when it is freed") 
   const CurrentContext other(1);
   REQUIRE(cuMemGetInfo(&again, nullptr) == CUDA_SUCCESS);
   CHECK(again == kMemoryBytes);
+}
+
+TEST_CASE("New memory holds nothing that the process has left where it lies") {
+  const CurrentContext context;
+  std::vector<CUdeviceptr> blocks;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<void*> left;
+    for (int i = 0; i < 20; ++i) {
+      left.push_back(std::aligned_alloc(256, 4096));
+      REQUIRE(left.back() != nullptr);
+      std::memset(left.back(), 0x5a, 4096);
+    }
+    for (void* memory : left) std::free(memory);
+    blocks.push_back(allocate(4096));
+    std::vector<char> found(4096);
+    REQUIRE(cuMemcpyDtoH(found.data(), blocks.back(), found.size()) == CUDA_SUCCESS);
+    CHECK(std::all_of(found.begin(), found.end(), [](char byte) { return byte == 0; }));
+  }
+  for (CUdeviceptr block : blocks) CHECK(cuMemFree(block) == CUDA_SUCCESS);
 }
 
 TEST_CASE("A range is known by any address in it") {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "server/software_device/driver/driver_state.hpp"
@@ -20,7 +21,10 @@ void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
     void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
   }
-  return std::aligned_alloc(alignment, bytes);
+  // What the process has left there is nothing for a program.
+  void* const memory = std::aligned_alloc(alignment, bytes);
+  if (memory != nullptr) std::memset(memory, 0, bytes);
+  return memory;
 }
 
 void give_memory(void* memory, uint64_t bytes, uint64_t alignment, bool own_pages) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "protocol/cuda_abi/private_tables.hpp"
 #include "server/software_device/driver/allocation.hpp"
@@ -35,6 +36,7 @@ uint64_t ContextHeap::allocate(uint64_t bytes) noexcept {
   }
   try {
     const std::shared_ptr<void> backing(std::aligned_alloc(kAlignment, rounded), std::free);
+    if (backing != nullptr) std::memset(backing.get(), 0, rounded);
     const auto address = reinterpret_cast<uint64_t>(backing.get());
     if (address != 0 && table_.insert({.begin = address, .bytes = rounded, .kind = MemoryKind::heap, .context = context_, .backing = backing}) != 0) {
       return address;
