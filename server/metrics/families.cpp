@@ -40,17 +40,17 @@ class Family {
       metric.gauge.value = value;
     family_.metric.push_back(std::move(metric));
   }
-  // `unit`: what one of the histogram's units is in the metric's.
-  void add(const HistogramFigures& figures, double unit, Labels labels) {
+  // `units`: how many of the histogram's are one of the metric's. A division, so that the bounds are the numbers that people write.
+  void add(const HistogramFigures& figures, double units, Labels labels) {
     ClientMetric metric = metric_with(std::move(labels));
     uint64_t below = 0;
     for (size_t i = 0; i < figures.counts.size(); ++i) {
       below += figures.counts[i];
-      double bound = i < figures.bounds.size() ? figures.bounds[i] * unit : std::numeric_limits<double>::infinity();
+      double bound = i < figures.bounds.size() ? figures.bounds[i] / units : std::numeric_limits<double>::infinity();
       metric.histogram.bucket.push_back({below, bound});
     }
     metric.histogram.sample_count = below;
-    metric.histogram.sample_sum = figures.sum * unit;
+    metric.histogram.sample_sum = figures.sum / units;
     family_.metric.push_back(std::move(metric));
   }
 
@@ -108,7 +108,7 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
   Family drains = out.histogram("gpuwire_drain_seconds", "From a gate's closing until the last work of its session was seen done, by the session's class");
   for (const DeviceFigures& device : snapshot.devices) {
     for (const auto& [regime, ns] : device.regime_ns) regimes.add(seconds(ns), {{"gpu", number(device.index)}, {"regime", regime}});
-    for (const auto& [service_class, histogram] : device.drain_us) drains.add(histogram, 1e-6, {{"gpu", number(device.index)}, {"class", service_class}});
+    for (const auto& [service_class, histogram] : device.drain_us) drains.add(histogram, 1e6, {{"gpu", number(device.index)}, {"class", service_class}});
   }
 }
 

@@ -39,6 +39,7 @@ TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
                            R"(gpuwire_queue_wait_seconds_bucket{tenant="alice",le="1"} 3)",
                            R"(gpuwire_queue_wait_seconds_bucket{tenant="alice",le="+Inf"} 3)",
                            R"(gpuwire_drain_seconds_count{gpu="0",class="batch"} 11)",
+                           R"(gpuwire_drain_seconds_bucket{gpu="0",class="batch",le="0.0001"} 7)",
                            "# TYPE gpuwire_gpu_seconds_total counter",
                            "# TYPE gpuwire_drain_seconds histogram"})
     CHECK_MESSAGE(has_line(text, line), line);
