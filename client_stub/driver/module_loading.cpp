@@ -178,9 +178,12 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
   if (state.loaded) return *state.loaded;
   std::shared_ptr<const ProgramImage> image = state.image;
   if (!image) {
-    auto selected = ProgramImage::select(state.code, image_target(), false);
+    ImageTarget target = image_target();
+    auto selected = ProgramImage::select(state.code, target, false);
     if (!selected) {
-      say("a library cannot be loaded: " + selected.error().message);
+      // Libraries try images for other GPUs and go on without them, as silently as beside a GPU of the server's kind. Only the software device refuses what
+      // that would run.
+      if (target.ptx_only || selected.error().result != CUDA_ERROR_NO_BINARY_FOR_GPU) say("a library cannot be loaded: " + selected.error().message);
       state.loaded = selected.error().result;
       return *state.loaded;
     }
