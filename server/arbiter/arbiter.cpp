@@ -354,14 +354,15 @@ bool Arbiter::rung() const {
 void Arbiter::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
   if (contended_ && settings_.cores >= kArbiterSpinCoresMin) {
     // With the mutex, which guards the pages' lives; whoever wants it says so first.
-    PageTime spins = page_now() + (settings_.cores >= kArbiterCoreMin ? kArbiterSpinLong : kArbiterSpin);
+    bool own_core = settings_.cores >= kArbiterCoreMin;
+    PageTime spins = page_now() + (own_core ? kArbiterSpinLong : kArbiterSpin);
     if (until != PageTime{}) spins = std::min(spins, until);
     while (page_now() < spins) {
       if (wanted_.load(std::memory_order_relaxed) != 0) break;
       if (rung()) return;
       relax();
     }
-    if (until != PageTime{} && page_now() >= until) return let_others(lock);
+    if (own_core || (until != PageTime{} && page_now() >= until)) return let_others(lock);
   }
   itimerspec timer{};
   if (until != PageTime{}) {

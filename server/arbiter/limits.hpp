@@ -11,8 +11,9 @@ using namespace std::chrono_literals;
 
 inline constexpr unsigned kArbiterSpinCoresMin = 4;
 inline constexpr std::chrono::nanoseconds kArbiterSpin = 60us;       // while sessions share a GPU, looked at the pages for so long before sleeping
-inline constexpr unsigned kArbiterCoreMin = 8;                       // from here on a core is its own while sessions share a GPU: the policy asks for a look
-inline constexpr std::chrono::nanoseconds kArbiterSpinLong = 250us;  // every 200 us then
+// From here on a core is its own while sessions share a GPU: it does not sleep at all, because to be woken takes as long as the rest of a hand-over.
+inline constexpr unsigned kArbiterCoreMin = 8;
+inline constexpr std::chrono::nanoseconds kArbiterSpinLong = 250us;  // from one look at all pages to the next, then; at the doorbells it looks all the time
 inline constexpr std::chrono::nanoseconds kAnswerPatience = 100ms;   // for a worker to say what is in flight that nobody has counted
 inline constexpr std::chrono::nanoseconds kLookAgainMin = 10us;      // between two decisions, whatever the policy asks for
 inline constexpr int kDoorbellsAtOnce = 64;
