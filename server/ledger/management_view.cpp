@@ -14,7 +14,8 @@ int memory_info(nvmlDevice device, void* memory) {
   int status = the_view->bare().nvmlDeviceGetMemoryInfo(device, out);
   if (status != nvml::kSuccess) return status;
   auto figures = the_view->of(device, {out->total, out->free, out->used});
-  *out = {figures.total, figures.free, figures.used};
+  // Here all that is not free counts as used (nvml.h, nvmlMemory_t), what others have and the driver keeps included.
+  *out = {figures.total, figures.free, figures.total - figures.free};
   return status;
 }
 
@@ -24,7 +25,8 @@ int memory_info_2(nvmlDevice device, void* memory) {
   if (status != nvml::kSuccess) return status;
   auto figures = the_view->of(device, {out->total, out->free, out->used});
   out->total = figures.total, out->free = figures.free, out->used = figures.used;
-  out->reserved = std::min(out->reserved, figures.total - std::min(figures.total, figures.free + figures.used));
+  // The three are the whole (nvml.h, nvmlMemory_v2_t).
+  out->reserved = figures.total - figures.free - figures.used;
   return status;
 }
 
@@ -58,8 +60,9 @@ ManagementView::Figures ManagementView::of(nvmlDevice device, Figures library) c
   const PageColumn& column = page_->column[found->second];
   uint64_t used = used_by_all(*page_, found->second), reach = std::max(bounded(column.allowance.load()), bounded(column.reach.load()));
   uint64_t total = std::min<uint64_t>(library.total, bounded(column.limit.load()));
+  used = std::min(used, total);
   uint64_t left = std::min(reach, total);
-  return {total, std::min<uint64_t>(library.free, left - std::min(left, used)), std::min(used, total)};
+  return {total, std::min<uint64_t>({library.free, left - std::min(left, used), total - used}), used};
 }
 
 }  // namespace gpuwire::server

@@ -29,7 +29,7 @@ class ManagementView {
   struct Figures {
     unsigned long long total, free, used;
   };
-  // What the library says, cut to what the tenant may have.
+  // What the library says, cut to what the tenant may have; free and used are no more than the total.
   Figures of(nvmlDevice device, Figures library) const;
   const nvml::Table& bare() const { return bare_; }
 

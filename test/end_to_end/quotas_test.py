@@ -3,6 +3,7 @@
 
 import json
 import os
+import sys
 import tempfile
 import unittest
 
@@ -13,6 +14,18 @@ CLEARING = os.path.join(BUILD, "bench", "sharing", "memory_clearing")
 # 10^6 as `GPUWIRE_QUOTA_FUZZ=1000000 ctest -R end_to_end_quotas`.
 COUNT = os.environ.get("GPUWIRE_QUOTA_FUZZ", "12000")
 SEED = os.environ.get("GPUWIRE_QUOTA_SEED", "1")
+
+
+# nvmlMemory_t, and nvmlMemory_v2_t without its version.
+NVML_FIGURES = """
+import ctypes, json, struct
+nvml, device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+assert nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+first = (ctypes.c_ulonglong * 3)()
+second = ctypes.create_string_buffer(struct.pack("<IIQQQQ", 2 << 24 | 40, 0, 0, 0, 0, 0), 40)
+assert nvml.nvmlDeviceGetMemoryInfo(device, first) == 0 and nvml.nvmlDeviceGetMemoryInfo_v2(device, second) == 0
+print(json.dumps({"first": list(first), "second": struct.unpack("<IIQQQQ", second.raw)[2:]}))
+"""
 
 
 class Quotas(ServerCase):
@@ -90,6 +103,16 @@ class Limited(ServerCase):
         shown = run(self.server.address, *query).stdout.strip().split(", ")
         holder.communicate()
         self.assertEqual(shown, ["256", "192"])
+
+    def test_the_figures_of_nvml_add_up_to_the_limit(self):
+        holder = start(self.server.address, CLEARING, "hold", "192")
+        self.assertIn("holds", holder.stdout.readline())
+        figures = json.loads(run(self.server.address, sys.executable, "-c", NVML_FIGURES).stdout)
+        holder.communicate()
+        total, free, used = figures["first"]
+        self.assertEqual((total, free + used), (256 << 20, total))
+        total, reserved, free, used = figures["second"]
+        self.assertEqual((total, reserved + free + used, used), (256 << 20, total, 192 << 20))
 
 
 if __name__ == "__main__":
