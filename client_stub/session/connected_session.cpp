@@ -9,6 +9,7 @@
 
 #include "client_stub/session/fork_guard.hpp"
 #include "client_stub/session/handshake.hpp"
+#include "protocol/transport/looking.hpp"
 #include "protocol/wire/message_reader.hpp"
 
 namespace gpuwire::client {
@@ -254,7 +255,7 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
     bool unsent = !outgoing_.sent(bytes_end);
     if (unsent) outgoing_.pump();
     if (auto spent = Clock::now() - begun; spent < look) {
-      if (spent >= kLookAlone) ::sched_yield();
+      if (spent >= kLookAlone) look_away();
       continue;
     }
     unsent = unsent && !outgoing_.sent(bytes_end);

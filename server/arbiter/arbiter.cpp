@@ -16,6 +16,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "protocol/transport/looking.hpp"
 #include "server/gate/futex.hpp"
 
 namespace gpuwire::server {
@@ -28,12 +29,6 @@ namespace {
 constexpr int kNice = -10;  // where the process may
 constexpr unsigned kYieldsMax = 100;
 constexpr nanoseconds kCopiesEvery = 100ms;
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 OwnedDescriptor checked(int descriptor, const char* what) {
   if (descriptor < 0) throw std::system_error(errno, std::generic_category(), what);
@@ -192,7 +187,7 @@ void Arbiter::run() {
 }
 
 void Arbiter::observe(PageTime now) {
-  contended_ = false;
+  contended_ = leasing_ = false;
   for (auto& [id, session] : sessions_) {
     session->rings = session->page->rings.load(std::memory_order_relaxed);
     if (session->answer_until != PageTime{}) {
@@ -203,6 +198,7 @@ void Arbiter::observe(PageTime now) {
     const scheduler::Observation& seen = session->said.seen;
     if (session->draining && !seen.in_flight) note_drain(*session, std::clamp(seen.last_end, session->closed_at, now));
     if (session->draining || seen.waiting || (session->regime != Regime::free && seen.in_flight)) contended_ = true;
+    if (session->draining || seen.waiting || (session->regime == Regime::lease && seen.in_flight)) leasing_ = true;
     if (settings_.scheduling) policy_.observe(id, seen, now);
   }
 }
@@ -354,8 +350,8 @@ bool Arbiter::rung() const {
 void Arbiter::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
   if (contended_ && settings_.cores >= kArbiterSpinCoresMin) {
     // With the mutex, which guards the pages' lives; whoever wants it says so first.
-    bool own_core = settings_.cores >= kArbiterCoreMin;
-    PageTime spins = page_now() + (own_core ? kArbiterSpinLong : kArbiterSpin);
+    bool own_core = settings_.cores >= kArbiterCoreMin && leasing_;
+    PageTime spins = page_now() + (settings_.cores >= kArbiterCoreMin ? kArbiterSpinLong : kArbiterSpin);
     if (until != PageTime{}) spins = std::min(spins, until);
     while (page_now() < spins) {
       if (wanted_.load(std::memory_order_relaxed) != 0) break;

@@ -135,6 +135,7 @@ class Arbiter {
   std::map<scheduler::DeviceIndex, Device> devices_;
   PageTime police_at_{};   // zero: no limit is set
   bool contended_ = false; // sessions share a GPU now: the thread looks before it sleeps
+  bool leasing_ = false;   // and one at a time: somebody may come who must not wait
   PageTime copies_shared_{};
   // Threads that want the mutex: read by the arbiter's while it looks instead of sleeping, and before it takes the mutex again. Only a hint: relaxed.
   std::atomic<unsigned> wanted_{0};

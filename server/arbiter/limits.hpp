@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 inline constexpr unsigned kArbiterSpinCoresMin = 4;
 inline constexpr std::chrono::nanoseconds kArbiterSpin = 60us;       // while sessions share a GPU, looked at the pages for so long before sleeping
-// From here on a core is its own while sessions share a GPU: it does not sleep at all, because to be woken takes as long as the rest of a hand-over.
+// From here on a core is its own while sessions take turns: it does not sleep at all, because to be woken takes as long as the rest of a hand-over.
 inline constexpr unsigned kArbiterCoreMin = 8;
 inline constexpr std::chrono::nanoseconds kArbiterSpinLong = 250us;  // from one look at all pages to the next, then; at the doorbells it looks all the time
 inline constexpr std::chrono::nanoseconds kAnswerPatience = 100ms;   // for a worker to say what is in flight that nobody has counted

@@ -4,6 +4,7 @@
 
 #include <sys/prctl.h>
 
+#include "protocol/transport/looking.hpp"
 #include "server/driver_table.hpp"
 #include "server/gate/futex.hpp"
 #include "server/gate/limits.hpp"
@@ -17,12 +18,6 @@ namespace {
 // Who the gate holds up, and how often it has been told not to.
 thread_local const Gate* held_up_by = nullptr;
 thread_local unsigned unasked = 0;
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 

@@ -4,12 +4,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <thread>
 
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "protocol/transport/looking.hpp"
 #include "server/worker/limits.hpp"
 
 namespace gpuwire::server {
@@ -17,14 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Who looks for longer gives its core to whoever else wants it, between two looks.
 constexpr std::chrono::microseconds kLookAlone{80};
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -79,7 +72,7 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
     if (longer_us_) patience = std::max(patience, std::chrono::microseconds(longer_us_->load(std::memory_order_relaxed)));
     if (now - started < patience) {
       if (now - started < kLookAlone) relax();
-      else std::this_thread::yield();
+      else look_away();
       continue;
     }
     int wait_ms = -1;
