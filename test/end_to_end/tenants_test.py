@@ -216,7 +216,8 @@ class Reloading(Tenants):
         self.assert_works(dora)
         self.assert_works(anna)
         self.admin("revoke", "dora", "--end-sessions")
-        _, err = dora.communicate(timeout=RUN_LIMIT_SECONDS)
+        dora.wait(RUN_LIMIT_SECONDS)  # with its input open: it would end by itself otherwise
+        _, err = dora.communicate()
         self.assertNotEqual(dora.returncode, 0)
         self.assertIn("revoked", err)
         refused = self.run_as("dora", "neighbour")
