@@ -313,6 +313,7 @@ def hostile(bench):
     settings = {"good": {"class": "batch"}, "bad": {"class": "batch"}}
     neighbours = [
         ("8 processes", [bench.saturating(**kind) for _ in range(8)]),
+        ("64 contexts", [bench.saturating(**kind, contexts=64)]),
         ("64 streams", [bench.saturating(**kind, streams=64)]),
         ("graphs of 64 kernels", [bench.saturating(**kind, graph=64)]),
         ("kernels of 50 ms", [bench.saturating(kernel_us=50000)]),

@@ -4,6 +4,7 @@
 // processes) after each chunk of a fixed amount of arithmetic. So shares do not depend on what any process believes about time.
 //
 // Says "ready" when it has warmed up, starts at the line "go" on standard input, and ends with one line of JSON.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -62,6 +63,7 @@ struct Options {
   double iterations_per_us = 0;  // measured by --mode calibrate
   unsigned blocks = 264, threads = 1024;
   unsigned streams = 1, graph = 0;  // graph: that many kernels in one
+  unsigned contexts = 1;         // past one: contexts of its own, each with so many streams
   unsigned sync_every = 0;       // launches; 0: only to bound what is queued
   double gap_us = 0;             // idle time of the host between two launches
   double ahead_us = 20'000;      // GPU time that may be queued
@@ -76,7 +78,7 @@ struct Options {
   std::fprintf(stderr,
                "tenant: %s\n"
                "usage: tenant --mode calibrate|saturate|request [--kernel-us T] [--chunk-us T] [--iterations-per-us N] [--blocks N] [--threads N] [--seconds S]\n"
-               "  saturate: [--streams N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T]\n"
+               "  saturate: [--streams N] [--contexts N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T]\n"
                "  request:  [--launches N] [--sync-each 1] [--pause-us T] [--seed N]\n",
                what);
   std::exit(2);
@@ -95,6 +97,7 @@ Options parse(int argc, char** argv) {
     else if (name == "--blocks") number(o.blocks);
     else if (name == "--threads") number(o.threads);
     else if (name == "--streams") number(o.streams);
+    else if (name == "--contexts") number(o.contexts);
     else if (name == "--graph") number(o.graph);
     else if (name == "--sync-every") number(o.sync_every);
     else if (name == "--gap-us") number(o.gap_us);
@@ -117,7 +120,9 @@ struct Kernel {
   unsigned iterations, chunks, blocks, threads;
   unsigned* bins = nullptr;
   float* sum = nullptr;
+  CUcontext context = nullptr;  // where they lie
 
+  void enter() const { cuCtxSetCurrent(context); }
   void launch(cudaStream_t stream) const { work<<<blocks, threads, 0, stream>>>(iterations, chunks, bins, sum); }
 };
 
@@ -129,6 +134,7 @@ Kernel make_kernel(const Options& o) {
   CHECK(cudaMalloc(&kernel.bins, kBins * sizeof(unsigned)));
   CHECK(cudaMalloc(&kernel.sum, sizeof(float)));
   CHECK(cudaMemset(kernel.bins, 0, kBins * sizeof(unsigned)));
+  cuCtxGetCurrent(&kernel.context);
   return kernel;
 }
 
@@ -164,13 +170,17 @@ void say_ready_and_wait() {
 
 // What warming up has counted.
 void forget_warm_up(const std::vector<Kernel>& kernels) {
-  for (const Kernel& kernel : kernels) CHECK(cudaMemset(kernel.bins, 0, kBins * sizeof(unsigned)));
-  CHECK(cudaDeviceSynchronize());
+  for (const Kernel& kernel : kernels) {
+    kernel.enter();
+    CHECK(cudaMemset(kernel.bins, 0, kBins * sizeof(unsigned)));
+    CHECK(cudaDeviceSynchronize());
+  }
 }
 
 void print_bins(const std::vector<Kernel>& kernels, unsigned long long clock_at_start) {
   std::vector<unsigned> sum(kBins), bins(kBins);
   for (const Kernel& kernel : kernels) {
+    kernel.enter();
     CHECK(cudaMemcpy(bins.data(), kernel.bins, kBins * sizeof(unsigned), cudaMemcpyDeviceToHost));
     for (unsigned i = 0; i < kBins; ++i) sum[i] += bins[i];
   }
@@ -199,11 +209,23 @@ void spin_us(double us) {
   }
 }
 
+// The context that the runtime uses, or a new one beside it.
+void choose_context(bool own) {
+  CHECK(cudaFree(nullptr));
+  CUcontext context = nullptr;
+  if (own && cuCtxCreate(&context, nullptr, 0, 0) != CUDA_SUCCESS) {
+    std::fprintf(stderr, "cuCtxCreate failed\n");
+    std::exit(1);
+  }
+}
+
 // Streams, each with its own counters; work goes round them.
 class Lanes {
  public:
   explicit Lanes(const Options& o) {
-    for (unsigned i = 0; i < std::max(o.streams, 1u); ++i) {
+    unsigned streams = std::max(o.streams, 1u), contexts = std::max(o.contexts, 1u);
+    for (unsigned i = 0; i < streams * contexts; ++i) {
+      if (i % streams == 0) choose_context(contexts > 1);
       Lane lane{make_kernel(o)};
       CHECK(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking));
       for (cudaEvent_t& event : lane.events) CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -215,6 +237,7 @@ class Lanes {
   // One kernel, or one graph of them.
   void submit() {
     Lane& lane = lanes_[next_];
+    lane.kernel.enter();
     if (lane.graph) CHECK(cudaGraphLaunch(lane.graph, lane.stream));
     else lane.kernel.launch(lane.stream);
     next_ = (next_ + 1) % lanes_.size();
@@ -222,13 +245,17 @@ class Lanes {
   // The queue is bounded: half of it has to be done before another half is queued.
   void mark_half() {
     for (Lane& lane : lanes_) {
+      lane.kernel.enter();
       CHECK(cudaEventRecord(lane.events[half_], lane.stream));
       CHECK(cudaEventSynchronize(lane.events[1 - half_]));
     }
     half_ = 1 - half_;
   }
   void synchronize() {
-    for (Lane& lane : lanes_) CHECK(cudaStreamSynchronize(lane.stream));
+    for (Lane& lane : lanes_) {
+      lane.kernel.enter();
+      CHECK(cudaStreamSynchronize(lane.stream));
+    }
   }
   std::vector<Kernel> kernels() const {
     std::vector<Kernel> out;

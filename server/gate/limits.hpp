@@ -30,7 +30,7 @@ inline constexpr std::chrono::nanoseconds kCopyBase = 5us;
 
 // --- marks --------------------------------------------------------------------------------------------------------------------------------------
 inline constexpr size_t kMarksMax = 4096;                      // of one context; what is submitted past them is covered by one mark of everything
-inline constexpr size_t kGateContextsMax = 64;                 // contexts that are metered; further ones pass unmetered
+inline constexpr size_t kGateContextsMax = 1024;               // contexts that are metered: more than any GPU has room for, at some 0.3 GiB each
 
 // --- looking ------------------------------------------------------------------------------------------------------------------------------------
 inline constexpr std::chrono::nanoseconds kLook = 20us;        // between two looks at the marks while a bound is set or the gate closes
