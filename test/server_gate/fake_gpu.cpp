@@ -7,6 +7,7 @@ using gpuwire::server::DriverTable;
 
 namespace {
 FakeGpu* gpu = nullptr;
+thread_local CUcontext t_current = FakeGpu::context();
 }
 
 struct FakeGpu::Calls {
@@ -51,10 +52,13 @@ struct FakeGpu::Calls {
     return found->second == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   }
   static CUresult current(CUcontext* context) {
-    *context = FakeGpu::context();
+    *context = t_current;
     return CUDA_SUCCESS;
   }
-  static CUresult set_current(CUcontext) { return CUDA_SUCCESS; }
+  static CUresult set_current(CUcontext context) {
+    t_current = context;
+    return CUDA_SUCCESS;
+  }
   static CUresult release(CUdevice) { return CUDA_SUCCESS; }
   static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
     std::lock_guard lock(gpu->mutex_);

@@ -82,6 +82,20 @@ TEST_CASE_FIXTURE(GateFixture, "a device at rest is seen at rest soon after the 
   CHECK(idle());
 }
 
+TEST_CASE_FIXTURE(GateFixture, "work of the hundredth context is marked like that of the first") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  size_t before = gpu.events_recorded();
+  for (uintptr_t number = 1; number <= 100; ++number) {
+    CHECK(table.cuCtxSetCurrent(reinterpret_cast<CUcontext>(0x10000 + number)) == CUDA_SUCCESS);
+    CHECK(launch() == CUDA_SUCCESS);
+  }
+  CHECK(gpu.events_recorded() == before + 100);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
 TEST_CASE_FIXTURE(GateFixture, "no look at the device breaks off a capture") {
   CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
   CHECK(table.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
