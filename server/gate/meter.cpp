@@ -424,8 +424,9 @@ void Meter::mark_tail() {
 
 bool Meter::sample(Sampling& sampling) {
   std::lock_guard lock(mutex_);
+  bool busy = burst_;  // while a capture is open nobody can look: as it was
   if (captures_.empty() && driver_.cuCtxRecordEvent) {
-    bool busy = false;
+    busy = false;
     for (Context& context : contexts_) {
       driver_.cuCtxSetCurrent(context.native);
       if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
@@ -433,15 +434,15 @@ bool Meter::sample(Sampling& sampling) {
       PageTime until = page_now() + kSampleLook;
       while (driver_.cuEventQuery(context.sample) == CUDA_ERROR_NOT_READY && !busy) busy = page_now() > until;
     }
-    PageTime now = page_now();
-    nanoseconds stands_for = sampling.stands_for(now);
-    if (busy) busy_ += stands_for;
-    counted_ = now;
-    if (busy && !burst_) begin_burst(now);
-    if (!busy && burst_) end_burst(now);
-    update_quiet(now);
-    tell();
   }
+  PageTime now = page_now();
+  nanoseconds stands_for = sampling.stands_for(now);
+  if (busy) busy_ += stands_for;
+  counted_ = now;
+  if (busy && !burst_) begin_burst(now);
+  if (!busy && burst_) end_burst(now);
+  update_quiet(now);
+  tell();
   return burst_;
 }
 

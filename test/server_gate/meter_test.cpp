@@ -109,6 +109,25 @@ TEST_CASE_FIXTURE(GateFixture, "no look at the device breaks off a capture") {
   CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
 }
 
+TEST_CASE("a sample after a long capture stands for no more than the time since one could be made") {
+  FakeGpu gpu;
+  SessionPage page;
+  Meter meter(gpu.table(), page);
+  Sampling sampling;
+  CUstream captured = FakeGpu::stream(1);
+  meter.enter_context(FakeGpu::context());
+  CHECK_FALSE(meter.sample(sampling));
+  meter.begin_capture(captured, [&] { return gpu.table().cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED); });
+  bool busy = false;
+  for (auto until = page_now() + 300ms; page_now() < until;) busy |= meter.sample(sampling);
+  CHECK_FALSE(busy);
+  CUgraph graph = nullptr;
+  meter.end_capture(captured, [&] { return gpu.table().cuStreamEndCapture(captured, &graph); });
+  CHECK(gpu.table().cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(2), nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(meter.sample(sampling));
+  CHECK(std::chrono::nanoseconds(page.busy_ns) < 150ms);
+}
+
 TEST_CASE_FIXTURE(GateFixture, "the free regime's samples find a busy device and one at rest") {
   CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
   gate.woken();
