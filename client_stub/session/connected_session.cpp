@@ -35,7 +35,6 @@ constexpr std::chrono::seconds kLeadWait{10};
 struct LookTime {
   std::chrono::nanoseconds brief, patient;
 };
-constexpr std::chrono::microseconds kLookAlone{50};
 
 const LookTime& look_time() {
   static const LookTime time = [] {
@@ -255,7 +254,7 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
     bool unsent = !outgoing_.sent(bytes_end);
     if (unsent) outgoing_.pump();
     if (auto spent = Clock::now() - begun; spent < look) {
-      if (spent >= kLookAlone) look_away();
+      relax(spent);
       continue;
     }
     unsent = unsent && !outgoing_.sent(bytes_end);

@@ -197,8 +197,9 @@ void Arbiter::observe(PageTime now) {
     session->said = session->reader.read(*session->page.get(), session->opening, session->opened_at, session->word == 0, session->answer_until != PageTime{}, now);
     const scheduler::Observation& seen = session->said.seen;
     if (session->draining && !seen.in_flight) note_drain(*session, std::clamp(seen.last_end, session->closed_at, now));
-    if (session->draining || seen.waiting || (session->regime != Regime::free && seen.in_flight)) contended_ = true;
-    if (session->draining || seen.waiting || (session->regime == Regime::lease && seen.in_flight)) leasing_ = true;
+    bool hands_over = session->draining || seen.waiting;
+    contended_ |= hands_over || (session->regime != Regime::free && seen.in_flight);
+    leasing_ |= hands_over || (session->regime == Regime::lease && seen.in_flight);
     if (settings_.scheduling) policy_.observe(id, seen, now);
   }
 }

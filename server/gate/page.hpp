@@ -49,7 +49,6 @@ struct SessionPage {
   std::atomic<uint32_t> opening{0};            // grows before the gate is opened
   std::atomic<uint32_t> attention{0};          // grows when `gate` has changed, and when the worker calls its own meter, which sleeps on it (futex)
   std::atomic<uint64_t> copy_bytes_per_ms{0};  // of large copies over the host's link, each direction; zero: no bound
-
   std::atomic<uint32_t> patience_us{0};        // how long the executor may look for the client's next frame without sleeping, if its own time is less
 
   // --- written by the worker ---------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ namespace gpuwire::server {
 
 // A copy and the short kernel before it are polled for so long even where cores are few.
 inline constexpr std::chrono::microseconds kCopyPoll{50};
-inline constexpr std::chrono::microseconds kPollAlone{40};
 // A waiter spins that long before it starts to sleep between two looks: for a part of what it has waited, so that it is never late by more.
 inline constexpr std::chrono::microseconds kWaiterSpin{200};
 inline constexpr std::chrono::microseconds kWaiterSleepMin{20};
@@ -33,7 +32,7 @@ CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_l
     if (result != CUDA_ERROR_NOT_READY || replay.input_waiting()) return result;
     auto spent = std::chrono::steady_clock::now() - begun;
     if (spent >= patience) return result;
-    if (spent >= kPollAlone) look_away();
+    relax(spent);
   }
 }
 

@@ -17,8 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kLookAlone{80};
-
 }  // namespace
 
 FrameSource::FrameSource(Channel& channel, int wake, uint32_t spin_us)
@@ -71,8 +69,7 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
     std::chrono::microseconds patience(spin_us_);
     if (longer_us_) patience = std::max(patience, std::chrono::microseconds(longer_us_->load(std::memory_order_relaxed)));
     if (now - started < patience) {
-      if (now - started < kLookAlone) relax();
-      else look_away();
+      relax(now - started);
       continue;
     }
     int wait_ms = -1;

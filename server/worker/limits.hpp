@@ -14,13 +14,13 @@ namespace gpuwire::server {
 struct Patience {
   uint32_t wait_poll_us;    // a synchronisation is polled on the executor for so long, then a waiter takes it
   uint32_t socket_spin_us;  // the executor looks at its socket for so long after the last frame, then sleeps in poll()
+  uint32_t watch_spin_us;   // events are polled without sleeping for so long after a new one is watched
 };
 inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
 inline constexpr unsigned kPatientCoresMin = 8;
-inline constexpr Patience kNoPatience{0, 0}, kBrief{40, 80}, kPatient{20'000, 200};
+inline constexpr Patience kNoPatience{0, 0, 0}, kBrief{40, 80, 30}, kPatient{20'000, 200, 30};
 inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls
 inline constexpr size_t kWatchedMax = 64 * 1024; // events watched at once
-inline constexpr uint32_t kWatchSpinUs = 30;     // polled without sleeping after something new is watched
 inline constexpr uint32_t kWatchSleepMinUs = 20;
 inline constexpr uint32_t kWatchSleepMaxUs = 500;
 

@@ -38,8 +38,6 @@ WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEvent
 
 Patience patience(unsigned cores) { return cores < kSpinCoresMin ? kNoPatience : cores < kPatientCoresMin ? kBrief : kPatient; }
 
-uint32_t if_cores(const SessionParts& parts, uint32_t spin_us) { return parts.cores >= kSpinCoresMin ? spin_us : 0; }
-
 }  // namespace
 
 CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls) {
@@ -59,11 +57,13 @@ Session::Session(SessionParts parts)
       source_(*parts_.channel, wake_.get(), patience(parts_.cores).socket_spin_us),
       stand_in_(stand_in_parts()),
       outbox_(*parts_.channel),
-      watcher_(watcher_driver(*parts_.driver), if_cores(parts_, kWatchSpinUs), [this] { enter_thread(); }),
+      watcher_(watcher_driver(*parts_.driver), patience(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
       poll_time_(patience(parts_.cores).wait_poll_us) {
-  if (Gate* gate = parts_.gate) source_.look_longer(gate->patience_us());
-  if (Gate* gate = parts_.gate) source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
+  if (Gate* gate = parts_.gate) {
+    source_.look_longer(gate->patience_us());
+    source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
+  }
 }
 
 Session::~Session() { release(); }

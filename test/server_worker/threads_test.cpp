@@ -91,7 +91,7 @@ TEST_CASE("a waiter that has finished takes the next task") {
 TEST_CASE("what is watched is told once it is done, whatever else is still running") {
   PretendedEvent slow, fast, broken;
   std::atomic<int> slow_told{-1}, fast_told{-1}, broken_told{-1};
-  PollingWatcher watcher({&query, nullptr}, kWatchSpinUs, [] {});
+  PollingWatcher watcher({&query, nullptr}, kBrief.watch_spin_us, [] {});
   REQUIRE(watcher.watch(nullptr, handle(slow), [&](CUresult result) { slow_told = result; }));
   REQUIRE(watcher.watch(nullptr, handle(fast), [&](CUresult result) { fast_told = result; }));
   REQUIRE(watcher.watch(nullptr, handle(broken), [&](CUresult result) { broken_told = result; }));
