@@ -5,7 +5,7 @@ import socket
 import struct
 import threading
 
-from support import FRAME, PREFACE
+from support import FRAME, PREFACE, read_exactly
 
 LINGER_NONE = struct.pack("ii", 1, 0)  # a close that resets
 PIECE_BYTES = 65536
@@ -82,7 +82,7 @@ class CuttingProxy:
             self._part(source, target, PREFACE.size, sender, "preface", None, None)
             self._at(sender, "whole", None, None)
             while True:
-                header = self._read(source, FRAME.size)
+                header = read_exactly(source, FRAME.size)
                 kind, _, _, ordinal, _, words, _, bulk = FRAME.unpack(header)
                 self._write(target, header, sender, "header", kind, ordinal)
                 self._part(source, target, words * 8, sender, "message", kind, ordinal)
@@ -99,15 +99,6 @@ class CuttingProxy:
             except OSError:
                 pass
 
-    def _read(self, source, size):
-        received = b""
-        while len(received) < size:
-            piece = source.recv(size - len(received))
-            if not piece:
-                raise EOFError
-            received += piece
-        return received
-
     def _write(self, target, data, *where):
         half = len(data) // 2
         target.sendall(data[:half])
@@ -121,7 +112,7 @@ class CuttingProxy:
         for end in (half, size):
             left = end if end == half else size - half
             while left:
-                piece = self._read(source, min(left, PIECE_BYTES))
+                piece = read_exactly(source, min(left, PIECE_BYTES))
                 target.sendall(piece)
                 left -= len(piece)
             if end == half and half != size:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import unittest
 
-from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, run, runs, start, wait_until)
+from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, read_exactly, run, runs, start, wait_until)
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251121"))
 
@@ -44,23 +44,15 @@ class Faults(ServerCase):
         wait_until(logged, 10, f"a session of {program} in the server's log")
         return int(found[0])
 
-    def read_exactly(self, link, count):
-        received = b""
-        while len(received) < count:
-            piece = link.recv(count - len(received))
-            self.assertTrue(piece, "the server closed before the session")
-            received += piece
-        return received
-
     def greeted(self):
         """A raw session whose client has logged in: frames may follow."""
         link = self.connection()
         link.sendall(preface())
-        self.assertEqual(PREFACE.unpack(self.read_exactly(link, PREFACE.size))[3], 0)
+        self.assertEqual(PREFACE.unpack(read_exactly(link, PREFACE.size))[3], 0)
         link.sendall(FRAME.pack(1, 0, 0x5747, 4, 0, 0, 0, 0))
-        header = FRAME.unpack(self.read_exactly(link, FRAME.size))
+        header = FRAME.unpack(read_exactly(link, FRAME.size))
         self.assertEqual(header[3], 5)
-        self.read_exactly(link, 8 * header[5])
+        read_exactly(link, 8 * header[5])
         return link
 
     def read_to_end(self, link):

@@ -28,6 +28,17 @@ VERSION = (1, 0)
 PREFACE_TLS = 2
 
 
+def read_exactly(connection, size):
+    """So many bytes of a socket. EOFError: it was closed before."""
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise EOFError("the connection was closed")
+        data += piece
+    return data
+
+
 def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_bytes=0, flags=0, release=b"0.0.0-test"):
     return PREFACE.pack(magic, major, minor, status, text_bytes, flags, release, b"")
 

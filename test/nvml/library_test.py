@@ -11,7 +11,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "end_to_end"))
-from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, Server, ServerCase, BUILD, MAGIC, one_line_naming, run, start, wait_until  # noqa: E402
+from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, Server, ServerCase, BUILD, MAGIC, one_line_naming, read_exactly, run, start, wait_until  # noqa: E402
 
 PROGRAM = os.path.join(HERE, "library_program.py")
 MANAGEMENT = 1  # wire::kPrefaceManagement
@@ -33,16 +33,6 @@ def message(data_words, pointers):
 
 def frame(kind, ordinal, sequence, payload):
     return FRAME.pack(kind, 0, 0x5747, ordinal, sequence, len(payload) // 8, 0, 0) + payload
-
-
-def read_exactly(connection, size):
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
 
 
 class Meddler:
