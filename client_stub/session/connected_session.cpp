@@ -25,6 +25,7 @@ constexpr std::chrono::milliseconds kCloseEffort{200};
 constexpr int kThreadEndMs = 500;
 // One wait for the connection to take more; repeated as long as it lives.
 constexpr std::chrono::milliseconds kWritableWait{100};
+// One wait for room in the window; bounded, because room that comes of sending is told to nobody.
 constexpr std::chrono::milliseconds kRoomWait{5};
 // One wait for something to arrive; repeated as long as the connection lives.
 constexpr std::chrono::seconds kLeadWait{10};
@@ -258,7 +259,7 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
       continue;
     }
     unsent = unsent && !outgoing_.sent(bytes_end);
-    transport_->wait(transport::kReadable | (unsent ? transport::kWritable : 0u), kLeadWait);
+    transport_->wait(transport::kReadable | (unsent ? transport::kWritable : 0u), own ? transport::Nanoseconds(kLeadWait) : transport::Nanoseconds(kRoomWait));
   }
 }
 
@@ -275,7 +276,6 @@ void ConnectedSession::await_room(bool bulks, uint64_t room_seen) {
   std::unique_lock lock(receive_mutex_);
   if (receiving_) {
     ++room_waiters_;
-    // Bounded, because room for bulk comes from sending, which tells nobody.
     room_changed_.wait_for(lock, kRoomWait);
     --room_waiters_;
     return;

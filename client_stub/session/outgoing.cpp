@@ -145,7 +145,8 @@ bool Outgoing::send_some(std::unique_lock<std::mutex>& lock) {
     if (next.external->gather) bounce_begin_ += result.bytes;
     window_.external_sent(result.bytes);
   } else {
-    window_.ring_sent(result.bytes);
+    // The server may have acknowledged it while this thread was on its way back from the socket: then there is room only now.
+    if (window_.ring_sent(result.bytes)) count(room_changes_, 1);
   }
   sent_bytes_.store(window_.sent_bytes(), std::memory_order_release);
   return true;

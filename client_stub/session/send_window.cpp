@@ -89,17 +89,19 @@ SendWindow::Next SendWindow::next() {
   return next;
 }
 
-void SendWindow::ring_sent(size_t bytes) {
+bool SendWindow::ring_sent(size_t bytes) {
   sent_bytes_ += bytes;
   while (bytes) {
     skip_gaps();
     uint64_t end = gaps_.empty() ? head_ : gaps_.front().begin;
     size_t step = size_t(std::min<uint64_t>(bytes, end - sent_));
-    if (!step) return;
+    if (!step) break;
     sent_ += step;
     bytes -= step;
   }
+  uint64_t before = tail_;
   free_acknowledged();
+  return tail_ != before;
 }
 
 void SendWindow::external_sent(size_t bytes) {

@@ -58,7 +58,8 @@ class SendWindow {
     const ExternalBulk* external = nullptr;
   };
   Next next();
-  void ring_sent(size_t bytes);
+  // True: that has made room, because the server had acknowledged it already.
+  bool ring_sent(size_t bytes);
   void external_sent(size_t bytes);
   // Bytes appended and sent since the start, external bulk included.
   uint64_t appended_bytes() const { return appended_bytes_; }

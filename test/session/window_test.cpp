@@ -2,10 +2,13 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <random>
 #include <semaphore>
 #include <thread>
+#include <utility>
 
+#include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/send_window.hpp"
 #include "test/session/session_fixture.hpp"
 
@@ -88,6 +91,55 @@ TEST_CASE("a window that is full takes nothing until something is acknowledged")
   CHECK(window.reserve(1000, 0));
   CHECK_FALSE(window.reserve(40'000, 0));
   CHECK_FALSE(window.reserve(1000, 1 << 16));
+}
+
+namespace {
+
+// Takes everything; `taken` is called before the sender is back.
+class QuickTransport final : public transport::Transport {
+ public:
+  std::function<void()> taken;
+
+  transport::IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    size_t bytes = 0;
+    for (const iovec& piece : pieces) bytes += piece.iov_len;
+    if (taken) taken();
+    return {transport::IoStatus::ok, bytes};
+  }
+  transport::IoResult try_receive(std::span<std::byte>) noexcept override { return {transport::IoStatus::would_block}; }
+  unsigned wait(unsigned, transport::Nanoseconds) noexcept override { return 0; }
+  void wake() noexcept override {}
+  void shutdown() noexcept override {}
+  int descriptor() const noexcept override { return -1; }
+  void abandon_after_fork() noexcept override {}
+  std::string peer() const override { return "nobody"; }
+};
+
+}  // namespace
+
+TEST_CASE("who waits for room hears of it when the acknowledgement has overtaken the sender") {
+  QuickTransport transport;
+  client::SessionStats stats;
+  client::Outgoing outgoing(transport, stats);
+  std::vector<std::byte> bytes(200 * 1024);
+  uint64_t room_seen = 0;
+  auto begin = [&] {
+    client::Session::Slot slot;
+    auto begun = outgoing.begin(wire::FrameKind::posted, 1, 0, 1, {bytes.data(), bytes.size()}, 0, slot, room_seen);
+    if (begun == client::Outgoing::Begun::ok) outgoing.commit(1);
+    return begun;
+  };
+  while (begin() == client::Outgoing::Begun::ok) {}
+  bool overtaken = false;
+  transport.taken = [&] {
+    if (std::exchange(overtaken, true)) return;
+    CHECK(outgoing.acknowledged(outgoing.last_sequence()));
+    CHECK(begin() == client::Outgoing::Begun::full);  // and waits for a change from now on
+  };
+  outgoing.pump();
+  CHECK(overtaken);
+  CHECK(outgoing.room_changes() != room_seen);
+  CHECK(begin() == client::Outgoing::Begun::ok);
 }
 
 TEST_CASE("a client that is faster than its server waits for it and loses nothing") {
