@@ -1,4 +1,4 @@
-// A part of a device's time: fills with time, is spent by use. The cap of `realtime` and the floor of `scavenger`.
+// A part of a device's time: fills with time, is spent by use. The cap of `realtime`, the floors of `batch` and `scavenger`.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,10 @@ class Budget {
     left_ = std::min(left_, full_);
   }
   void fill() { left_ = full_; }
-  void accrue(Duration elapsed) {
-    left_ = std::min(full_, left_ + Duration(static_cast<int64_t>(static_cast<double>(elapsed.count()) * rate_)));
+  void accrue(Duration elapsed) { accrue(elapsed, rate_); }
+  // At another rate for once.
+  void accrue(Duration elapsed, double rate) {
+    left_ = std::min(full_, left_ + Duration(static_cast<int64_t>(static_cast<double>(elapsed.count()) * rate)));
   }
   // Debt is bounded too: what a tenant gets as a lower class is not held against it for long.
   void spend(Duration used) { left_ = std::max(-full_, left_ - used); }

@@ -15,16 +15,24 @@ constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
 }  // namespace
 
-bool Policy::State::drained_for(const Session& session) const {
+// Who comes back from a rest needs the device for a moment: it gains nothing by waiting longer than the hardware would have it wait beside the other.
+Duration Policy::State::drain_wait(const Session& session) const {
+  return session.rested ? std::min(settings.slice, settings.drain_wait_max) : settings.drain_wait_max;
+}
+
+const Session* Policy::State::undrained_for(const Session& session) const {
+  const Duration wait = drain_wait(session);
   for (const DeviceIndex index : session.devices) {
     for (const Session* other : devices[index].sessions) {
       if (other == &session || !other->seen.in_flight || other->gate.open) continue;
       // A higher rank submits at once: the hardware bounds its start, whatever is still in flight.
       if (other->rank > session.rank) continue;
-      if (now - other->closed_at < settings.drain_wait_max) return false;
+      // What is in flight behind a gate that has seen its drain came by itself; nobody made way for it.
+      if (other->drained || other->overdue) continue;
+      if (now - other->closed_at < std::min(wait, other->drain_patience)) return other;
     }
   }
-  return true;
+  return nullptr;
 }
 
 bool Policy::State::stays_open(const Session& session) const {
@@ -44,7 +52,8 @@ Duration Policy::State::in_flight_max(const Session& session) const {
       const Duration ago = now - other->active_at;
       const bool higher = other->tenant->policy.service_class < session.tenant->policy.service_class;
       if (higher && ago < kNearHigher) return settings.in_flight_max_near_higher;
-      if (devices[index].regime != Regime::co_run && other->rank <= session.rank && ago < kNearEqual) bound = settings.in_flight_max;
+      const bool bounded = devices[index].regime != Regime::co_run || devices[index].co_run.tries();
+      if (bounded && other->rank <= session.rank && ago < kNearEqual) bound = settings.in_flight_max;
     }
   }
   return bound;
@@ -58,8 +67,10 @@ void Policy::State::set_gate(Session& session, Gate gate) {
     session.started = session.seen.in_flight;
     session.started_at = now;
     session.submissions_at_opening = session.seen.submissions;
+    if (!session.seen.in_flight) session.progress_at = now;
   } else if (!gate.open && session.gate.open) {
     session.closed_at = now;
+    session.drained = !session.seen.in_flight;
     if (session.seen.in_flight && !session.started) {
       session.started = true;
       session.started_at = now;
@@ -76,7 +87,7 @@ void Policy::State::set_gates() {
     if (session->gate.open && !session->selected && !stays_open(*session)) set_gate(*session, Gate{.open = false});
   }
   for (auto& [id, session] : sessions) {
-    const bool may_open = session->selected ? !session->leased || drained_for(*session) : stays_open(*session);
+    const bool may_open = session->selected ? !session->leased || undrained_for(*session) == nullptr : stays_open(*session);
     const bool open = session->gate.open || may_open;
     set_gate(*session, open ? Gate{.open = true, .in_flight_max = in_flight_max(*session)} : Gate{.open = false});
   }
@@ -98,9 +109,13 @@ std::optional<Time> Policy::State::next_due() const {
   // A holder that is seen with work now cannot have been quiet for long enough before this.
   by(now + settings.linger);
   for (const auto& [id, session] : sessions) {
-    if (session->seen.in_flight && !session->gate.open) by(session->closed_at + settings.drain_wait_max);
+    if (session->seen.in_flight && !session->gate.open && !session->drained) {
+      by(session->closed_at + std::min(session->drain_patience, now - session->closed_at < settings.slice ? settings.slice : settings.drain_wait_max));
+    }
+    if (session->seen.in_flight && session->gate.open) by(session->progress_at + settings.drain_wait_max);
+    if (session->seen.waiting && session->ignored_until > now) by(session->ignored_until);
     if (!session->gate.open || (!session->leased && !co_runs(*session))) continue;
-    if (session->candidate && !session->wants) by(session->quiet_since() + session->linger);
+    if (session->candidate && !session->wants) by(session->quiet_since() + linger_of(*session));
     for (const DeviceIndex index : session->devices) {
       if (session->leased && devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);
     }

@@ -10,8 +10,6 @@ namespace {
 constexpr Duration kCoRunQuietMax = std::chrono::milliseconds(100);
 // Who wakes up with credit left from its turn does not interrupt another that holds the device for less than this.
 constexpr Duration kUndisturbed = std::chrono::milliseconds(4);
-// Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the setting.
-constexpr double kTurnScaleMin = 0.25;
 
 }  // namespace
 
@@ -52,6 +50,12 @@ bool Policy::State::in_credit(Tenant& tenant, const Session& session) {
 }
 
 void Policy::State::end_lease(Session& session) {
+  if (session.leased && session.gate.open && !session.started && !session.seen.in_flight) {
+    // It had the device, and nobody knows of anything that it did with it: that is not free.
+    session.started = true;
+    session.started_at = std::max(session.opened_at, session.leased_at) + settings.switch_cost;
+    session.unused_until = now;
+  }
   session.leased = false;
   for (const DeviceIndex index : session.devices) {
     if (devices[index].holder == &session) devices[index].holder = nullptr;
@@ -62,6 +66,7 @@ void Policy::State::grant(Session& session) {
   session.leased = true;
   session.leased_at = now;
   session.lease_order = ++order;
+  ++session.leases;
   if (session.gate.open && session.seen.in_flight && !session.started) {
     session.started = true;
     session.started_at = now;
@@ -88,6 +93,7 @@ void Policy::State::keep_or_end_leases(Rank rank) {
     }
     if (keep) continue;
     session->lapsed = !session->wants;
+    if (session->wants && session->candidate && session->rank == rank) session->rested = false;
     end_lease(*session);
   }
 }
@@ -162,6 +168,7 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
       const Duration one = there.turn = turn(index, tenant, rank);
       // Who slept begins with one turn at most; who was cut short while it wanted more keeps what was left.
       there.deficit = std::min(there.deficit + one, there.slept ? one : 2 * one);
+      if (others_want(index, tenant)) there.granted += one;
       there.slept = false;
       if (try_tenant(tenant)) return;
     }
@@ -175,8 +182,11 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     }
     if (rounds == INT64_MAX) return;
     for (Tenant* tenant : device.wanting) {
-      Duration& deficit = share(*tenant, index).deficit;
-      if (deficit <= Duration::zero()) deficit = std::min(Duration::zero(), deficit + turn(index, *tenant, rank) * rounds);
+      TenantOnDevice& there = share(*tenant, index);
+      if (there.deficit > Duration::zero()) continue;
+      const Duration turns = turn(index, *tenant, rank) * rounds;
+      there.deficit = std::min(Duration::zero(), there.deficit + turns);
+      if (others_want(index, *tenant)) there.granted += turns;
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "scheduler/policy.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/policy_state.hpp"
 
@@ -12,6 +13,7 @@ Policy::~Policy() = default;
 Device& Policy::State::device_at(DeviceIndex index) {
   if (index >= devices.size()) {
     devices.resize(index + 1);
+    for (Device& device : devices) device.batch_floor.set(settings.batch_floor, settings.turn_min / 2);
     for (auto& [id, tenant] : tenants) configure(*tenant);
   }
   return devices[index];
@@ -46,6 +48,8 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
   std::sort(session->devices.begin(), session->devices.end());
   session->devices.erase(std::unique(session->devices.begin(), session->devices.end()), session->devices.end());
   session->linger = state.settings.linger;
+  session->drain_patience = state.settings.drain_wait_max;
+  session->progress_at = state.now;
   session->seen.last_end = session->opened_at = session->closed_at = state.now;
   for (const DeviceIndex index : session->devices) {
     Device& device = state.device_at(index);
@@ -57,6 +61,7 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
     if (std::find(device.ring.begin(), device.ring.end(), session->tenant) == device.ring.end()) device.ring.push_back(session->tenant);
   }
   state.configure(*session->tenant);
+  if (state.sessions.empty()) state.budgets_at = state.now;
   state.sessions[id] = std::move(session);
 }
 
@@ -91,13 +96,12 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   if (found == state.sessions.end()) return;
   Session& session = *found->second;
   const Time at = state.clock.advance(now, state.due);
-  session.demand.observe(seen, at, state.run_mode(session));
-
   Observation own = seen;
   const Time before = session.seen.last_end;
   own.last_end = seen.last_end == Time{} ? before : std::clamp(state.clock.inside(seen.last_end), before, std::max(at, before));
   own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
   own.busy = std::max(own.busy, session.seen.busy);
+  if (own.completions != session.seen.completions || !session.seen.in_flight) session.progress_at = at;
   if (own.submissions != session.seen.submissions) {
     if (!state.active(session)) state.newcomer = true;
     session.ever_active = true;
@@ -126,6 +130,7 @@ std::span<const GateChange> Policy::decide(Time now) {
   state.changes.clear();
   state.tick(now);
   state.settle();
+  state.watch_progress();
   state.update_wants();
   state.update_ranks();
   state.choose_regimes();
@@ -147,14 +152,23 @@ SessionAccount Policy::account(SessionId id) const {
   const Session& session = *found->second;
   account.regime = session.regime;
   account.holds_lease = session.leased && session.gate.open;
+  account.leases = session.leases;
   account.gpu_time = session.gpu_time;
   account.deficit = session.tenant->devices[session.devices.front()].deficit;
+  account.drain_patience = session.drained || session.overdue ? Duration{} : session.drain_patience;
+  account.drain_wait_max = state_->drain_wait(session);
+  state_->explain_hold(session, account);
   return account;
 }
 
 Duration Policy::gpu_time(TenantId tenant, DeviceIndex device) const {
   const auto found = state_->tenants.find(tenant);
   return found == state_->tenants.end() || device >= found->second->devices.size() ? Duration{} : found->second->devices[device].gpu_time;
+}
+
+Duration Policy::granted(TenantId tenant, DeviceIndex device) const {
+  const auto found = state_->tenants.find(tenant);
+  return found == state_->tenants.end() || device >= found->second->devices.size() ? Duration{} : found->second->devices[device].granted;
 }
 
 const DeviceTime& Policy::State::time_of(DeviceIndex device) const {
@@ -166,7 +180,12 @@ Duration Policy::system_time(DeviceIndex device) const { return state_->time_of(
 Duration Policy::idle_time(DeviceIndex device) const { return state_->time_of(device).idle(); }
 Duration Policy::settled_time(DeviceIndex device) const { return state_->time_of(device).settled_time(); }
 
-void Policy::State::tick(Time caller_now) { now = clock.advance(caller_now, due); }
+void Policy::State::tick(Time caller_now) {
+  const Time before = std::exchange(now, clock.advance(caller_now, due));
+  for (auto& [id, session] : sessions) {
+    if (session->gate.open) session->open += now - before;
+  }
+}
 
 void Policy::State::configure(Tenant& tenant) {
   tenant.devices.resize(devices.size());

@@ -41,6 +41,7 @@ struct Observation {
   Duration quiet{};               // time so far with nothing in flight and nothing waiting, whether the gate was open or closed
   uint64_t bursts = 0;            // times that it went from nothing in flight to something
   uint64_t submissions = 0;
+  uint64_t completions = 0;       // of submissions: seen done
 };
 
 struct GateChange {
@@ -49,12 +50,27 @@ struct GateChange {
   Regime regime;                  // of its devices
 };
 
+// Why a session's submissions stand at its gate.
+enum class Hold : uint8_t {
+  none,       // they do not
+  turn,       // it is another's turn
+  higher,     // a higher class works
+  drain,      // its turn has come, and another's work is still in flight
+  gang,       // not all of its devices are free yet
+  no_show,    // its turn came, and it did not use it
+};
+
 // What `gpuwire top` shows of one session.
 struct SessionAccount {
   Regime regime = Regime::free;
   bool holds_lease = false;
+  uint64_t leases = 0;            // that it was granted
+  Hold hold = Hold::none;
+  SessionId held_by{};            // zero: nobody in particular
   Duration gpu_time{};            // charged to it since it began
   Duration deficit{};             // of its tenant on its first device
+  Duration drain_patience{};      // how long its equals wait, from the closing of its gate, for its work to end
+  Duration drain_wait_max{};      // how long it waits for that of its equals at most
 };
 
 class Policy {
@@ -70,8 +86,11 @@ class Policy {
     Duration regime_interval = std::chrono::milliseconds(10);
     double co_run_load_max = 0.9;
     Duration cap_window = std::chrono::milliseconds(100);
-    // So long a lease waits for the work of an equal or higher tenant to end; then the hardware slices between them.
+    // So long a lease waits for the work of an equal or higher tenant to end; then the hardware slices between them. And so long work without any progress
+    // keeps a lower class away.
     Duration drain_wait_max = std::chrono::milliseconds(200);
+    // Of a GPU's time, at least this part goes to batch while interactive tenants keep the GPU.
+    double batch_floor = 0.05;
     Duration slice = std::chrono::microseconds(2050);         // of the hardware, between contexts
   };
 
@@ -98,6 +117,8 @@ class Policy {
   SessionAccount account(SessionId session) const;
   // GPU time charged to the tenant on the device so far, sessions that ended included.
   Duration gpu_time(TenantId tenant, DeviceIndex device) const;
+  // The sum of the turns that the tenant was given there while others of its rank wanted the device, too.
+  Duration granted(TenantId tenant, DeviceIndex device) const;
   // Switches, and waits for leases, that nobody is charged for.
   Duration system_time(DeviceIndex device) const;
   // Nobody wanted the device. Since its first session: charges of all tenants + system time + idle time = settled time.

@@ -9,16 +9,22 @@
 #include <vector>
 
 #include "scheduler/budget.hpp"
-#include "scheduler/demand.hpp"
+#include "scheduler/co_run.hpp"
 #include "scheduler/device_time.hpp"
 #include "scheduler/policy.hpp"
 #include "scheduler/steady_time.hpp"
 
 namespace gpuwire::scheduler {
 
-// In which order sessions are served; a tenant's class, but for a `realtime` one above its cap and a `scavenger` one that its floor is due.
+// In which order sessions are served; a tenant's class, but for a `realtime` one above its cap, and for those whose floor is due.
 enum class Rank : uint8_t { realtime, floor, interactive, batch, scavenger };
 inline constexpr unsigned kRanks = 5;
+
+// Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the setting.
+inline constexpr double kTurnScaleMin = 0.25;
+
+// Only what was had by turns is held against a tenant in full.
+enum class ChargedFor : uint8_t { lease, trial, co_run };
 
 struct Tenant;
 
@@ -26,6 +32,7 @@ struct TenantOnDevice {
   Duration gpu_time{};
   Duration deficit{};              // credit of the round robin: positive may run, negative has overdrawn
   Duration turn{};                 // as long as it was when it was given last
+  Duration granted{};              // turns in all, while others wanted the device
   bool awake = false;              // has a candidate, in the current decision
   bool wanting = false;            // stands in Device::wanting
   bool slept = true;               // has not wanted the device all the time since it was served last
@@ -53,13 +60,28 @@ struct Session {
   Regime regime = Regime::free;    // as last told
   Time opened_at{};
   Time closed_at{};
+  Duration open{};                 // time that its gate was open, in all
   uint64_t submissions_at_opening = 0;
+
+  // Work that does not end. `drained`: since its gate was closed, all that was in flight has been seen done. `overdue`: it was waited for long enough, or has
+  // made no progress for that long; nobody waits for it, and it goes before nobody, until it has drained.
+  bool drained = true;
+  bool overdue = false;
+  Duration drain_patience{};       // how long others wait for it: little after it has been overdue, and twice as long each time that it drains in time
+  Time progress_at{};              // a submission of it was seen done, or nothing was in flight
+
+  // Its gate was opened and it did not come: from then on it wants nothing for a while, which is longer each time.
+  unsigned no_shows = 0;
+  Time ignored_until{};
+  uint64_t ignored_submissions = 0;
 
   bool leased = false;             // holds all its devices, or waits for their drain with them reserved
   Time leased_at{};
   uint64_t lease_order = 0;
+  uint64_t leases = 0;             // in all
   bool started = false;            // work of this opening has begun: from started_at it is charged
   Time started_at{};
+  Time unused_until{};             // it held a lease until then, and nothing was seen of it
 
   // Of the current decision.
   bool wants = false;              // has work for the gate, or in flight behind an open one
@@ -68,13 +90,13 @@ struct Session {
 
   bool lapsed = false;             // its lease ended because it was quiet, and it has not wanted anything since
   Duration return_gap = Duration::max();   // how long it was quiet when that happened, of late
-  Duration linger{};               // how long it keeps its lease when it is quiet
+  Duration linger{};               // how long it keeps its lease when it is quiet, while only its equals want the device
+  bool rested = false;             // it came back from a rest, and has not used up a turn since: it needs the device for a moment, and waits no longer for it
 
   bool ever_active = false;
   Time active_at{};                // when it last wanted, or had work in flight
   Duration gpu_time{};
   Duration busy_charged{};         // how much of seen.busy has been accounted for
-  Demand demand;
 
   // Since when it is known to want nothing.
   Time quiet_since() const { return std::max(seen.last_end, opened_at); }
@@ -88,20 +110,12 @@ struct LeaseClaim {
   bool woken = false;
 };
 
-struct CoRunState {
-  unsigned good = 0;               // forecasts in a row that speak for co-running
-  Time since{};
-  Time not_before{};
-  Duration rest{};                 // how long co-running is not tried again after it has failed
-  bool trial = false;              // it began, or goes on, against the forecast: what is measured decides
-  Time trial_at{};                 // when that may be tried
-  Duration trial_rest{};
-};
-
 struct Device {
   bool known = false;              // has had a session
   Regime regime = Regime::free;
-  CoRunState co_run;
+  CoRunChoice co_run;
+  Budget batch_floor;
+  bool batch_floor_due = false;
   DeviceTime time;
   std::vector<Session*> sessions;
   std::vector<Tenant*> ring;       // tenants with sessions here, in the order of the round
@@ -129,7 +143,6 @@ struct Policy::State {
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
-  std::vector<CoRunner> co_runners;
   Time regimes_at{};               // when they are chosen anew
   bool newcomer = false;           // a session has become active since then
 
@@ -139,30 +152,37 @@ struct Policy::State {
   Device& device_at(DeviceIndex index);
   const DeviceTime& time_of(DeviceIndex device) const;
 
+  // holds.cpp
+  void explain_hold(const Session& session, SessionAccount& account) const;
+
   // check.cpp
   std::string check() const;
 
   // account.cpp
   void settle();
+  Duration turn_least() const;
   void settle_leases(DeviceIndex index, bool everything);
   void settle_shared(DeviceIndex index);
-  void charge(DeviceIndex index, const TimeCharge& charge, bool by_lease);
+  void charge(DeviceIndex index, const TimeCharge& charge, ChargedFor what);
   void settle_budgets();
   void update_ranks();
 
   // wants.cpp
   void update_wants();
+  bool wants(Session& session);
   bool lingers(const Session& session) const;
+  Duration linger_of(const Session& session) const;
   void woke(Session& session);
-  RunMode run_mode(const Session& session) const;
   bool active(const Session& session) const;
+
+  // progress.cpp
+  void watch_progress();
+  bool stalled(const Session& session) const;
+  void note_no_show(Session& session);
 
   // regime_choice.cpp
   void choose_regimes();
-  bool expect_co_run(const std::vector<Session*>& members);
-  bool worth_a_trial(const std::vector<Session*>& members) const;
-  bool begin_co_run(const std::vector<Session*>& members, CoRunState& state);
-  bool stay_in_co_run(const std::vector<Session*>& members, CoRunState& state);
+  bool choose_co_run(const std::vector<Session*>& group, const std::vector<Session*>& runners, CoRunChoice& choice) const;
   void set_regime(DeviceIndex index, Regime regime);
 
   // leases.cpp
@@ -184,7 +204,8 @@ struct Policy::State {
 
   // gates.cpp
   void set_gates();
-  bool drained_for(const Session& session) const;
+  Duration drain_wait(const Session& session) const;
+  const Session* undrained_for(const Session& session) const;
   bool stays_open(const Session& session) const;
   Duration in_flight_max(const Session& session) const;
   void set_gate(Session& session, Gate gate);

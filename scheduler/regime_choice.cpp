@@ -8,18 +8,6 @@
 namespace gpuwire::scheduler {
 namespace {
 
-constexpr unsigned kGoodForecasts = 2;  // in a row, before co-running begins
-// How much better co-running must promise to be when it begins, and how little may be left of that while it lasts.
-constexpr double kBeginTogether = 1.10, kBeginWorst = 1.05;
-constexpr double kStayTogether = 1.02, kStayWorst = 0.97, kStayLoad = 1.1;
-// What is measured must reach this part of what leases would give.
-constexpr double kMeasuredOfLease = 0.95, kMeasuredOfLeaseLight = 0.8, kMeasuredOfTrial = 1.03;
-constexpr Duration kMeasureFor = std::chrono::milliseconds(40);
-// Co-running is tried against the forecast when sessions have gaps like these, and are quiet for that much, summed over them.
-constexpr double kTrialGapSeconds = 40e-6, kTrialQuiet = 0.4;
-constexpr Duration kTrialRestMin = std::chrono::milliseconds(300), kTrialRestMax = std::chrono::seconds(10);
-constexpr Duration kRestMin = std::chrono::milliseconds(100), kRestMax = std::chrono::seconds(2);
-
 // Groups of devices that sessions with several devices tie together.
 class Groups {
  public:
@@ -62,80 +50,28 @@ std::vector<Session*> co_run_candidates(const std::vector<Session*>& group) {
 
 }  // namespace
 
-bool Policy::State::expect_co_run(const std::vector<Session*>& members) {
-  co_runners.clear();
-  const double weights = sum_of_weights(members);
-  for (const Session* member : members) {
-    if (!member->demand.known()) return false;
-    const auto siblings = std::count_if(members.begin(), members.end(), [&](const Session* other) { return other->tenant == member->tenant; });
-    const double share = member->tenant->policy.weight / weights / static_cast<double>(siblings);
-    co_runners.push_back({member->demand.busy_seconds(), member->demand.gap_seconds(), share, 0});
+bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std::vector<Session*>& runners, CoRunChoice& choice) const {
+  const double weights = sum_of_weights(runners);
+  std::vector<CoRunner> members;
+  for (const Session* runner : runners) {
+    const auto siblings = std::count_if(runners.begin(), runners.end(), [&](const Session* other) { return other->tenant == runner->tenant; });
+    members.push_back({runner->id, runner->tenant->policy.weight / weights / static_cast<double>(siblings), runner->seen.completions, runner->open});
   }
-  return true;
-}
-
-// A burst that a hiccup splits looks like two to the meter, and the forecast then is too dark. So where there is much rest, trying says more.
-bool Policy::State::worth_a_trial(const std::vector<Session*>& members) const {
-  double quiet = 0;
-  for (const Session* member : members) {
-    if (member->demand.gap_seconds() < kTrialGapSeconds) return false;
-    quiet += member->demand.quiet_part();
+  Duration above{};
+  for (const Session* session : group) {
+    if (session->rank < runners.front()->rank) above += session->open;
   }
-  return quiet >= kTrialQuiet;
-}
-
-bool Policy::State::begin_co_run(const std::vector<Session*>& members, CoRunState& state) {
-  if (!expect_co_run(members)) {
-    state.good = 0;
-    return false;
-  }
-  const CoRunForecast expected = forecast(co_runners, settings);
-  const bool better = expected.together >= kBeginTogether * expected.leased && expected.worst >= kBeginWorst;
-  const bool good = expected.load <= settings.co_run_load_max || better;
-  state.good = good && now >= state.not_before ? state.good + 1 : 0;
-  if (state.trial_at == Time{}) state.trial_at = now + kTrialRestMin;
-  state.trial = !good && now >= std::max(state.trial_at, state.not_before) && worth_a_trial(members);
-  if (state.good < kGoodForecasts && !state.trial) return false;
-  state.since = now;
-  for (Session* member : members) member->demand.forget_together();
-  return true;
-}
-
-bool Policy::State::stay_in_co_run(const std::vector<Session*>& members, CoRunState& state) {
-  if (!expect_co_run(members)) return false;
-  const CoRunForecast expected = forecast(co_runners, settings);
-  const bool light = expected.load <= kStayLoad;
-  const bool good = light || (expected.together >= kStayTogether * expected.leased && expected.worst >= kStayWorst);
-  if (now - state.since < kMeasureFor) return true;
-  double together = 0, leased = 0;
-  const double least = state.trial ? kMeasuredOfTrial : light ? kMeasuredOfLeaseLight : kMeasuredOfLease;
-  bool measured = true;
-  for (size_t i = 0; i < members.size(); ++i) {
-    const double rate = members[i]->demand.rate_together();
-    together += rate;
-    leased += co_runners[i].leased;
-    measured = measured && rate >= least * co_runners[i].leased;
-  }
-  measured = measured && together >= least * leased;
-  state.trial = state.trial || !good;
-  if (measured) return true;
-  const bool lasted = now - state.since > kRestMax;
-  if (state.trial) {
-    state.trial_rest = lasted ? kTrialRestMin : std::clamp(2 * state.trial_rest, kTrialRestMin, kTrialRestMax);
-    state.trial_at = now + state.trial_rest;
-  } else {
-    state.rest = lasted ? kRestMin : std::clamp(2 * state.rest, kRestMin, kRestMax);
-    state.not_before = now + state.rest;
-  }
-  state.trial = false;
-  state.good = 0;
-  return false;
+  return choice.choose(members, above, settings.turn_min, now);
 }
 
 void Policy::State::set_regime(DeviceIndex index, Regime regime) {
   Device& device = devices[index];
   if (device.regime == regime) return;
   if (device.regime == Regime::lease) settle_leases(index, true);
+  // Until now nobody has counted what ends.
+  if (device.regime == Regime::free) {
+    for (Session* session : device.sessions) session->progress_at = now;
+  }
   device.regime = regime;
   if (regime != Regime::lease) return;
   for (Session* session : device.sessions) {
@@ -165,9 +101,8 @@ void Policy::State::choose_regimes() {
     const std::vector<Session*> runners = co_run_candidates(group);
     Regime regime = Regime::lease;
     if (group.size() <= 1) regime = Regime::free;
-    else if (runners.empty()) first.co_run.good = 0;
-    else if (first.regime == Regime::co_run) regime = stay_in_co_run(runners, first.co_run) ? Regime::co_run : Regime::lease;
-    else if (timed) regime = begin_co_run(runners, first.co_run) ? Regime::co_run : Regime::lease;
+    else if (runners.empty()) first.co_run = {};
+    else regime = choose_co_run(group, runners, first.co_run) ? Regime::co_run : Regime::lease;
     chosen[root] = regime;
   }
   for (DeviceIndex index = 0; index < devices.size(); ++index) {

@@ -18,47 +18,54 @@ constexpr Duration kLingerMax = std::chrono::microseconds(2500);
 
 bool Policy::State::active(const Session& session) const { return session.ever_active && now - session.active_at < kActiveFor; }
 
-bool Policy::State::lingers(const Session& session) const {
-  const bool holds = session.leased || (session.gate.open && co_runs(session));
-  return holds && !session.wants && now < session.quiet_since() + session.linger;
+// A rest is worth waiting for beside equals, who get theirs in turn; what a higher class leaves idle is the lower ones'.
+Duration Policy::State::linger_of(const Session& session) const {
+  const auto lower_wants = [&](const Device& device) {
+    return std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* other) { return other->wants && other->rank > session.rank; });
+  };
+  const bool any = std::any_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) { return lower_wants(devices[index]); });
+  return any ? std::min(session.linger, settings.linger) : session.linger;
 }
 
-// Of the time since the last decision.
-RunMode Policy::State::run_mode(const Session& session) const {
-  switch (devices[session.devices.front()].regime) {
-    case Regime::free: return RunMode::unmeasured;
-    case Regime::co_run: return session.gate.open ? RunMode::together : RunMode::unmeasured;
-    case Regime::lease: break;
-  }
-  return RunMode::apart;
+bool Policy::State::lingers(const Session& session) const {
+  const bool holds = session.leased || (session.gate.open && co_runs(session));
+  return holds && !session.wants && now < session.quiet_since() + linger_of(session);
 }
 
 // It wants the device again after its lease has lapsed.
 void Policy::State::woke(Session& session) {
   session.lapsed = false;
+  session.rested = true;
   const Duration gap = now - session.quiet_since();
   session.return_gap = session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
   session.linger = session.return_gap > kShortGap ? settings.linger : std::clamp(session.return_gap * 3 / 2, settings.linger, kLingerMax);
   claims.push_back({&session, ++order, true});
 }
 
+bool Policy::State::wants(Session& session) {
+  const Observation& seen = session.seen;
+  if (session.gate.open && seen.waiting && seen.submissions == session.submissions_at_opening && now > session.opened_at + kComeMax) {
+    note_no_show(session);
+    return false;
+  }
+  if (seen.waiting) return now >= session.ignored_until;
+  // What is in flight behind a closed gate drains, or never will: it takes no lease.
+  return seen.in_flight && session.gate.open && !stalled(session);
+}
+
 void Policy::State::update_wants() {
   for (auto& [id, session] : sessions) {
-    const Observation& seen = session->seen;
-    const bool does_not_come = session->gate.open && seen.waiting && seen.submissions == session->submissions_at_opening && now > session->opened_at + kComeMax;
-    // What is in flight behind a closed gate drains, or never will: it takes no lease.
-    const bool wants = (seen.in_flight && session->gate.open) || (seen.waiting && !does_not_come);
-    const bool works = wants || seen.in_flight;
+    session->wants = wants(*session);
+    const bool works = session->wants || session->seen.in_flight;
     if (works && !active(*session)) newcomer = true;
-    if (wants && session->lapsed) woke(*session);
-    session->wants = wants;
+    if (session->wants && session->lapsed) woke(*session);
     if (works) {
       session->ever_active = true;
       session->active_at = now;
     }
-    session->candidate = wants || lingers(*session);
     session->selected = false;
   }
+  for (auto& [id, session] : sessions) session->candidate = session->wants || lingers(*session);
   for (Device& device : devices) {
     const auto index = static_cast<DeviceIndex>(&device - devices.data());
     for (Tenant* tenant : device.ring) share(*tenant, index).awake = false;

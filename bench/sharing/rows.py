@@ -284,6 +284,44 @@ def co_run(bench):
                 yield Result(f"PyTorch {mode} twice", name, values)
 
 
+# --- any two programs together -----------------------------------------------------------------------------------------------------------------
+
+PAIRS = [("infer", "infer"), ("train-small", "train-small"), ("infer", "train-small"), ("graphs", "graphs"), ("sync", "sync"), ("copies", "copies"),
+         ("managed", "managed"), ("managed", "sync"), ("copies", "infer")]
+
+
+def pairs(bench):
+    """Two programs of equal class: together they must do what the best of the hardware's slices, an open gate and the scheduler's choice gives."""
+    equal = {"t0": {"class": "batch"}, "t1": {"class": "batch"}}
+
+    def command(kind):
+        if kind in ("infer", "train-small", "train-large"):
+            return bench.torch(kind)
+        return [os.path.join(bench.build, "bench", "sharing", "pair_tenant"), kind, str(bench.seconds)]
+
+    chosen = [pair for pair in PAIRS if bench.chosen(" and ".join(pair)) and not (bench.software and {"infer", "train-small"} & set(pair))]
+    alone = {}
+    with bench.native() as arm:
+        for kind in sorted({kind for pair in chosen for kind in pair}):
+            alone[kind] = figures.iteration_rates(run_together([arm.starter(command(kind), "t0")], bench.seconds))[0]
+    for kinds in chosen:
+        totals = {}
+        for name, arm in [("native", bench.native()), ("gpuwire, open", bench.gpuwire(equal, scheduling=False)), ("gpuwire", bench.gpuwire(equal))]:
+            with arm:
+                rates = figures.iteration_rates(run_together([arm.starter(command(kind), f"t{i}") for i, kind in enumerate(kinds)], bench.seconds))
+                of_alone = [100 * rate / alone[kind] for rate, kind in zip(rates, kinds)]
+                totals[name] = sum(of_alone)
+                values = {"it/s": "/".join(f"{rate:.1f}" for rate in rates), "each %": "/".join(f"{part:.1f}" for part in of_alone), "total %": totals[name]}
+                if name == "gpuwire":
+                    device = arm.status()["devices"][0]["regime_ns"]
+                    values["side by side s"] = device.get("co-run", 0) / 1e9
+                    values["turns s"] = device.get("lease", 0) / 1e9
+                    best = max(totals.values())
+                    yield Result(f"pair {' and '.join(kinds)}", name, values, f">= 97 % of {best:.1f}", totals[name] >= 0.97 * best)
+                else:
+                    yield Result(f"pair {' and '.join(kinds)}", name, values)
+
+
 # --- what scheduling costs ----------------------------------------------------------------------------------------------------------------------
 
 def cost(bench):
@@ -337,4 +375,4 @@ def hostile(bench):
                 yield Result(f"beside {name}", arm.name, values)
 
 
-ROWS = {"shares": shares, "accounts": accounts, "requests": requests, "pytorch": pytorch, "co-run": co_run, "cost": cost, "hostile": hostile}
+ROWS = {"shares": shares, "accounts": accounts, "requests": requests, "pytorch": pytorch, "co-run": co_run, "pairs": pairs, "cost": cost, "hostile": hostile}

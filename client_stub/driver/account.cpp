@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <string>
@@ -107,6 +108,8 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
   const ServerFacts& server = owner.session->facts();
   SessionStats& stats = owner.session->stats();
   auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
+  // Several processes of a program may write to one terminal: each says whose account it is.
+  line(text, "account of %s, process %ld", program_invocation_short_name, long(getpid()));
   for (size_t i = 0; i < owner.devices.size(); ++i) line(text, "device %zu: %s", i, owner.devices[i].facts->name.c_str());
   line(text, "server: %s, release %s, driver %s", server.address.c_str(), server.release.c_str(), server.driver_name.c_str());
   auto count = [&](CallClass call_class) { return value(g_by_class[unsigned(call_class)]); };
@@ -114,6 +117,9 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
        count(CallClass::called));
   line(text, "sent %s in %" PRIu64 " writes, received %s", bytes_text(value(stats.bytes_sent)).c_str(), value(stats.flushes),
        bytes_text(value(stats.bytes_received)).c_str());
+  if (value(stats.losses))
+    line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(stats.losses), double(value(stats.detached_ns)) / 1e6,
+         bytes_text(value(stats.bytes_sent_again)).c_str());
   line(text, "images: %" PRIu64 " used, %" PRIu64 " sent (%s)", value(g_images.used), value(g_images.sent),
        bytes_text(value(g_images.sent_bytes)).c_str());
   line(text, "waits: %" PRIu64 ", %.2f ms; elapsed %.1f ms", value(stats.waits), double(value(stats.wait_ns)) / 1e6, double(elapsed_ns) / 1e6);

@@ -32,7 +32,7 @@ AllocationHolders& allocation_holders() noexcept {
 namespace hand {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
   shares().sweep(caller);
@@ -42,7 +42,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuMemRetainAllocationHandle(caller, handle, addr);
@@ -51,7 +51,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = allocation_holders().release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;

@@ -131,8 +131,8 @@ uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
 uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept {
   error = CUDA_SUCCESS;
   // Every call that is sent to a stream passes here before its frame is begun.
-  if (host_regions().any()) [[unlikely]] host_regions().push(caller);
   managed_memory().hand_over(*caller.session);
+  host_regions().push(caller);
   auto handle = reinterpret_cast<uint64_t>(stream);
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) {
@@ -148,6 +148,10 @@ uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, C
   }
   return handle;
 }
+
+void note_address(uint64_t address) noexcept { pinned_pointers().look_at(address); }
+void note_addresses_in(std::span<const std::byte> data) noexcept { pinned_pointers().look_through(data); }
+void reach_noted_memory(const Caller& caller) noexcept { host_regions().push(caller); }
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;

@@ -4,7 +4,9 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "protocol/wire/handle.hpp"
 
@@ -51,6 +53,11 @@ void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 // What travels for a stream argument: NULL and CU_STREAM_LEGACY as they are, a per-thread stream (CU_STREAM_PER_THREAD, or NULL in the
 // _ptds/_ptsz forms: `per_thread`) as this thread's own stream of the context, which is created when first asked for. error: CUDA_ERROR_INVALID_HANDLE.
 uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept;
+// What a call tells the device may be addresses of pinned memory, which the device must know before the frame leaves (host_regions): an
+// address, or bytes that hold some. reach_noted_memory() makes them known, after the last of them and before the frame is begun.
+void note_address(uint64_t address) noexcept;
+void note_addresses_in(std::span<const std::byte> data) noexcept;
+void reach_noted_memory(const Caller& caller) noexcept;
 // Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire handle, frame's sequence.
 void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept;
 

@@ -219,6 +219,7 @@ CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) no
   std::lock_guard lock(all.mutex);
   Capture* here = own ? all.find(own) : nullptr;
   Capture* there = from ? all.find(from) : nullptr;
+  if (here && here->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (here && there && here != there) {
     here->invalidated = there->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
@@ -232,7 +233,7 @@ CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) no
 
 bool being_captured(uint64_t graph) noexcept {
   Captures& all = captures();
-  if (all.count.load(std::memory_order_relaxed) == 0) [[likely]] return false;
+  if (graph == 0 || all.count.load(std::memory_order_relaxed) == 0) [[likely]] return false;
   std::lock_guard lock(all.mutex);
   return std::any_of(all.active.begin(), all.active.end(), [&](const Capture& capture) {
     return capture.told_graph == graph || reinterpret_cast<uint64_t>(capture.graph) == graph;
@@ -299,15 +300,16 @@ CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const
 CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
-  if (!out) return CUDA_ERROR_INVALID_VALUE;
   Capture capture;
   {
     Captures& all = captures();
     std::lock_guard lock(all.mutex);
     const Capture* found = all.find(on.state->capture.load(std::memory_order_acquire));
-    if (!found) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!found) return out ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
     capture = *found;
   }
+  // A program has the graph that it began the capture with, and need not be given it again.
+  if (!out && !capture.graph) return CUDA_ERROR_INVALID_VALUE;
   if (capture.origin != on.wire_stream) {
     invalidate(capture.id);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
@@ -319,11 +321,11 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   CUgraph graph = nullptr;
   CUresult result = leave(on.caller, forward::cuStreamEndCapture(on.caller, on.stream(), &graph));
   capture.invalidated = capture.invalidated || foreign;
-  *out = nullptr;
+  if (out) *out = nullptr;
   if (result == CUDA_SUCCESS && !capture.invalidated) graph_records().copy(capture.id, reinterpret_cast<uint64_t>(graph));
   forget_graph(on.caller, capture.id);
   if (result == CUDA_SUCCESS && !capture.invalidated) {
-    *out = graph;
+    if (out) *out = graph;
     return CUDA_SUCCESS;
   }
   if (result == CUDA_SUCCESS && !capture.graph) forward::cuGraphDestroy(on.caller, graph);

@@ -59,6 +59,7 @@ void end_context(ContextState& context) noexcept {
   context.alive.store(false, std::memory_order_release);
   forget_modules_of(context);
   forget_memory_of(context);
+  forget_host_memory_of(context);
   handles().for_each(wire::HandleKind::event, [&](uint64_t handle, void* object) {
     auto* event = static_cast<EventState*>(object);
     if (event && event->context == &context) forget_event_handle(handle);
@@ -295,7 +296,7 @@ CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
   if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
   uint64_t up_to = context.work.load(std::memory_order_relaxed);
   // A kernel may be waiting for what the program has written.
-  if (host_regions().any()) host_regions().push(caller);
+  host_regions().push(caller);
   CUresult result = forward_call();
   if (result == CUDA_SUCCESS) note_context_done(context, up_to);
   return leave(caller, result);

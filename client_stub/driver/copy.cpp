@@ -9,6 +9,7 @@
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
 #include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client::hand {
@@ -33,10 +34,16 @@ Begun begin(CUstream stream, bool per_thread) {
   return begun;
 }
 
-bool in_region(const void* memory, size_t bytes) { return host_regions().holds(reinterpret_cast<uint64_t>(memory), bytes); }
-
-// Managed memory in the place of host memory: the server has it, too.
+// Managed memory in the place of host memory.
 bool in_managed(const void* memory, size_t bytes) { return is_managed_memory(reinterpret_cast<uint64_t>(memory), bytes); }
+
+// The server has this memory, too, so a copy is made there: what it brought here would count as the program's change, and travel back.
+bool at_server(const void* memory, size_t bytes) {
+  return in_managed(memory, bytes) || host_regions().holds(reinterpret_cast<uint64_t>(memory), bytes);
+}
+
+// Of what a program copies to the device so much may be a table of pointers.
+constexpr size_t kPointerTableBytesMax = 1u << 20;
 
 // Waits for a copy between two places at the server, where the form promises that it is done.
 CUresult finish_copy(const Begun& begun, CUstream stream, bool per_thread, Form form, CUresult result) {
@@ -58,10 +65,10 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (!source) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
-  if (form == Form::blocking && in_managed(source, bytes)) {
-    if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
-  }
-  if (in_managed(source, bytes) || (form == Form::ordered && in_region(source, bytes))) {
+  if (at_server(source, bytes)) {
+    if (form == Form::blocking) {
+      if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
+    }
     CUresult result = copy_by_address(begun, destination, reinterpret_cast<uint64_t>(source), bytes, stream, per_thread, unknown);
     return leave(begun.caller, finish_copy(begun, stream, per_thread, form, result));
   }
@@ -70,6 +77,7 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
     return leave(begun.caller, capture_linear(begun.caller, capture, destination, false, reinterpret_cast<uint64_t>(source), true, bytes, begun.stream));
   }
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
+  if (bytes <= kPointerTableBytesMax) pinned_pointers().look_through_data({static_cast<const std::byte*>(source), bytes});
   Source after = form == Form::blocking ? Source::arrived : is_pinned(source, bytes) ? Source::stays : Source::free;
   CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, after);
   if (!result && unknown) result = await_verdict(begun.caller);
@@ -85,10 +93,10 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (!destination) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(source, bytes, unknown)) return error;
-  if (form == Form::blocking && in_managed(destination, bytes)) {
-    if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
-  }
-  if (in_managed(destination, bytes) || (form == Form::ordered && in_region(destination, bytes))) {
+  if (at_server(destination, bytes)) {
+    if (form == Form::blocking) {
+      if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
+    }
     CUresult result = copy_by_address(begun, reinterpret_cast<uint64_t>(destination), source, bytes, stream, per_thread, unknown);
     return leave(begun.caller, finish_copy(begun, stream, per_thread, form, result));
   }

@@ -6,6 +6,7 @@
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
+#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client {
@@ -22,8 +23,9 @@ struct BoxEnd {
 struct BoxCopy {
   BoxEnd source, destination;
   BoxSize size;
-  bool managed = false;  // an end is managed memory
+  bool mirrored = false; // an end is memory that the program and the server have: managed memory, a host region
   bool unknown = false;  // an end is at addresses of which the client knows nothing
+  bool array = false;    // an end is an array, whose extent the server knows
 };
 
 // One end as CUDA_MEMCPY3D tells it.
@@ -35,6 +37,8 @@ struct EndFields {
   size_t x_bytes, y, z, lod, pitch, height;
 };
 
+bool is_mirrored(uint64_t address) { return is_managed_memory(address, 1) || host_regions().holds(address, 1); }
+
 CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, bool& unknown) {
   CUmemorytype type = fields.type;
   CUdeviceptr address = fields.device;
@@ -43,8 +47,8 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, boo
     type = is_device_address(address) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
     memory = reinterpret_cast<const void*>(address);
   }
-  // The server has managed memory, too, wherever it is said to be.
-  if (type == CU_MEMORYTYPE_HOST && is_managed_memory(reinterpret_cast<uint64_t>(memory), 1)) {
+  // The server has it, too, wherever it is said to be.
+  if (type == CU_MEMORYTYPE_HOST && is_mirrored(reinterpret_cast<uint64_t>(memory))) {
     type = CU_MEMORYTYPE_DEVICE;
     address = reinterpret_cast<uint64_t>(memory);
   }
@@ -84,7 +88,8 @@ CUresult read_copy(const Copy3D& from, BoxCopy& out) {
                         from.dstY,          from.dstZ,    from.dstLOD,    from.dstPitch, from.dstHeight};
   if (CUresult error = read_end(source, out.size, out.source, out.unknown)) return error;
   if (CUresult error = read_end(destination, out.size, out.destination, out.unknown)) return error;
-  for (const BoxEnd* end : {&out.source, &out.destination}) out.managed |= end->side == Side::device && is_managed_memory(end->device.device, 1);
+  out.array = out.source.side == Side::array || out.destination.side == Side::array;
+  for (const BoxEnd* end : {&out.source, &out.destination}) out.mirrored |= end->side == Side::device && is_mirrored(end->device.device);
   return CUDA_SUCCESS;
 }
 
@@ -217,9 +222,9 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   if (CUresult error = read_copy(request, copy)) return error;
   CUresult result = CUDA_SUCCESS;
   if (!captured(caller, request, stream, per_thread, blocking, result)) result = perform(caller, copy, stream, per_thread, blocking);
-  // The program may change or read managed memory as soon as a blocking copy has returned.
-  if (!result && blocking && copy.managed) result = forward::cuStreamSynchronize(caller, stream, per_thread);
-  if (!result && copy.unknown) result = await_verdict(caller);
+  // The program may change or read such memory as soon as a blocking copy has returned.
+  if (!result && blocking && copy.mirrored) result = forward::cuStreamSynchronize(caller, stream, per_thread);
+  if (!result && (copy.unknown || (copy.array && blocking))) result = await_verdict(caller);
   return leave(caller, result);
 }
 

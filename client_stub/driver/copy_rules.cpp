@@ -65,9 +65,9 @@ CUresult settle_source(const Caller& caller, const void* source, size_t bytes, u
 }
 
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
+  if (blocking) return permit_unsafe_call();  // whatever context captures
   if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
   StreamState* state = find_stream(caller.state, stream);
-  if (blocking) return permit_unsafe_call();
   return state && capture_status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 

@@ -23,12 +23,31 @@ const DeviceFacts* facts_of(CUdevice ordinal, CUresult& error) noexcept {
   return device ? device->facts : nullptr;
 }
 
+// What a device on another machine cannot do, whatever it can do on its own: see docs/differences.md. Host memory there is not the program's.
+bool needs_one_machine(int index) noexcept {
+  switch (index) {
+    case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+    case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED: return true;
+    default: return false;
+  }
+}
+
 CUresult attribute(const DeviceFacts& facts, int index, int& value) noexcept {
   if (index <= 0 || size_t(index) >= facts.attributes.size()) return CUDA_ERROR_INVALID_VALUE;
   if (size_t(index) < facts.attribute_errors.size() && facts.attribute_errors[size_t(index)]) {
     return CUresult(facts.attribute_errors[size_t(index)]);
   }
-  value = facts.attributes[size_t(index)];
+  value = needs_one_machine(index) ? 0 : facts.attributes[size_t(index)];
   return CUDA_SUCCESS;
 }
 

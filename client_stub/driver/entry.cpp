@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "client/trace.hpp"
 #include "client_stub/driver/account.hpp"
@@ -23,6 +25,7 @@ constinit std::atomic<uint8_t> g_entry{0};
 namespace {
 
 constexpr unsigned kTraceLineBytesMax = 2048;  // longer lines are cut
+constexpr unsigned kTracePathShownMax = 512;
 
 // Set before the library's first call can be made, by observe_from_environment(); then constant.
 int g_trace = -1;
@@ -75,7 +78,12 @@ void observe_from_environment() noexcept {
   if (const char* path = std::getenv("GPUWIRE_TRACE"); path && *path) {
     // Appending: each line is one write, so that threads, forked children and child programs may share the file.
     g_trace = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (g_trace < 0) say("cannot write the trace file named by GPUWIRE_TRACE");
+    if (g_trace < 0) {
+      int error = errno;
+      char line[kTracePathShownMax + 128];
+      std::snprintf(line, sizeof line, "cannot write the trace file %.*s: %s", int(kTracePathShownMax), path, std::strerror(error));
+      say(line);
+    }
   }
   if (g_depth != AccountDepth::none || g_trace >= 0) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
 }

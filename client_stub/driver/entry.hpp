@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "client_stub/driver/device_output.hpp"
+
 namespace gpuwire::client {
 
 enum class CallClass : uint8_t { local, posted, called };
@@ -67,6 +69,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
       result = body();
     } catch (...) {
     }
+    if (call_class == CallClass::called) device_output().write();
     if (is_failure(result)) [[unlikely]] note_failure(name, result);
     return result;
   }
@@ -77,6 +80,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
       result = body();
     } catch (...) {
     }
+    if (call_class == CallClass::called) device_output().write();
     if (is_failure(result)) [[unlikely]] note_failure(name, result);
     return result;
   }
@@ -86,6 +90,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
     result = body();
   } catch (...) {
   }
+  if (call_class == CallClass::called) device_output().write();
   observe_end(started, name, call_class, result, print, arguments);
   if (is_failure(result)) note_failure(name, result);
   return result;

@@ -195,7 +195,7 @@ CUresult hand::cuEventSynchronize(CUevent event) {
   }
   if (event_done(*on.state)) return finished(on);
   uint64_t record = on.state->record.load(std::memory_order_acquire);
-  if (host_regions().any()) host_regions().push(on.caller);  // a kernel may be waiting for what the program has written
+  host_regions().push(on.caller);  // a kernel may be waiting for what the program has written
   CUresult result = forward::cuEventSynchronize(on.caller, event);
   if (result == CUDA_SUCCESS) settle(*on.state, record);
   return leave(on.caller, result);

@@ -4,6 +4,8 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/tools.hpp"
+#include "client_stub/session/session_table.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 
 namespace gpuwire::client {
@@ -83,12 +85,27 @@ constexpr cuda_abi::PrivateTableHost kHost{
     .context_id = context_id,
     .stream_id = guarded<stream_id, CUcontext, CUstream, unsigned long long*>,
     .module_functions = guarded<module_functions, CUcontext, CUmodule, std::vector<cuda_abi::ModuleFunction>*>,
+    .load_module = hand::cuModuleLoadData,
     .self_test_devices = guarded<self_test_devices, std::vector<cuda_abi::SelfTestDevice>*>,
     .report = [](const char* line) { say(line); },
 };
 
+// For the installation's own libnvidia-ml.so.1 and gpuwire info.
+CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error, SessionKind kind) {
+  return Session::connect(server, notices, session, error, kind);
+}
+constexpr SessionTable kSessionTable{.connect = connect};
+
 }  // namespace
 
-CUresult hand::cuGetExportTable(const void** table, const CUuuid* id) { return cuda_abi::get_export_table(kHost, table, id); }
+CUresult hand::cuGetExportTable(const void** table, const CUuuid* id) {
+  if (table && id && std::memcmp(id->bytes, kSessionTableId.bytes, sizeof id->bytes) == 0) {
+    *table = &kSessionTable;
+    return CUDA_SUCCESS;
+  }
+  CUresult result = cuda_abi::get_export_table(kHost, table, id);
+  if (result && id) report_refused_table(id);
+  return result;
+}
 
 }  // namespace gpuwire::client

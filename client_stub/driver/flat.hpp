@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -77,6 +78,7 @@ class Flat {
   }
 
   size_t bytes() const noexcept { return words_.size() * sizeof(uint64_t); }
+  std::span<const std::byte> view() const noexcept { return std::as_bytes(std::span(words_)); }
   capnp::Data::Reader data() const noexcept { return bytes_of(words_.data(), bytes()); }
 
  private:

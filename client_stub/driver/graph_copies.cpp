@@ -4,6 +4,7 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/graph.hpp"
@@ -18,10 +19,23 @@
 namespace gpuwire::client {
 namespace {
 
+// Pinned memory that is small or asked to be mapped is likely to be given to kernels of the same graph, so copies in graphs use it where
+// kernels do.
+constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
+
+bool in_mapped_memory(uint64_t address, uint64_t bytes) {
+  if (host_regions().holds(address, bytes)) return true;
+  auto range = address_map().find(address);
+  if (!range || !is_host(range->kind)) return false;
+  static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
+  bool likely = (range->host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || range->bytes <= kSharedWithKernelsBytesMax;
+  return likely && reach_pinned(address, bytes);
+}
+
 // One range of the program's memory; `address` becomes where the server has it.
 CUresult to_place(const Caller& caller, uint64_t& address, uint64_t bytes, bool written, std::vector<GraphUse>& uses) {
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes == 0 || host_regions().holds(address, bytes) || is_device_address(address)) return CUDA_SUCCESS;
+  if (bytes == 0 || is_device_address(address) || in_mapped_memory(address, bytes)) return CUDA_SUCCESS;
   GraphUse use;
   uint64_t place = 0;
   if (CUresult error = graph_memory().use(caller, address, bytes, written, use, place)) return error;
@@ -197,7 +211,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
     if (!result && graph_records().leaves_memory(reinterpret_cast<uint64_t>(exec))) result = await_verdict(on.caller);
     return leave(on.caller, result);
   }
-  if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_HANDLE;
+  if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_VALUE;
   // What the program wrote elsewhere goes as before every call that is sent to a stream.
   CUresult error = CUDA_SUCCESS;
   stream_handle(on.caller, on.stream(), false, error);
@@ -207,6 +221,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
     if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);
   }
   graph_memory().push(on.caller, uses);
+  host_regions().push(on.caller);  // what that may have pointed to
   std::vector<uint64_t> blocks;
   for (const GraphUse& use : uses) {
     if (std::find(blocks.begin(), blocks.end(), use.block->number) == blocks.end()) blocks.push_back(use.block->number);

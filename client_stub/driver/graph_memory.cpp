@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/region_changes.hpp"
 #include "client_stub/session/call.hpp"
@@ -20,7 +21,10 @@ constexpr uint64_t kWholeAllocationMax = 1u << 20;
 void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out) {
   uint64_t offset = address - block.base;
   wire::take_changes(reinterpret_cast<const std::byte*>(address), std::span(block.shadow).subspan(offset, bytes),
-                     [&](wire::ByteChanges& found) { out.push_back({block.number, offset, std::move(found)}); });
+                     [&](wire::ByteChanges& found) {
+                       pinned_pointers().look_around(block.shadow, block.base, offset + found.offset, found.bytes.size());
+                       out.push_back({block.number, offset, std::move(found)});
+                     });
 }
 
 bool launch_done(const GraphBlock& block) {

@@ -13,6 +13,7 @@
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/launch_shape.hpp"
 #include "client_stub/driver/module_state.hpp"
+#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -118,6 +119,7 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
   if (!parameters.each && packed_bytes(kernel.extra) != function->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> packed(function->parameter_bytes);
   if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
+  pinned_pointers().look_through(packed);  // made known with the launch, or before
   return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out, packed.size(), [&](schema::GraphNode::Builder message) {
     message.setFunction(function->handle);
     message.setContext(by_kernel ? word_of(kernel.ctx) : 0);

@@ -110,7 +110,7 @@ void HostCallbacks::run() noexcept {
     }
     if (Process* owner = process()) {
       // The work behind the function in its stream finds what it has written.
-      if (host_regions().any()) host_regions().push({.session = owner->session.get()});
+      host_regions().push({.session = owner->session.get()});
       managed_memory().hand_over(*owner->session);
       if (graph_memory().any()) graph_memory().push_launched({.session = owner->session.get()});
       post<schema::HostFunctionDone>(*owner->session, uint32_t(wire::SessionOrdinal::host_function_done), 0,

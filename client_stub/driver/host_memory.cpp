@@ -1,6 +1,9 @@
-// Page-locked host memory. Copies into it may end after the call, and the device reaches it through a host region: at once when it is asked
-// for or small, else when its device pointer is asked for.
+// Page-locked host memory. Copies into it may end after the call, and the device reaches it through a host region, which is made when the
+// device is given a pointer to it, or its device pointer is asked for. With unified addressing the flags of mapped memory change nothing.
 #include <sys/mman.h>
+
+#include <new>
+#include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
@@ -10,8 +13,32 @@
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/pending_copies.hpp"
+#include "client_stub/driver/process.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client {
+
+// What was registered is so no more. Pinned allocations stay the program's, which may still read and free them, but the device has lost them
+// until it is given a pointer again. The context is not gone at the server yet.
+void forget_host_memory_of(const ContextState& context) noexcept try {
+  Process* owner = process();
+  if (!owner) return;
+  const Caller caller{.session = owner->session.get(), .context = uint32_t(context.handle)};
+  std::vector<AddressRange> allocated;
+  auto registered = [&](const AddressRange& range) {
+    if (range.context != context.handle || !is_host(range.kind)) return false;
+    if (range.kind == RangeKind::host_allocated) allocated.push_back(range);
+    return range.kind == RangeKind::host_registered;
+  };
+  address_map().take_all(registered, [&](const AddressRange& range) { host_regions().end(caller, range.base); });
+  for (const AddressRange& range : allocated) {
+    host_regions().end(caller, range.base);
+    pinned_pointers().add(range.base, range.bytes);
+  }
+} catch (const std::bad_alloc&) {
+  // What is left is refused when it is registered again.
+}
+
+namespace hand {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -34,12 +61,7 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
                  .device = caller.state->device,
                  .context = caller.context_handle,
                  .host_flags = flags});
-  // Where it fails the memory is still good for copies, and its device pointer is refused.
-  if (flags & CU_MEMHOSTALLOC_DEVICEMAP) {
-    static_cast<void>(host_regions().mirror(caller, reinterpret_cast<uint64_t>(memory), bytes));
-  } else {
-    host_regions().mirror_if_small(caller, reinterpret_cast<uint64_t>(memory), bytes);
-  }
+  pinned_pointers().add(reinterpret_cast<uint64_t>(memory), bytes);
   *pp = memory;
   return CUDA_SUCCESS;
 }
@@ -70,6 +92,7 @@ CUresult cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) { return
 CUresult cuMemFreeHost(void* p) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
+  if (!p) return leave(caller, CUDA_SUCCESS);
   auto range = find_host(p, RangeKind::host_allocated);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   bool settled = settle(caller, *range);
@@ -93,9 +116,9 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                      .device = caller.state->device,
                      .context = caller.context_handle,
                      .host_flags = Flags};
-  if (range.end() < range.base || is_managed_memory(range.base, 1)) return CUDA_ERROR_INVALID_VALUE;
+  if (range.end() < range.base || is_managed_memory(range.base, 1) || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  if (Flags & CU_MEMHOSTREGISTER_DEVICEMAP) static_cast<void>(host_regions().mirror(caller, range.base, range.bytes));
+  pinned_pointers().add(range.base, range.bytes);
   return CUDA_SUCCESS;
 }
 
@@ -133,4 +156,5 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace hand
+}  // namespace gpuwire::client

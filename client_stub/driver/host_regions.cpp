@@ -2,11 +2,19 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
+#include "client/forward.hpp"
 #include "client_stub/driver/address_map.hpp"
+#include "client_stub/driver/context.hpp"
+#include "client_stub/driver/copy_rules.hpp"
+#include "client_stub/driver/graph_memory.hpp"
+#include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/driver/region_changes.hpp"
+#include "client_stub/driver/say.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -18,18 +26,26 @@
 namespace gpuwire::client {
 namespace {
 
-// Allocations up to this size can be used by the device without being asked for (unified addressing makes no difference)...
-constexpr uint64_t kImplicitMirrorBytesMax = 64u << 10;
-// ...up to this much in all, because each is compared before every launch...
-constexpr uint64_t kImplicitMirrorTotalMax = 256u << 10;
-// ...and past it the smallest still are, up to this much.
-constexpr uint64_t kImplicitTinyBytesMax = 4u << 10;
-constexpr uint64_t kImplicitTinyTotalMax = 1u << 20;
-
-// Between where Linux puts position-independent programs (from 0x5555'5555'4000 up) and what the driver reserves for itself.
-constexpr uint64_t kWindowBegin = 0x5000'0000'0000;
+// Between where Linux puts position-independent programs (from 0x5555'5555'4000 up) and what the driver reserves for itself. Data are looked
+// through for these addresses, so they are none that two small numbers, one beside the other, look like.
+constexpr uint64_t kWindowBegin = 0x5291'8000'0000;
 constexpr uint64_t kWindowEnd = 0x5500'0000'0000;
+constexpr uint64_t kSmallNumbersEnd = 1u << 24;  // of the lower half of an address
 constexpr unsigned kHintsMax = 16;
+
+// A change that may be a signal to a running kernel: larger ones are sent first.
+constexpr size_t kSignalBytesMax = 64;
+
+// Copies that were sent before are still to bring bytes here, and only here: work that is sent from now on is to find them. Other work is not
+// waited for: a kernel may stand until the program has gone on.
+void await_arrivals(const Caller& caller, uint64_t base, uint64_t bytes) {
+  while (pending_copies().touches(reinterpret_cast<const void*>(base), bytes)) {
+    if (await_verdict(caller)) return;  // the session is over; else what has arrived meanwhile is in place
+  }
+  // While a stream captures, nothing may be synchronised.
+  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) != 0) return;
+  if (graph_memory().being_written(base, bytes)) static_cast<void>(forward::cuCtxSynchronize(caller));
+}
 
 }  // namespace
 
@@ -40,6 +56,13 @@ HostRegions& host_regions() noexcept {
   return *regions;
 }
 
+bool is_mapped(uint64_t address, uint64_t bytes) noexcept {
+  constexpr uint64_t kPageBytes = 4096;
+  uint64_t begin = address & ~(kPageBytes - 1);
+  // Looks at the mappings and, with this flag, does nothing more (msync(2)).
+  return msync(reinterpret_cast<void*>(begin), address + bytes - begin, MS_ASYNC) == 0;
+}
+
 void* map_pinned(size_t mapped_bytes) noexcept {
   // A counter alone: nothing is published through it. Addresses are not given out again soon, so that the server has time to let go of them.
   static std::atomic<uint64_t> next{kWindowBegin};
@@ -47,6 +70,10 @@ void* map_pinned(size_t mapped_bytes) noexcept {
     uint64_t hint = next.fetch_add(mapped_bytes, std::memory_order_relaxed);
     if (hint > kWindowEnd - mapped_bytes) {
       next.store(kWindowBegin, std::memory_order_relaxed);
+      continue;
+    }
+    if (uint32_t(hint) < kSmallNumbersEnd) {
+      next.fetch_add(kSmallNumbersEnd, std::memory_order_relaxed);
       continue;
     }
     void* got = mmap(reinterpret_cast<void*>(hint), mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -66,15 +93,18 @@ bool reach_pinned(uint64_t address, uint64_t bytes) noexcept {
   return true;
 }
 
-CUresult HostRegions::create(const Caller& caller, uint64_t base, uint64_t bytes, bool implicit) noexcept try {
+CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept try {
   std::lock_guard making(making_);
   {
     std::lock_guard lock(mutex_);
     if (regions_.contains(base)) return CUDA_SUCCESS;
   }
+  if (!pinned_pointers().contains(base)) return CUDA_ERROR_INVALID_VALUE;
+  await_arrivals(caller, base, bytes);
   constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::region_create);
   if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
-  Region region{std::vector<std::byte>(bytes), implicit};
+  auto range = address_map().find(base);
+  Region region{std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
   CUresult result = call<schema::RegionCreate, schema::Result>(
       *caller.session, kOrdinal, caller.context, message_words<schema::RegionCreate>(),
       [&](auto create) {
@@ -83,27 +113,20 @@ CUresult HostRegions::create(const Caller& caller, uint64_t base, uint64_t bytes
       },
       [](auto) {});
   if (result) return result;
-  std::lock_guard lock(mutex_);
-  regions_.emplace(base, std::move(region));
-  if (implicit) implicit_bytes_ += bytes;
-  count_.store(regions_.size(), std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex_);
+    regions_.emplace(base, std::move(region));
+    count_.store(regions_.size(), std::memory_order_relaxed);
+  }
+  // Only now: until then another thread that is given a pointer to it still comes here, and waits.
+  pinned_pointers().remove(base);
   return CUDA_SUCCESS;
 } catch (const std::bad_alloc&) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept { return create(caller, base, bytes, false); }
-
-void HostRegions::mirror_if_small(const Caller& caller, uint64_t base, uint64_t bytes) noexcept {
-  if (bytes > kImplicitMirrorBytesMax) return;
-  {
-    std::lock_guard lock(mutex_);
-    uint64_t limit = bytes <= kImplicitTinyBytesMax ? kImplicitTinyTotalMax : kImplicitMirrorTotalMax;
-    if (implicit_bytes_ + bytes > limit) return;
-  }
-  // Where it fails the memory is still good for copies.
-  static_cast<void>(create(caller, base, bytes, true));
-}
+// A program that unmaps registered memory is wrong, and natively gets away with it.
+bool HostRegions::there(uint64_t base, const Region& region) noexcept { return !region.registered || is_mapped(base, region.shadow.size()); }
 
 bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
   if (!any()) return false;
@@ -116,13 +139,17 @@ bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
 }
 
 void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
+  {
+    std::lock_guard making(making_);
+    pinned_pointers().remove(base);
+  }
   if (!any()) return;
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(base);
     if (found == regions_.end()) return;
-    if (found->second.implicit) implicit_bytes_ -= found->second.shadow.size();
+    pinned_pointers().note_former(base, found->second.shadow.size());
     regions_.erase(found);
     count_.store(regions_.size(), std::memory_order_relaxed);
   }
@@ -131,17 +158,36 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
                                                 message_words<schema::RegionDestroy>(), [&](auto destroy) { destroy.setAddress(base); }));
 }
 
-void HostRegions::push(const Caller& caller) noexcept try {
+void HostRegions::push_now(const Caller& caller) noexcept {
+  push_changes(caller);
+  // The server may only answer when a host function has returned: what its thread finds is made a region by the next call of another one.
+  if (!caller.state || in_host_callback()) return;
+  while (auto wanted = pinned_pointers().next_wanted()) {
+    if (mirror(caller, wanted->base, wanted->bytes) == CUDA_SUCCESS) {
+      push_changes(caller);  // which may point to more
+      continue;
+    }
+    pinned_pointers().refuse(wanted->base);
+    say("pinned memory that a kernel was given a pointer to is out of its reach: the server cannot have it at the same addresses");
+  }
+}
+
+void HostRegions::push_changes(const Caller& caller) noexcept try {
   std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
   {
     // Not held while sending: a full send window empties through the thread that reads, which stores what the device wrote under it.
     std::lock_guard lock(mutex_);
     for (auto& [base, region] : regions_) {
-      wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow,
-                         [&, at = base](wire::ByteChanges& found) { changes.push_back({at, 0, std::move(found)}); });
+      if (!there(base, region)) continue;
+      wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow, [&, at = base](wire::ByteChanges& found) {
+        pinned_pointers().look_around(region.shadow, at, found.offset, found.bytes.size());
+        changes.push_back({at, 0, std::move(found)});
+      });
     }
   }
+  // In which order the program wrote is not known. A kernel that waits for a word, and then reads what was written before, finds it.
+  std::stable_partition(changes.begin(), changes.end(), [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
   post_changes(caller, wire::SessionOrdinal::region_write, changes);
 } catch (const std::bad_alloc&) {
   // The call that follows sends its work without; the bytes that were not noted as sent go with the next one.
@@ -153,14 +199,14 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   if (bytes > incoming_.size()) return;
   std::lock_guard lock(mutex_);
   auto found = regions_.find(address);
-  if (found == regions_.end()) return;  // it has just been freed
+  if (found == regions_.end() || !there(address, found->second)) return;  // it has just been freed
   static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset, std::span(incoming_).first(bytes), mask));
 }
 
 void HostRegions::clear() noexcept {
   std::lock_guard lock(mutex_);
+  pinned_pointers().clear();
   regions_.clear();
-  implicit_bytes_ = 0;
   count_.store(0, std::memory_order_relaxed);
 }
 

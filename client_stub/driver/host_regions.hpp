@@ -1,6 +1,7 @@
-// Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it. The two copies are
-// brought together where CUDA promises it: what the program wrote goes to the server before any work or wait that is sent; what the device
-// wrote comes back before the answer to a synchronisation.
+// Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it. Pinned memory becomes one
+// when the device is first given a pointer to it (pinned_pointers); until then it costs nothing. The two copies are brought together where
+// CUDA promises it: what the program wrote goes to the server before any work or wait that is sent; what the device wrote comes back before
+// the answer to a synchronisation.
 #pragma once
 
 #include <atomic>
@@ -12,26 +13,29 @@
 #include <vector>
 
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
 
-// Any thread. push() compares every region, so regions that nobody asked for are kept small.
+// Any thread. push() compares every region.
 class HostRegions {
  public:
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
-  // Makes [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the server's addresses are taken.
+  // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the server's addresses are
+  // taken. CUDA_ERROR_INVALID_VALUE: it is not pinned (pinned_pointers), or no more.
   CUresult mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
-  // The same for memory that was only allocated: refused when it is large, or when many such regions exist.
-  void mirror_if_small(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
   // Is this range within one region?
   bool holds(uint64_t address, uint64_t bytes) const noexcept;
-  // The region ends at both sides; nothing happens when there is none.
+  // The memory is pinned no more: its region ends at both sides, if it was one, and it will not become one.
   void end(const Caller& caller, uint64_t base) noexcept;
 
-  // Sends what the program has changed. When it returns, the frames that follow find it.
-  void push(const Caller& caller) noexcept;
+  // Makes regions of the pinned memory that the device was given pointers to, and sends what the program has changed in any. When it
+  // returns, the frames that follow find it. Costs two loads when there is nothing of the kind.
+  void push(const Caller& caller) noexcept {
+    if (any() || pinned_pointers().wanted()) [[unlikely]] push_now(caller);
+  }
 
   // For region_data notices: where the bulk goes, and what to do with it then. The thread that reads the connection.
   BulkSink sink(size_t bytes);
@@ -43,11 +47,13 @@ class HostRegions {
  private:
   struct Region {
     std::vector<std::byte> shadow;  // what the server's copy holds, as far as known here
-    bool implicit = false;          // made by mirror_if_small()
+    bool registered = false;        // the program's own: it may unmap it without a word
   };
-  CUresult create(const Caller& caller, uint64_t base, uint64_t bytes, bool implicit) noexcept;
+  static bool there(uint64_t base, const Region& region) noexcept;
+  void push_now(const Caller& caller) noexcept;
+  void push_changes(const Caller& caller) noexcept;
 
-  // Outermost: held while a region is made, so that two threads do not make the same one. The server may only answer when it has got the
+  // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory that is given up. The server may only answer when it has got the
   // answer to a host function, whose thread sends regions: so it is not sending_.
   std::mutex making_;
   // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads the connection never
@@ -55,7 +61,6 @@ class HostRegions {
   mutable std::mutex sending_;
   mutable std::mutex mutex_;  // a leaf: the members below
   std::map<uint64_t, Region> regions_;  // by base
-  uint64_t implicit_bytes_ = 0;
   std::vector<std::byte> incoming_;     // bulk of the notice being read; the reading thread only
   // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region was made, from the
   // thread that made it or by synchronising with it.
@@ -64,8 +69,14 @@ class HostRegions {
 
 HostRegions& host_regions() noexcept;
 
+// Is there memory at all of [address, address + bytes)? What it may be used for is not looked at.
+bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
+
 // Page-aligned private memory at an address that is likely to be free at the server too. Null: there is no memory.
 void* map_pinned(size_t mapped_bytes) noexcept;
+
+// A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before the server is told.
+void forget_host_memory_of(const ContextState& context) noexcept;
 
 // An address that a call uses as a device pointer, in pinned memory of the program: makes it a region if it is none yet. False: it is not in
 // pinned memory, or cannot be reached by the device.

@@ -1,4 +1,5 @@
 // Launches. What can be wrong with one is found out here, because a launch is posted: it costs no lock but the session's.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -6,10 +7,12 @@
 #include <vector>
 
 #include "client/hand.hpp"
+#include "client_stub/driver/device_output.hpp"
 #include "client_stub/driver/launch_shape.hpp"
 #include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/module_state.hpp"
 #include "client_stub/driver/occupancy.hpp"
+#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
@@ -63,12 +66,17 @@ CUresult check_attributes(std::span<const CUlaunchAttribute> attributes) {
   return CUDA_SUCCESS;
 }
 
+std::span<const int32_t> device_attributes(const Caller& caller) { return process()->devices[size_t(caller.state->device)].facts->attributes; }
+
 // What the function itself bounds. A fact that cannot be had bounds nothing: the server's driver then judges.
 CUresult check_function(const Caller& caller, FunctionState& function, const LaunchShape& shape) {
   int device = caller.state->device, value = 0;
   if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, value) == CUDA_SUCCESS && value > 0 &&
       shape.block_threads() > uint64_t(value)) {
-    return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+    // The attribute is the smaller of the launch bounds and what the registers allow; the driver tells them apart.
+    bool registers_known = function_attribute(caller, function, CU_FUNC_ATTRIBUTE_NUM_REGS, device, value) == CUDA_SUCCESS;
+    bool fit = !registers_known || registers_fit(uint32_t(value), shape.block_threads(), device_attributes(caller));
+    return fit ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   }
   if (shape.shared_bytes > 0 &&
       function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, device, value) == CUDA_SUCCESS &&
@@ -140,6 +148,7 @@ CUresult send(const Caller& caller, const Launch& launch, const FunctionState& f
   if (launches_block()) [[unlikely]] {
     CUresult error = call<schema::Launch, schema::Result>(*caller.session, kOrdinal, caller.context, words, write, [](auto) {});
     sequence = caller.session->last_sequence();
+    device_output().write();
     return error;
   }
   return post<schema::Launch>(*caller.session, kOrdinal, caller.context, words, write, {}, &sequence);
@@ -156,12 +165,24 @@ void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexc
   }
 }
 
+// Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves.
+void look_for_pinned_memory(const LaunchParameters& parameters, const FunctionState& function) noexcept {
+  if (!pinned_pointers().any()) [[likely]] return;
+  if (!parameters.each) {
+    pinned_pointers().look_through({parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
+    return;
+  }
+  for (size_t i = 0; i < function.offsets.size(); ++i) {
+    pinned_pointers().look_through({static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
+  }
+}
+
 CUresult launch_kernel(const Launch& launch) {
   Caller caller = enter(Needs::context);
   if (caller.error) [[unlikely]] return caller.error;
   FunctionState* function = find_launchable(launch.function);
   if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
-  std::span<const int32_t> attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
+  std::span<const int32_t> attributes = device_attributes(caller);
   if (CUresult error = check_shape(launch.shape, attributes)) return error;
   if (CUresult error = check_function(caller, *function, launch.shape)) return error;
   if (CUresult error = check_clusters(caller, *function, launch)) return error;
@@ -183,6 +204,7 @@ CUresult launch_kernel(const Launch& launch) {
     if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
     parameters = {.packed = packed.data(), .packed_bytes = packed.size()};
   }
+  look_for_pinned_memory(parameters, *function);
   CUresult error = CUDA_SUCCESS;
   uint64_t stream = stream_handle(caller, launch.stream, launch.per_thread, error);
   if (error) return error;

@@ -21,6 +21,15 @@ CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_a
   return CUDA_SUCCESS;
 }
 
+bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads, std::span<const int32_t> device_attributes) noexcept {
+  // CUDA C++ Programming Guide, "Compute Capabilities": registers are given to warps, in units of 256.
+  constexpr uint64_t kWarpThreads = 32, kUnit = 256;
+  if (device_attributes.size() <= CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK) return true;
+  uint64_t of_warp = (registers_per_thread * kWarpThreads + kUnit - 1) / kUnit * kUnit;
+  uint64_t warps = (block_threads + kWarpThreads - 1) / kWarpThreads;
+  return of_warp * warps <= uint64_t(device_attributes[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK]);
+}
+
 CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled, bool non_portable) noexcept {
   constexpr uint64_t kPortableBlocksMax = 8, kBlocksMax = 16;  // CUDA C++ Programming Guide, "Thread Block Clusters"
   if (!launched.any() && !compiled.any()) return CUDA_SUCCESS;

@@ -22,6 +22,9 @@ struct LaunchShape {
 // (cudart shows cudaErrorInvalidValue, not cudaErrorInvalidConfiguration). A device that told no attributes has no bounds.
 CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_attributes) noexcept;
 
+// Can the registers of one multiprocessor hold a block of so many threads? A device that told no attributes has no bounds.
+bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads, std::span<const int32_t> device_attributes) noexcept;
+
 // Where a launch's parameters are: one by one (kernelParams) or already packed (`extra`).
 struct LaunchParameters {
   void** each = nullptr;

@@ -99,8 +99,9 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
   if (parsed.preserved) {
     state->code = code;
   } else {
-    auto image = ProgramImage::select(code, image_target(), true);
-    if (!image) return image.error().result;
+    ImageTarget target = image_target();
+    auto image = ProgramImage::select(code, target, true);
+    if (!image) return tell_unusable(target, image.error());
     state->image = *image;
   }
   return publish(caller, library, std::move(state));
@@ -116,8 +117,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
   if (CUresult error = parse_library_options(numLibraryOptions, libraryOptions, libraryOptionValues, parsed)) return error;
   std::vector<uint8_t> contents;
   if (CUresult error = read_program_file(fileName, contents)) return error;
-  auto image = ProgramImage::select_from_file(std::move(contents), image_target());
-  if (!image) return image.error().result;
+  ImageTarget target = image_target();
+  auto image = ProgramImage::select_from_file(std::move(contents), target);
+  if (!image) return tell_unusable(target, image.error());
   auto state = std::make_unique<ModuleState>();
   if (CUresult error = set_options(*state, numJitOptions, jitOptions, jitOptionsValues, parsed)) return error;
   state->image = *image;

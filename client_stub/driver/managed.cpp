@@ -185,6 +185,9 @@ CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUde
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
+  CUresult error = CUDA_SUCCESS;
+  stream_handle(caller, hStream, per_thread, error);
+  if (error) return error;
   if (flags != 0 || !managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
   if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
   return leave(caller, forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread));

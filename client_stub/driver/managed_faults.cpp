@@ -3,6 +3,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <ucontext.h>
@@ -55,6 +56,8 @@ bool maybe_managed(uint64_t address) noexcept {
   return segments && segments->load(std::memory_order_relaxed) != 0;
 }
 
+constexpr uint64_t kPageBytes = 4096;
+
 // --- faults on their way to the thread that serves them ------------------------------------------------------------------------------------------
 
 int futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) noexcept {
@@ -82,6 +85,11 @@ constinit std::atomic<uint32_t> g_released{0};
 // Is there a thread that serves? Set before the handler is installed, cleared before the thread ends.
 constinit std::atomic<bool> g_serving{false};
 constinit std::atomic<bool> g_stopping{false};
+// Has all managed memory been opened for good? Set before g_serving is cleared; release, partner: the handler's acquire of g_serving.
+constinit std::atomic<bool> g_opened{false};
+
+// How often a faulting thread looks whether there is still one that serves.
+constexpr long kStillServedMs = 100;
 
 Slot* take_slot() noexcept {
   for (;;) {
@@ -107,7 +115,11 @@ bool resolve_elsewhere(uint64_t address, bool write) noexcept {
   g_requests.fetch_add(1, std::memory_order_release);
   futex(g_requests, FUTEX_WAKE, 1);
   uint32_t state;
-  while ((state = slot->state.load(std::memory_order_acquire)) == kPosted) futex(slot->state, FUTEX_WAIT, kPosted);
+  while ((state = slot->state.load(std::memory_order_acquire)) == kPosted) {
+    if (!g_serving.load(std::memory_order_acquire)) break;  // it ended without having seen the slot
+    const timespec still_served{0, kStillServedMs * 1'000'000};
+    futex(slot->state, FUTEX_WAIT, kPosted, &still_served);
+  }
   slot->state.store(kFree, std::memory_order_release);
   g_released.fetch_add(1, std::memory_order_release);
   futex(g_released, FUTEX_WAKE, 1);
@@ -160,12 +172,23 @@ bool is_write([[maybe_unused]] const void* context) noexcept {
 #endif
 }
 
+// The program faulted before the memory was opened for good, and comes here afterwards: its instruction can be done again. False: the page is
+// no more. Opening it once more makes sure that this ends.
+bool opened_meanwhile(uint64_t address) noexcept {
+  if (!g_opened.load(std::memory_order_acquire)) return false;
+  return mprotect(reinterpret_cast<void*>(address & ~(kPageBytes - 1)), kPageBytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+bool serve_fault(uint64_t address, bool write) noexcept {
+  if (!maybe_managed(address)) return false;
+  if (g_serving.load(std::memory_order_acquire) && resolve_elsewhere(address, write)) return true;
+  return opened_meanwhile(address);
+}
+
 template <uint32_t kIndex>
 void on_fault(int signal, siginfo_t* info, void* context) {
   int kept = errno;
-  auto address = reinterpret_cast<uint64_t>(info->si_addr);
-  bool ours = info->si_code == SEGV_ACCERR && g_serving.load(std::memory_order_acquire) && maybe_managed(address) &&
-              resolve_elsewhere(address, is_write(context));
+  bool ours = info->si_code == SEGV_ACCERR && serve_fault(reinterpret_cast<uint64_t>(info->si_addr), is_write(context));
   if (!ours) hand_on(g_previous[kIndex], signal, info, context);
   errno = kept;
 }
@@ -210,18 +233,30 @@ int64_t now_us() noexcept {
   return int64_t(time.tv_sec) * 1'000'000 + time.tv_nsec / 1000;
 }
 
+// Later calls tell the program that its memory and the device's are no longer the same.
+void note_lost_memory() noexcept {
+  handles().for_each(wire::HandleKind::context, [](uint64_t, void* object) {
+    auto* context = static_cast<ContextState*>(object);
+    int32_t none = 0;
+    if (context && context->alive.load(std::memory_order_relaxed)) {
+      context->base->sticky.compare_exchange_strong(none, CUDA_ERROR_UNKNOWN, std::memory_order_relaxed);
+    }
+  });
+}
+
 // False: the fault is the program's.
 bool bring(uint64_t address, bool write) noexcept {
   Process* owner = process();
   if (owner && managed_memory().resolve(*owner->session, address, write)) return true;
   if (!managed_memory().holds(address)) return false;
-  if (!owner || owner->session->state() == CUDA_ERROR_DEINITIALIZED) {
-    // Destructors and exit handlers that still use it: what the device made of it can no longer be known.
-    managed_memory().open_all();
-    return true;
+  // At the end of the process destructors and exit handlers still use it: what the device made of it can no longer be known. Earlier the
+  // server is gone, or refuses; natively, too, the program goes on, and is told by its next call.
+  if (owner && owner->session->state() != CUDA_ERROR_DEINITIALIZED) {
+    say("managed memory cannot be brought from the server: the program goes on with what was there last");
+    if (owner->session->state() == CUDA_SUCCESS) note_lost_memory();
   }
-  say("managed memory cannot be brought from the server: the program touches it without");
-  return false;
+  managed_memory().open_all();
+  return true;
 }
 
 }  // namespace
@@ -265,6 +300,7 @@ void ManagedFaults::stop() noexcept {
 }
 
 void ManagedFaults::after_fork_in_child() noexcept {
+  g_opened.store(false, std::memory_order_relaxed);
   g_serving.store(false, std::memory_order_relaxed);
   new (&g_installing) std::mutex;
 }
@@ -322,6 +358,7 @@ void ManagedFaults::serve() noexcept {
     wait_ms = std::min(wait_ms * 2, kRefreshMaxMs);
     refresh_at = now_us() + wait_ms * 1000;
   }
+  g_opened.store(true, std::memory_order_release);
   g_serving.store(false, std::memory_order_release);
   // Who posted until then finds the memory open, and who waits for a place hands its fault on.
   for (Slot& slot : g_slots) {

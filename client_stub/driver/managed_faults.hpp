@@ -13,7 +13,8 @@ class ManagedFaults {
  public:
   // Installs the handler and starts the thread, once. False: the system gives no thread.
   bool start() noexcept;
-  // Ends the thread; faults are then the program's own. At the end of the process.
+  // Ends the thread, at the end of the process, when all managed memory has been opened: faults are then the program's own, but for those
+  // that came before.
   void stop() noexcept;
   void after_fork_in_child() noexcept;
 

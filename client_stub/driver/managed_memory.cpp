@@ -7,6 +7,7 @@
 #include "client_stub/driver/entry.hpp"
 #include "client_stub/driver/managed_faults.hpp"
 #include "client_stub/driver/managed_pages.hpp"
+#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
@@ -26,9 +27,10 @@ struct Change {
   wire::ByteChanges bytes;
 };
 
-// Neighbours travel together: what was written from the first byte of one chunk to the last of the next.
-void append(std::vector<Change>& changes, uint64_t address, wire::ByteChanges&& bytes) {
-  if (!changes.empty()) {
+// Neighbours travel together: what was written from the first byte of one chunk to the last of the next. Those before `first` are of another
+// segment, which may be another allocation of the server's driver: no message is about two.
+void append(std::vector<Change>& changes, size_t first, uint64_t address, wire::ByteChanges&& bytes) {
+  if (changes.size() > first) {
     auto& [before, last] = changes.back();
     bool joined = before + last.bytes.size() == address && last.mask.empty() && bytes.mask.empty() &&
                   last.bytes.size() + bytes.bytes.size() <= wire::kRegionPieceBytes;
@@ -201,7 +203,9 @@ bool ManagedMemory::holds(uint64_t address) const noexcept {
 }
 
 void ManagedMemory::note_state() noexcept {
-  bool valid = fetching_, early = fetching_ && fetch_is_early_, hidden = false;
+  // Opened for good: nothing is closed any more, whatever calls are still under way.
+  if (ended_) return;
+  bool valid = fetching_ || on_their_way_, early = fetching_ && fetch_is_early_, hidden = false;
   for (auto& [first, segment] : segments_) {
     valid |= segment.chunks->valid();
     early |= segment.chunks->early();
@@ -231,19 +235,27 @@ void ManagedMemory::send_hidden(Session& session) noexcept {
         std::lock_guard lock(mutex_);
         more = false;
         for (auto& [first, segment] : segments_) {
+          const std::span<const std::byte> memory(segment.pages->memory(), segment.chunks->bytes());
           more = segment.chunks->valid() &&
-                 segment.chunks->show(kPortionBytes, [&, base = first](wire::ByteChanges& found) { append(changes, base + found.offset, std::move(found)); });
+                 segment.chunks->show(kPortionBytes, [&, base = first, own = changes.size()](wire::ByteChanges& found) {
+                   pinned_pointers().look_around(memory, base, found.offset, found.bytes.size());
+                   append(changes, own, base + found.offset, std::move(found));
+                 });
           if (more) break;
         }
+        on_their_way_ = !changes.empty();
         note_state();
       }
       for (const Change& change : changes) {
-        if (send(session, change)) return;  // the session is over, which the call that follows reports
+        if (send(session, change)) break;  // the session is over, which the call that follows reports
       }
     }
   } catch (const std::bad_alloc&) {
     // What was not shown stays hidden, and goes with the next work.
   }
+  std::lock_guard lock(mutex_);
+  on_their_way_ = false;
+  note_state();
 }
 
 void ManagedMemory::hand_over_now(Session& session) noexcept {
@@ -251,6 +263,7 @@ void ManagedMemory::hand_over_now(Session& session) noexcept {
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
+    if (ended_) return;
     for (auto& [first, segment] : segments_) segment.chunks->close(false);
     note_state();
   }
@@ -261,6 +274,7 @@ void ManagedMemory::refresh(Session& session) noexcept {
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
+    if (ended_) return;
     for (auto& [first, segment] : segments_) segment.chunks->close(true);
     note_state();
   }
@@ -269,6 +283,7 @@ void ManagedMemory::refresh(Session& session) noexcept {
 
 void ManagedMemory::note_work_now() noexcept {
   std::lock_guard lock(mutex_);
+  if (ended_) return;
   for (auto& [first, segment] : segments_) segment.chunks->note_work();
   worked_ = true;
   if (fetching_) fetch_is_early_ = true;
@@ -277,6 +292,7 @@ void ManagedMemory::note_work_now() noexcept {
 
 void ManagedMemory::settle_now() noexcept {
   std::lock_guard lock(mutex_);
+  if (ended_) return;
   for (auto& [first, segment] : segments_) segment.chunks->close(true);
   ++settled_;
   note_state();
@@ -308,7 +324,7 @@ bool ManagedMemory::resolve(Session& session, uint64_t address, bool write) noex
     {
       std::lock_guard lock(mutex_);
       auto [first, segment] = find(address);
-      if (!segment) return false;
+      if (!segment || ended_) return segment != nullptr;
       bool refused = false;
       auto need = segment->chunks->fault(address - first, write, window, refused);
       if (need == ManagedSegment::Need::nothing) {
@@ -333,6 +349,7 @@ bool ManagedMemory::resolve(Session& session, uint64_t address, bool write) noex
     bool early = fetch_is_early_;
     bool stale = early && settled != settled_;
     fetching_ = false;
+    if (ended_) return true;
     if (fetched && (!stale || fetches >= kFetchesMax)) {
       // Nobody unmaps while sending_ is held.
       ManagedSegment& chunks = *find(address).second->chunks;
@@ -375,6 +392,7 @@ void ManagedMemory::release(uint64_t address) noexcept {
 void ManagedMemory::open_all() noexcept {
   g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
+  ended_ = true;
   for (auto& [first, segment] : segments_) segment.chunks->open();
   valid_.store(false, std::memory_order_relaxed);
   early_.store(false, std::memory_order_relaxed);
@@ -395,6 +413,7 @@ void ManagedMemory::clear() noexcept {
   std::lock_guard lock(mutex_);
   for (auto& [first, segment] : segments_) managed_faults().unwatch(first, first + segment.chunks->bytes());
   segments_.clear();
+  ended_ = false;
   note_state();
 }
 

@@ -34,8 +34,10 @@ class ManagedMemory {
   //
   // Before work is sent: what the program has written goes first, and everything becomes inaccessible. No lock below sending_ is held.
   void hand_over(Session& session) noexcept {
-    if (valid_.load(std::memory_order_relaxed)) [[unlikely]] hand_over_now(session);
+    if (anything_to_hand_over()) [[unlikely]] hand_over_now(session);
   }
+  // Has anything been written that is not sent, or is it on its way? hand_over() then waits until it has left.
+  bool anything_to_hand_over() const noexcept { return valid_.load(std::memory_order_relaxed); }
   // After work was sent.
   void note_work() noexcept {
     if (valid_.load(std::memory_order_relaxed)) [[unlikely]] note_work_now();
@@ -60,7 +62,7 @@ class ManagedMemory {
   // Is `address` in a mapped segment?
   bool holds(uint64_t address) const noexcept;
 
-  // The session has ended in good order: everything is opened as it is now.
+  // The session has ended, or the memory can no longer be brought: everything is opened as it is now, and stays so.
   void open_all() noexcept;
   // A child after fork() has none.
   void after_fork_in_child() noexcept;
@@ -95,6 +97,8 @@ class ManagedMemory {
   std::map<uint64_t, Segment> segments_;  // by first address
   uint64_t settled_ = 0;                  // counts settle()
   bool fetching_ = false, fetch_is_early_ = false, worked_ = false;
+  bool on_their_way_ = false;  // changes were taken out of their chunks, and have not all been sent
+  bool ended_ = false;         // since open_all()
   // Written under mutex_; hints for the calls above. Relaxed: a thread that must see one of them set has itself touched the memory, or has
   // synchronised with the thread that did.
   std::atomic<size_t> count_{0};

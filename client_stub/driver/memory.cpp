@@ -9,6 +9,7 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
+#include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
 #include "client_stub/driver/graph_records.hpp"
 #include "client_stub/driver/managed.hpp"
@@ -61,7 +62,8 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
     for (CUdeviceptr taken : unusable) give_back(taken);
   }
   if (result) return result;
-  range.context = caller.context_handle;
+  // What is reserved and mapped belongs to no context, and outlives them all.
+  range.context = range.kind == RangeKind::mapped ? 0 : caller.context_handle;
   range.device = caller.state ? caller.state->device : -1;
   publish_range(range);
   *out = range.base;
@@ -90,6 +92,15 @@ RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread)
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
+}
+
+// In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
+CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out, CUstream stream, bool per_thread) {
+  CUresult error = CUDA_SUCCESS;
+  stream_handle(caller, stream, per_thread, error);
+  if (error) return error;
+  *out = 0;
+  return leave(caller, CUDA_SUCCESS);
 }
 
 bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool; }
@@ -141,7 +152,13 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
   if (CUresult error = permit_unsafe_call()) return error;
-  if (auto range = address_map().find(dptr); range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  auto range = address_map().find(dptr);
+  if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the server's driver knows.
+  if (range && range->kind == RangeKind::graph) {
+    CUresult result = forward::cuMemFree_v2(caller, dptr);
+    return leave(caller, result ? result : await_verdict(caller));
+  }
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
 }
 
@@ -161,7 +178,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
+  if (bytesize == 0) return allocate_nothing(caller, dptr, hStream, per_thread);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -176,7 +194,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool))) return CUDA_ERROR_INVALID_VALUE;
+  if (bytesize == 0) return allocate_nothing(caller, dptr, hStream, per_thread);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -195,18 +214,20 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = stream_handle(caller, hStream, per_thread, error);
   if (error) return error;
-  // What a graph allocated it will allocate again, there.
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
   if (uint64_t capture = capture_of(caller, wire_stream)) graph_records().note_free(capture, dptr);
-  if (range && range->kind == RangeKind::graph) return leave(caller, forward::cuMemFreeAsync(caller, dptr, hStream, per_thread));
+  if (range && range->kind == RangeKind::graph) {
+    CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
+    return leave(caller, result ? result : await_verdict(caller));
+  }
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
 }
 
 // --- reserved addresses and memory of other processes ----------------------------------------------------------------------------------------
 
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!ptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = allocate(
@@ -220,12 +241,16 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CU
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   auto range = address_map().find(ptr);
-  if (!range || range->base != ptr || range->bytes != size) return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, end_range(ptr, [](RangeKind kind) { return kind == RangeKind::mapped; },
-                                 [&] { return forward::cuMemAddressFree(caller, ptr, size); }));
+  if (!range || range->kind != RangeKind::mapped || range->base != ptr || range->bytes != size) return CUDA_ERROR_INVALID_VALUE;
+  // Refused while something is mapped there, so the range ends when the server has said so. Another thread may then have been given the same
+  // addresses already: those are its own.
+  CUresult result = forward::cuMemAddressFree(caller, ptr, size);
+  if (result) return leave(caller, result);
+  if (auto ended = address_map().take(ptr, [&](const AddressRange& found) { return found.buffer_id == range->buffer_id; })) release_range(*ended);
+  return leave(caller, CUDA_SUCCESS);
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {

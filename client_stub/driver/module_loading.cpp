@@ -174,6 +174,11 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
   return CUDA_ERROR_OUT_OF_MEMORY;  // the server drops the image faster than it can be used
 }
 
+CUresult tell_unusable(const ImageTarget& target, const ImageError& error) {
+  if (target.ptx_only || error.result != CUDA_ERROR_NO_BINARY_FOR_GPU) say("a library cannot be loaded: " + error.message);
+  return error.result;
+}
+
 CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along) {
   if (state.loaded) return *state.loaded;
   std::shared_ptr<const ProgramImage> image = state.image;
@@ -181,10 +186,7 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
     ImageTarget target = image_target();
     auto selected = ProgramImage::select(state.code, target, false);
     if (!selected) {
-      // Libraries try images for other GPUs and go on without them, as silently as beside a GPU of the server's kind. Only the software device refuses what
-      // that would run.
-      if (target.ptx_only || selected.error().result != CUDA_ERROR_NO_BINARY_FOR_GPU) say("a library cannot be loaded: " + selected.error().message);
-      state.loaded = selected.error().result;
+      state.loaded = tell_unusable(target, selected.error());
       return *state.loaded;
     }
     image = *selected;

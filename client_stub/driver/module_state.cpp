@@ -93,7 +93,7 @@ Caller caller_for(const Caller& caller, const ModuleState& state) noexcept {
 }
 
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out) {
-  if (name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
+  if (name.empty() || name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(state.mutex);
   std::string key(name);
   if (auto known = state.functions.find(key); known != state.functions.end()) {
@@ -142,7 +142,7 @@ CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::s
 }
 
 CUresult find_variable(const Caller& caller, ModuleState& state, std::string_view name, bool managed, Variable& out) {
-  if (name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
+  if (name.empty() || name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(state.mutex);
   // A library's ordinary variable has one address in each context.
   uint64_t context = state.context ? state.context->handle : managed ? 0 : caller.context_handle;

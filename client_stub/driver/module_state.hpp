@@ -139,6 +139,9 @@ CUresult deliver_image(const Caller& caller, const ProgramImage& image);
 
 // Which images this process's server can use.
 ImageTarget image_target();
+// A line for the person at the terminal about an image that cannot be used; returns its error. Libraries try images for other GPUs and go on
+// without them, as silently as beside a GPU of the server's kind: only the software device refuses what that would run.
+CUresult tell_unusable(const ImageTarget& target, const ImageError& error);
 
 // The question for a function of a module, which may travel along with the module's loading. One thread; begin() and finish() in turn.
 class FunctionQuestion {

@@ -1,8 +1,6 @@
 #include "client_stub/driver/notices.hpp"
 
-#include <cerrno>
-#include <unistd.h>
-
+#include "client_stub/driver/device_output.hpp"
 #include "client_stub/driver/graph_memory.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/host_regions.hpp"
@@ -68,15 +66,6 @@ void deferred_error(const schema::DeferredError::Reader& error) noexcept {
   if (error.getMessage().size() > 0) say({error.getMessage().cStr(), error.getMessage().size()});
 }
 
-void write_all(int descriptor, std::span<const std::byte> text) noexcept {
-  while (!text.empty()) {
-    ssize_t written = ::write(descriptor, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // closed or full: natively the text would be lost as well
-    text = text.subspan(size_t(written));
-  }
-}
-
 }  // namespace
 
 void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) {
@@ -128,8 +117,11 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
     auto mask = change.getChanged();
     graph_memory().stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
   } else if (ordinal == wire::NoticeOrdinal::output) {
-    int descriptor = message.getRoot<schema::Output>().getDescriptor() == 2 ? STDERR_FILENO : STDOUT_FILENO;
-    write_all(descriptor, text.empty() ? std::span<const std::byte>(text_) : text);
+    uint8_t descriptor = message.getRoot<schema::Output>().getDescriptor();
+    std::span<const std::byte> printed = text.empty() ? std::span<const std::byte>(text_) : text;
+    // The server's own line does not wait for a call that waits: a session that does nothing makes none.
+    if (descriptor == 0) say({reinterpret_cast<const char*>(printed.data()), printed.size()});
+    else device_output().keep(descriptor == 2, printed);
     text_.clear();
   }
 }

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "client_stub/driver/host_regions.hpp"
-
 namespace gpuwire::client {
 namespace {
 
@@ -18,7 +16,6 @@ CUresult store(void* data, Value value, bool known) {
 CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range, void* data) {
   const bool known = range.has_value();
   const bool host = known && is_host(range->kind);
-  const bool reachable = known && (!host || host_regions().holds(pointer, 1));
   const bool managed = known && is_managed(range->kind);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -26,8 +23,8 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return store<uint32_t>(data, !known ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE, known);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      // Host memory has an address on the device when it is a host region: the same one.
-      return store<uint64_t>(data, reachable ? pointer : 0, reachable);
+      // Pinned memory has its own address on the device, too.
+      return store<uint64_t>(data, known ? pointer : 0, known);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       // Ordinary host memory is its own host pointer (measured on driver 580).
       return store<uint64_t>(data, !known || host || managed ? pointer : 0, host || managed);

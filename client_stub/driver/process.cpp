@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "client_stub/driver/device_output.hpp"
 #include "client_stub/driver/entry.hpp"
 #include "client_stub/driver/error_log.hpp"
 #include "client_stub/driver/host_regions.hpp"
@@ -12,6 +13,7 @@
 #include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/notices.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/tools.hpp"
 #include "client_stub/driver/visible_devices.hpp"
 
 namespace gpuwire::client {
@@ -36,6 +38,7 @@ void in_child() noexcept {
   managed_memory().after_fork_in_child();
   managed_faults().after_fork_in_child();
   error_log().after_fork_in_child();
+  device_output().after_fork_in_child();
   Process* owner = g_process.load(std::memory_order_relaxed);
   if (!owner) return;
   g_failed = CUDA_ERROR_NOT_INITIALIZED;
@@ -51,6 +54,7 @@ void at_exit() noexcept {
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
   g_process.store(nullptr, std::memory_order_release);
   owner->session->close();
+  device_output().write();
   managed_memory().open_all();
   managed_faults().stop();
   print_account(*owner);
@@ -110,6 +114,7 @@ CUresult initialise_process() noexcept {
     pthread_atfork(nullptr, nullptr, in_child);
     std::atexit([] { at_exit(); });
   }
+  report_attached_tools();
   std::unique_ptr<Session> session;
   CUresult result;
   try {

@@ -149,7 +149,7 @@ namespace hand {
 
 CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType,
                                       unsigned long long flags) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!shareableHandle || !known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_exported_type(handleType)) return error;
@@ -157,7 +157,7 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
 }
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_imported_type(shHandleType)) return error;

@@ -12,7 +12,14 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr std::string_view kPrefix = "gpuwire-";
+
+std::string without_dots(const fs::path& folder) {
+  std::error_code error;
+  fs::path found = fs::canonical(folder, error);
+  return error ? folder.lexically_normal().string() : found.string();
 }
+
+}  // namespace
 
 std::string program_folder() {
   std::error_code error;
@@ -32,24 +39,23 @@ std::vector<Command> installed_commands(const std::string& folder) {
   return commands;
 }
 
+bool is_internal(const std::string& command) { return command == "worker" || command == "login"; }
+
 std::string summary_of(const std::string& command) {
   if (command == "run") return "run a program whose CUDA calls go to a server";
+  if (command == "shell") return "your shell, in which every program's CUDA calls go to a server";
+  if (command == "env") return "what to export so that they do in the shell that you are in";
   if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
   if (command == "serve") return "offer this machine's GPUs to clients";
   if (command == "admin") return "say who may use this server: certificates, tokens, revocation";
   if (command == "top") return "what the tenants and sessions of this machine's server do, live";
   if (command == "status") return "this machine's server in short: devices, tenants, sessions, queue";
   if (command == "metrics") return "the server's figures for Prometheus (started by serve)";
-  if (command == "worker") return "one session of a server (started by serve)";
-  if (command == "login") return "who connects to a server (started by serve)";
   return {};
 }
 
-std::string stub_folder(const std::string& folder) {
-  std::error_code error;
-  fs::path relative = fs::path(folder) / ".." / "lib" / "gpuwire";
-  fs::path found = fs::canonical(relative, error);
-  return error ? relative.lexically_normal().string() : found.string();
-}
+std::string command_folder(const std::string& front_door_folder) { return without_dots(fs::path(front_door_folder) / "../lib/gpuwire/commands"); }
+
+std::string stub_folder(const std::string& command_folder) { return without_dots(fs::path(command_folder) / ".."); }
 
 }  // namespace gpuwire::launcher

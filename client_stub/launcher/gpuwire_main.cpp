@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "client_stub/launcher/commands.hpp"
+#include "command_line/suggestion.hpp"
 
 namespace {
 
@@ -23,14 +25,22 @@ void print_help(FILE* out, const std::string& folder) {
       "Commands:\n",
       out);
   for (const auto& command : gpuwire::launcher::installed_commands(folder))
-    if (command.name != "worker") std::fprintf(out, "  %-10s %s\n", command.name.c_str(), gpuwire::launcher::summary_of(command.name).c_str());
+    if (!gpuwire::launcher::is_internal(command.name)) std::fprintf(out, "  %-10s %s\n", command.name.c_str(), gpuwire::launcher::summary_of(command.name).c_str());
   std::fputs("\n`gpuwire COMMAND --help` describes a command.\n", out);
+}
+
+std::string advice(const std::string& command, const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& installed : gpuwire::launcher::installed_commands(folder))
+    if (!gpuwire::launcher::is_internal(installed.name)) names.push_back(installed.name);
+  std::string meant = gpuwire::nearest(command, names);
+  return meant.empty() ? "`gpuwire --help` lists what there is" : "did you mean " + meant + "?";
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string folder = gpuwire::launcher::program_folder();
+  std::string folder = gpuwire::launcher::command_folder(gpuwire::launcher::program_folder());
   if (argc < 2) {
     print_help(stderr, folder);
     return kUsageError;
@@ -48,9 +58,13 @@ int main(int argc, char** argv) {
     if (installed.name != command) continue;
     argv[1] = const_cast<char*>(installed.path.c_str());
     execv(installed.path.c_str(), argv + 1);
-    std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
+    // The file is there, so what is not is the loader that it names.
+    if (errno == ENOENT)
+      std::fprintf(stderr, "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (a system of musl, such as Alpine, has none)\n", installed.path.c_str());
+    else
+      std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
     return kCannotExecute;
   }
-  std::fprintf(stderr, "gpuwire: there is no command \"%s\" in %s; `gpuwire --help` lists what there is\n", command.c_str(), folder.c_str());
+  std::fprintf(stderr, "gpuwire: there is no command \"%s\" in %s; %s\n", command.c_str(), folder.c_str(), advice(command, folder).c_str());
   return kUsageError;
 }

@@ -4,20 +4,17 @@
 #include <cstdlib>
 #include <string>
 
+#include "client_stub/launcher/commands.hpp"
 #include "client_stub/launcher/info.hpp"
-#include "client_stub/launcher/login_options.hpp"
+#include "client_stub/launcher/session_options.hpp"
+#include "client_stub/session/borrowed_session.hpp"
+#include "command_line/command_line.hpp"
 
 namespace {
-
-constexpr int kUsageError = 2;
 
 constexpr const char* kDescription =
     "Connects to a gpuwire server as a program would, and shows its devices and versions, and what the way to it measures: the time to "
     "connect, the round-trip time of a call, and the bandwidth of bulk data in both directions.";
-
-constexpr const char* kEnvironment =
-    "Environment:\n"
-    "  GPUWIRE_SERVER          the server, when --server is not given\n";
 
 constexpr const char* kFooter =
     "\n"
@@ -25,16 +22,16 @@ constexpr const char* kFooter =
 
 }  // namespace
 
+std::string gpuwire::client::session_library() { return launcher::stub_folder(launcher::program_folder()) + "/libcuda.so.1"; }
+
 int main(int argc, char** argv) {
   gpuwire::launcher::InfoOptions options;
   bool quick = false;
   unsigned megabytes = 64;
   CLI::App app{kDescription, "gpuwire info"};
-  app.footer(std::string(kEnvironment) + gpuwire::launcher::kLoginEnvironment + kFooter);
-  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
-  app.add_option("-s,--server", options.server, "The server: HOST[:PORT] (port 9750; with TLS, but on this machine), tls://..., tcp://... (bare) or unix:/PATH")->type_name("SERVER");
-  gpuwire::launcher::LoginOptions login;
-  gpuwire::launcher::add_login_options(app, login, false);
+  app.footer(std::string(gpuwire::launcher::kSessionEnvironment) + gpuwire::launcher::kConfigurationFiles + kFooter);
+  gpuwire::launcher::SessionOptions session;
+  gpuwire::launcher::add_session_options(app, session, false);
   app.add_flag("--json", options.json, "Print one JSON object instead of text");
   app.add_flag("--quick", quick, "Do not measure round trips and bandwidth");
   app.add_option("--round-trips", options.round_trips, "Round trips to take the median of")
@@ -43,19 +40,12 @@ int main(int argc, char** argv) {
   app.add_option("--megabytes", megabytes, "MiB to move each way for the bandwidth")
       ->capture_default_str()
       ->check(CLI::Range(1u, unsigned(gpuwire::launcher::kInfoBytesMax >> 20)));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    int code = app.exit(error);
-    return code == 0 ? 0 : kUsageError;
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  if (auto set = set_environment(session); !set) {
+    std::fprintf(stderr, "gpuwire info: %s\n", set.error().c_str());
+    return gpuwire::kUsageError;
   }
-  const char* from_environment = std::getenv("GPUWIRE_SERVER");
-  if (options.server.empty() && from_environment) options.server = from_environment;
-  if (options.server.empty()) {
-    std::fputs("gpuwire info: no server given: use --server HOST:PORT, or set GPUWIRE_SERVER\n", stderr);
-    return kUsageError;
-  }
-  set_environment(login);
+  options.server = std::getenv("GPUWIRE_SERVER");
   options.measure = !quick;
   options.bulk_bytes = uint64_t(megabytes) << 20;
   auto info = gpuwire::launcher::gather_info(options);

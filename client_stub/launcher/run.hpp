@@ -1,16 +1,17 @@
-// `gpuwire run`: a program in whose environment the stub libraries come first.
+// `gpuwire run` and its kin: a program in whose environment the stub libraries come first.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "client_stub/launcher/login_options.hpp"
+#include <tl/expected.hpp>
+
+#include "client_stub/launcher/session_options.hpp"
 
 namespace gpuwire::launcher {
 
 struct RunOptions {
-  std::string server;               // as docs/cli.md says; empty: GPUWIRE_SERVER of the environment
-  LoginOptions login;
+  SessionOptions session;
   std::string trace;                // file, empty: none
   std::string stats;                // "", "summary" or "calls"
   std::vector<std::string> program; // and its arguments
@@ -21,7 +22,19 @@ inline constexpr int kRunUsageError = 2;
 inline constexpr int kRunCannotExecute = 126;
 inline constexpr int kRunNotFound = 127;
 
-// Becomes the program; returns only when that fails, with the exit code, after one line on stderr.
-int run(const RunOptions& options);
+// --trace and --stats.
+void add_observation_options(CLI::App& app, RunOptions& options);
+
+// An error of the user's, or of the installation, with the exit code for it.
+struct RunError {
+  int code;
+  std::string text;
+};
+
+// Changes this process's environment to that of the program.
+tl::expected<void, RunError> prepare_environment(const RunOptions& options);
+
+// Prepares, and becomes the program; returns only when one of them fails, with the exit code, after one line on stderr that begins with `command`.
+int run(const char* command, const RunOptions& options);
 
 }  // namespace gpuwire::launcher

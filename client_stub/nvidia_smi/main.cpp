@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "client_stub/nvidia_smi/facts.hpp"
@@ -97,11 +98,17 @@ int refuse_change(const Library& library, const std::vector<Card>& cards, const 
   return kNoPermission;
 }
 
+// The first words are those of NVIDIA's tool, which scripts look for; what cannot be reached is another thing here.
+std::string no_server() {
+  const char* server = std::getenv("GPUWIRE_SERVER");
+  if (!server || !*server)
+    return "NVIDIA-SMI has failed because no gpuwire server is named: start it by 'gpuwire run --server HOST:PORT -- nvidia-smi', or set GPUWIRE_SERVER.\n\n";
+  return "NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + std::string(server) + ". The reason is on standard error.\n\n";
+}
+
 int show(const Options& options, const Format& format) {
   Library library;
-  if (library.status() != nvml::kSuccess)
-    return fail(kNoDriver, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that a gpuwire server is running and "
-                           "that the program was started by 'gpuwire run'.\n\n");
+  if (library.status() != nvml::kSuccess) return fail(kNoDriver, no_server());
   std::vector<Card> cards = options.ids.empty() ? all_cards(library) : find_cards(library, options.ids);
   if (cards.empty()) return fail(kNotFound, "No devices were found\n");
   if (options.task == Task::change) return refuse_change(library, cards, options);

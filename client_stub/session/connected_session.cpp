@@ -7,9 +7,12 @@
 
 #include <fmt/format.h>
 
+#include "client_stub/session/backoff.hpp"
 #include "client_stub/session/fork_guard.hpp"
 #include "client_stub/session/handshake.hpp"
+#include "client_stub/session/server_reconnector.hpp"
 #include "protocol/transport/looking.hpp"
+#include "protocol/transport/stream.hpp"
 #include "protocol/wire/message_reader.hpp"
 
 namespace gpuwire::client {
@@ -57,9 +60,30 @@ void print_line(const std::string& text) {
 
 namespace {
 
-CUresult failed(std::string_view address, const SessionStartError& why, std::string& error) {
-  error = fmt::format("{}: {}", address, why.cause);
-  return why.result;
+using Started = tl::expected<std::unique_ptr<Session>, SessionStartError>;
+
+CUresult result_of(Started started, std::string_view address, std::unique_ptr<Session>& session, std::string& error) {
+  if (started) {
+    session = std::move(*started);
+    return CUDA_SUCCESS;
+  }
+  error = fmt::format("{}: {}", address, started.error().cause);
+  return started.error().result;
+}
+
+Started enter_and_greet(std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices, const Entry& entry,
+                        const ServerAddress* server) {
+  auto entered = enter(std::move(transport), entry, [](const std::string& line) { print_line(line); });
+  if (!entered) return tl::unexpected(entered.error());
+  return ConnectedSession::greet(std::move(*entered), address, notices, server);
+}
+
+Started attempt(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind) {
+  auto transport = reach(address);
+  if (!transport) return tl::unexpected(transport.error());
+  auto entry = plan_entry(address, **transport, kind);
+  if (!entry) return tl::unexpected(entry.error());
+  return enter_and_greet(std::move(*transport), name, notices, *entry, kind == SessionKind::program ? &address : nullptr);
 }
 
 }  // namespace
@@ -69,45 +93,54 @@ CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::
   // Before anything else of this library uses OpenSSL, with or without TLS.
   tls::start_openssl();
   auto address = parse_server_address(server);
-  if (!address) return failed(server, {CUDA_ERROR_SYSTEM_NOT_READY, address.error()}, error);
-  auto transport = reach(*address);
-  if (!transport) return failed(server, transport.error(), error);
-  auto entry = plan_entry(*address, **transport, kind);
-  if (!entry) return failed(server, entry.error(), error);
-  return ConnectedSession::start(std::move(*transport), std::string(server), notices, session, error, *entry);
+  if (!address) return result_of(not_ready(address.error()), server, session, error);
+  Backoff backoff;
+  for (;;) {
+    Started started = attempt(*address, std::string(server), notices, kind);
+    if (started || !started.error().again || !backoff.wait()) return result_of(std::move(started), server, session, error);
+  }
 }
 
 CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                                 std::unique_ptr<Session>& session, std::string& error, const Entry& entry) {
-  auto entered = enter(std::move(transport), entry, [](const std::string& line) { print_line(line); });
-  if (!entered) return failed(address, entered.error(), error);
-  auto connected = std::make_unique<ConnectedSession>(std::move(*entered), notices);
+                                 std::unique_ptr<Session>& session, std::string& error, const Entry& entry, const ServerAddress* server) {
+  return result_of(enter_and_greet(std::move(transport), address, notices, entry, server), address, session, error);
+}
+
+tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSession::greet(std::unique_ptr<transport::Transport> transport,
+                                                                                           const std::string& address, NoticeHandler& notices,
+                                                                                           const ServerAddress* server) {
+  auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
   connected->address_ = address;
-  if (!connected->outgoing_.valid()) return failed(address, {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"}, error);
-  auto facts = begin_session(*connected->transport_, connected->receiver_);
-  if (!facts) {
+  if (!connected->link_.valid()) return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
+  auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_);
+  if (!begun) {
     // Nothing was begun, so there is nothing to take leave from.
-    connected->ended_result_.store(facts.error().result, std::memory_order_release);
-    return failed(address, facts.error(), error);
+    connected->ended_result_.store(begun.error().result, std::memory_order_release);
+    return tl::unexpected(begun.error());
   }
-  connected->facts_ = std::move(*facts);
-  connected->facts_.address = std::move(address);
+  if (server && begun->resume_grace.count() > 0)
+    connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret), begun->resume_grace);
+  connected->facts_ = std::move(begun->facts);
+  connected->facts_.address = address;
   guard_against_fork(*connected);
-  session = std::move(connected);
-  return CUDA_SUCCESS;
+  return connected;
 }
 
 ConnectedSession::ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices)
-    : transport_(std::move(transport)),
-      notices_(notices),
-      outgoing_(*transport_, stats_),
-      receiver_(*transport_, wire::Sender::server),
-      thread_(*this) {}
+    : notices_(notices), link_(std::move(transport)), outgoing_(link_, stats_), receiver_(arrivals_, wire::Sender::server), thread_(*this) {}
 
 ConnectedSession::~ConnectedSession() {
   close();
   thread_.stop(-1);
   forget_fork_guard(*this);
+}
+
+SessionStats& ConnectedSession::stats() noexcept {
+  stats_.bytes_sent.store(link_.bytes_sent(), std::memory_order_relaxed);
+  stats_.bytes_received.store(link_.received(), std::memory_order_relaxed);
+  stats_.flushes.store(link_.writes(), std::memory_order_relaxed);
+  stats_.bytes_sent_again.store(link_.bytes_sent_again(), std::memory_order_relaxed);
+  return stats_;
 }
 
 CUresult ConnectedSession::state() const noexcept {
@@ -138,7 +171,7 @@ CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_
     if (in_notice_handler())
       end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server takes over nothing of what its notices are answered with", true);
     else
-      await_room(begun == Outgoing::Begun::bulks_full, room_seen);
+      await_room(room_seen);
   }
 }
 
@@ -152,14 +185,17 @@ void ConnectedSession::expect_reply(Slot& slot, const BulkSink& sink) noexcept {
 
 void ConnectedSession::commit(Slot& slot, size_t words_used) noexcept {
   Outgoing::Committed done = outgoing_.commit(words_used);
-  if (slot.call) slot.call->bytes_end = done.bytes_end;
+  if (slot.call) {
+    slot.call->bytes_end = done.bytes_end;
+    slot.call->external = done.external;
+  }
   if (done.failed) return end(CUDA_ERROR_OUT_OF_MEMORY, "out of memory", true);
   if (done.start_thread && !thread_.start()) {
     outgoing_.thread_is_unavailable();
     done.flush = true;
   }
-  if (done.wake_thread) transport_->wake();
-  if (done.flush) outgoing_.pump();
+  if (done.wake_thread) link_.wake();
+  if (done.flush) link_.pump();
 }
 
 void ConnectedSession::abandon(Slot& slot) noexcept {
@@ -171,11 +207,17 @@ void ConnectedSession::abandon(Slot& slot) noexcept {
 }
 
 void ConnectedSession::flush() noexcept {
-  if (state() == CUDA_SUCCESS) outgoing_.pump();
+  if (state() == CUDA_SUCCESS) link_.pump();
 }
 
 void ConnectedSession::finish_sending() noexcept {
-  if (!forked_.load(std::memory_order_relaxed)) await_sent(outgoing_.appended_bytes());
+  if (forked_.load(std::memory_order_relaxed) || !link_.holds_external()) return;
+  uint64_t end = outgoing_.appended_bytes();
+  bool asked = false;
+  while (!link_.acknowledged(end) && !ended()) {
+    if (!asked) asked = outgoing_.append_control(wire::ControlOrdinal::acknowledge_now);
+    await_change([&] { return link_.acknowledged(end); });
+  }
 }
 
 CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink&) noexcept {
@@ -188,7 +230,11 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
   if (!own.call) return ended() ? state() : CUDA_ERROR_OUT_OF_MEMORY;
   auto begun = Clock::now();
   await_reply(own);
-  await_sent(own.call->bytes_end);
+  if (own.call->external) {
+    // The reply may have come first. It says that the server has what it wants of the bytes: should they have to be sent again, any will do.
+    await_sent(own.call->bytes_end);
+    link_.forget_external(own.call->bytes_end);
+  }
   bool arrived = own.call->arrived;
   if (arrived && !own.read_in_place) {
     auto& words = own.call->reply;
@@ -218,7 +264,7 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
 
 void ConnectedSession::await_reply(OwnCall& own) {
   PendingCall& call = *own.call;
-  outgoing_.pump();
+  link_.pump();
   std::unique_lock lock(receive_mutex_);
   for (;;) {
     if (call.arrived || (ended() && !call.filling)) return;
@@ -230,9 +276,11 @@ void ConnectedSession::await_reply(OwnCall& own) {
       pass_on_role(lock);
       continue;
     }
-    if (!outgoing_.sent(call.bytes_end)) {
+    // Without a connection there is nothing to send by, and whoever gets one sends what is left.
+    if (!link_.sent(call.bytes_end) && link_.state() == link::Link::State::attached) {
       lock.unlock();
-      await_sent(call.bytes_end);
+      link_.pump();
+      if (!link_.sent(call.bytes_end)) link_.wait(transport::kWritable, kWritableWait);
       lock.lock();
       continue;
     }
@@ -252,26 +300,55 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
       continue;
     }
     if (ended() || done()) return;
-    bool unsent = !outgoing_.sent(bytes_end);
-    if (unsent) outgoing_.pump();
+    auto is_unsent = [&] { return !link_.sent(bytes_end) || link_.blocked(); };
+    bool unsent = is_unsent();
+    if (unsent) link_.pump();
     if (auto spent = Clock::now() - begun; spent < look) {
       relax(spent);
       continue;
     }
-    unsent = unsent && !outgoing_.sent(bytes_end);
-    transport_->wait(transport::kReadable | (unsent ? transport::kWritable : 0u), own ? transport::Nanoseconds(kLeadWait) : transport::Nanoseconds(kRoomWait));
+    unsent = unsent && is_unsent();
+    wait_receiving(transport::kReadable | (unsent ? transport::kWritable : 0u), own ? transport::Nanoseconds(kLeadWait) : transport::Nanoseconds(kRoomWait));
   }
 }
 
-void ConnectedSession::await_sent(uint64_t bytes_end) {
-  while (!outgoing_.sent(bytes_end)) {
-    outgoing_.pump();
-    if (!outgoing_.sent(bytes_end)) transport_->wait(transport::kWritable, kWritableWait);
+void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace) {
+  reconnector_ = std::move(reconnector);
+  resume_grace_ = grace;
+  transport::notice_lost_peer(link_.transport()->descriptor(), transport::kReplaceablePeerLostMs);
+  link_.outlive_connections();
+}
+
+unsigned ConnectedSession::wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept {
+  if (link_.state() != link::Link::State::detached) return link_.wait(interest, timeout);
+  reconnect();
+  return 0;
+}
+
+void ConnectedSession::reconnect() {
+  stats_.losses.fetch_add(1, std::memory_order_relaxed);
+  std::string cause = link_.loss();
+  Reconnection attempts(resume_grace_, [this](const std::string& line) { print_line(fmt::format("{}: {}", address_, line)); });
+  while (!ended() && !closing_.load(std::memory_order_relaxed)) {
+    auto got = reconnector_->reconnect(link_.received());
+    if (ended()) return;
+    if (got) {
+      transport::notice_lost_peer(got->transport->descriptor(), transport::kReplaceablePeerLostMs);
+      if (!link_.attach(std::move(got->transport), got->server_received))
+        return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server claims to have received what was not sent; the session is over", true);
+      stats_.detached_ns.fetch_add(uint64_t(attempts.succeeded(Clock::now()).count()), std::memory_order_relaxed);
+      return;
+    }
+    cause = std::move(got.error().cause);
+    auto delay = got.error().again ? attempts.next_delay(Clock::now(), cause) : std::chrono::milliseconds(-1);
+    if (delay.count() < 0) return end(got.error().result, fmt::format("the connection was lost, and the session does not go on: {}", cause), true);
+    link_.wait(0, delay);
   }
 }
 
-void ConnectedSession::await_room(bool bulks, uint64_t room_seen) {
-  outgoing_.pump();
+template <class Done>
+void ConnectedSession::await_change(Done done) {
+  link_.pump();
   uint64_t appended = outgoing_.appended_bytes();
   std::unique_lock lock(receive_mutex_);
   if (receiving_) {
@@ -282,9 +359,25 @@ void ConnectedSession::await_room(bool bulks, uint64_t room_seen) {
   }
   receiving_ = true;
   lock.unlock();
-  lead(nullptr, appended, [&] { return bulks ? outgoing_.sent(appended) : outgoing_.room_changes() != room_seen; });
+  lead(nullptr, appended, done);
   lock.lock();
   pass_on_role(lock);
+}
+
+void ConnectedSession::await_sent(uint64_t bytes_end) {
+  while (!link_.sent(bytes_end)) {
+    link_.pump();
+    if (link_.sent(bytes_end)) return;
+    // Somebody has to get another connection, perhaps this thread.
+    if (link_.state() == link::Link::State::detached)
+      await_change([&] { return link_.sent(bytes_end); });
+    else
+      link_.wait(transport::kWritable, kWritableWait);
+  }
+}
+
+void ConnectedSession::await_room(uint64_t room_seen) {
+  await_change([&] { return link_.room_changes() != room_seen; });
 }
 
 void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
@@ -302,10 +395,8 @@ void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
     std::lock_guard lock(receive_mutex_);
     ended_result_.store(result, std::memory_order_release);
   }
-  transport_->shutdown();
-  outgoing_.drop();
+  link_.end();
   notify_everybody();
-  transport_->wake();
   if (tell && !closing) notices_.ended(result, reason);
 }
 
@@ -315,8 +406,8 @@ void ConnectedSession::close() noexcept {
     outgoing_.append_control(wire::ControlOrdinal::goodbye);
     auto deadline = Clock::now() + kCloseEffort;
     while (!outgoing_.all_sent() && Clock::now() < deadline) {
-      outgoing_.pump();
-      if (!outgoing_.all_sent()) transport_->wait(transport::kWritable, deadline - Clock::now());
+      link_.pump();
+      if (!outgoing_.all_sent()) link_.wait(transport::kWritable, deadline - Clock::now());
     }
   }
   end(CUDA_ERROR_DEINITIALIZED, "closed", false);
@@ -324,7 +415,7 @@ void ConnectedSession::close() noexcept {
 }
 
 void ConnectedSession::after_fork_in_child() noexcept {
-  if (!forked_.exchange(true, std::memory_order_relaxed)) transport_->abandon_after_fork();
+  if (!forked_.exchange(true, std::memory_order_relaxed)) link_.abandon_after_fork();
 }
 
 }  // namespace gpuwire::client

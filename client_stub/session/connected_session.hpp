@@ -9,9 +9,11 @@
 
 #include "client_stub/session/login.hpp"
 #include "client_stub/session/outgoing.hpp"
+#include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/reply_table.hpp"
 #include "client_stub/session/session.hpp"
 #include "client_stub/session/session_thread.hpp"
+#include "protocol/link/link.hpp"
 #include "protocol/transport/frame_receiver.hpp"
 #include "protocol/transport/transport.hpp"
 
@@ -19,16 +21,21 @@ namespace gpuwire::client {
 
 class ConnectedSession final : public Session {
  public:
-  // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name.
+  // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name. `server`: where it is reached again, if the
+  // session is to outlive its connection.
   static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                        std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {});
+                        std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {}, const ServerAddress* server = nullptr);
+
+  // Hello and welcome over a connection that enter() has given.
+  static tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> greet(std::unique_ptr<transport::Transport> transport, const std::string& address,
+                                                                                  NoticeHandler& notices, const ServerAddress* server = nullptr);
 
   ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices);
   // Waits for the session thread. Never in a child after fork(): leave the object alone there.
   ~ConnectedSession() override;
 
   const ServerFacts& facts() const noexcept override { return facts_; }
-  SessionStats& stats() noexcept override { return stats_; }
+  SessionStats& stats() noexcept override;
   CUresult state() const noexcept override;
   CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override;
   void commit(Slot& slot, size_t words_used) noexcept override;
@@ -41,6 +48,9 @@ class ConnectedSession final : public Session {
   void close() noexcept override;
   void after_fork_in_child() noexcept override;
 
+  // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session without one.
+  void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace);
+
  private:
   friend class SessionThread;
 
@@ -51,6 +61,17 @@ class ConnectedSession final : public Session {
     bool read_in_place = false;
   };
 
+  // What the receiver reads from: the link, but that waiting for bytes is also getting another connection when there is none.
+  class Arrivals final : public transport::ByteSource {
+   public:
+    explicit Arrivals(ConnectedSession& session) : session_(session) {}
+    transport::IoResult try_receive(std::span<std::byte> out) noexcept override { return session_.link_.try_receive(out); }
+    unsigned wait(unsigned interest, transport::Nanoseconds timeout) noexcept override { return session_.wait_receiving(interest, timeout); }
+
+   private:
+    ConnectedSession& session_;
+  };
+
   // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------------------------------
   // With the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
   bool receive_one(OwnCall* own);
@@ -58,11 +79,16 @@ class ConnectedSession final : public Session {
   void take_reply(OwnCall* own);
   void take_notice();
   bool store_bulk(const BulkSink& sink, uint64_t bytes);
-  void count_received();
+  // Tells the server what has been taken over, when it is due.
+  void acknowledge_received();
   // Receives until `done` or the end, with the receive role: looks again and again for a short time, then sleeps in the transport. Sends what
   // is unsent before `bytes_end` meanwhile.
   template <class Done>
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
+  // As Link::wait(), with the receive role.
+  unsigned wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept;
+  // With the receive role, while the link is detached. Returns when it is attached again or has ended.
+  void reconnect();
   void fault(std::string reason);
   void notify_everybody();
   // What the calling thread leaves free of the ring.
@@ -79,22 +105,29 @@ class ConnectedSession final : public Session {
   // --- waiting (connected_session.cpp) ---------------------------------------------------------------------------------------------------
   void await_reply(OwnCall& own);
   void await_sent(uint64_t bytes_end);
-  void await_room(bool bulks, uint64_t room_seen);
+  void await_room(uint64_t room_seen);
+  // Receives, or waits for who does, until `done` or the end; may return sooner.
+  template <class Done>
+  void await_change(Done done);
   // What every way of ending goes through, once. `tell`: it is no wish of this side.
   void end(CUresult result, std::string reason, bool tell);
   bool ended() const { return ended_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
 
-  std::unique_ptr<transport::Transport> transport_;
   NoticeHandler& notices_;
   std::string address_;
   ServerFacts facts_;
   SessionStats stats_;
+  link::Link link_;
   Outgoing outgoing_;
 
+  // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive role.
+  std::unique_ptr<Reconnector> reconnector_;
+  std::chrono::milliseconds resume_grace_{0};
+
   // Held by the thread that has the receive role (receiving_).
+  Arrivals arrivals_{*this};
   transport::FrameReceiver receiver_;
   uint64_t notices_received_ = 0;
-  uint64_t frames_received_ = 0, frames_acknowledged_ = 0, bytes_acknowledged_ = 0;
   std::unique_ptr<std::byte[]> scratch_;
 
   std::mutex receive_mutex_;

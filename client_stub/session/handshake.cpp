@@ -30,7 +30,13 @@ constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
 constexpr std::chrono::seconds kWelcomeTimeout{30};
 constexpr size_t kProgramBytesMax = 256;
 
-bool send_hello(transport::Transport& transport) {
+// GPUWIRE_RESUME=off: the session ends with its connection.
+bool comes_back() {
+  const char* wish = std::getenv("GPUWIRE_RESUME");
+  return !wish || std::string_view(wish) != "off";
+}
+
+bool send_hello(link::Link& link, Outgoing& outgoing) {
   capnp::MallocMessageBuilder message;
   auto hello = message.initRoot<schema::Hello>();
   hello.setRelease(GPUWIRE_VERSION);
@@ -41,13 +47,13 @@ bool send_hello(transport::Transport& transport) {
   gethostname(host, sizeof host - 1);
   hello.setHost(host);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
+  hello.setEndsWithConnection(!comes_back());
   if (auto key = cache_key(cache_key_file())) hello.setCacheKey({key->data(), key->size()});
   auto words = message.getSegmentsForOutput();
   if (words.size() != 1) return false;
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::hello), .message_words = uint32_t(words[0].size())};
-  auto bytes = words[0].asBytes();
-  iovec pieces[2] = {{&header, sizeof header}, {const_cast<kj::byte*>(bytes.begin()), bytes.size()}};
-  return send_all(transport, pieces, kAnswerTimeout).status == transport::IoStatus::ok;
+  if (!outgoing.append_control(wire::ControlOrdinal::hello, words[0])) return false;
+  link.push(outgoing.appended_bytes(), kAnswerTimeout);
+  return outgoing.all_sent();
 }
 
 std::string text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
@@ -90,6 +96,15 @@ ServerFacts server_facts(schema::Welcome::Reader welcome) {
   return facts;
 }
 
+void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
+  auto id = welcome.getSessionId();
+  auto secret = welcome.getResumeSecret();
+  if (!comes_back() || id.size() != begun.id.size() || secret.size() != begun.secret.size()) return;
+  std::copy(id.begin(), id.end(), begun.id.begin());
+  std::copy(secret.begin(), secret.end(), begun.secret.begin());
+  begun.resume_grace = std::chrono::milliseconds(welcome.getResumeGraceMs());
+}
+
 }  // namespace
 
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address) {
@@ -98,14 +113,17 @@ tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(con
   return std::move(*connected);
 }
 
-tl::expected<ServerFacts, SessionStartError> begin_session(transport::Transport& transport, transport::FrameReceiver& receiver) {
-  if (!send_hello(transport)) return not_ready("the connection was lost during the handshake");
+tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver) {
+  if (!send_hello(link, outgoing)) return dropped("the connection was lost during the handshake");
   Received received = receiver.next(kWelcomeTimeout);
   if (received == Received::nothing) return not_ready(fmt::format("the server accepted, but did not start a session within {} s", kWelcomeTimeout.count()));
-  if (received != Received::frame) return not_ready(fmt::format("the session was not started: {}", receiver.reason()));
+  if (received != Received::frame) {
+    std::string cause = fmt::format("the session was not started: {}", receiver.reason());
+    return received == Received::ended ? dropped(cause) : not_ready(cause);
+  }
   const wire::FrameHeader& header = receiver.header();
   wire::SegmentReader message(receiver.message());
-  ServerFacts facts;
+  Begun begun;
   SessionStartError ending;
   bool ended = false, welcomed = false;
   auto bad = wire::read_guarded([&] {
@@ -116,13 +134,15 @@ tl::expected<ServerFacts, SessionStartError> begin_session(transport::Transport&
       if (notice.getResult()) ending.result = CUresult(notice.getResult());
     } else if (wire::FrameKind(header.kind) == wire::FrameKind::control && header.ordinal == uint32_t(wire::ControlOrdinal::welcome)) {
       welcomed = true;
-      facts = server_facts(message.getRoot<schema::Welcome>());
+      auto welcome = message.getRoot<schema::Welcome>();
+      begun.facts = server_facts(welcome);
+      take_resume_facts(welcome, begun);
     }
   });
   if (bad) return not_ready(fmt::format("the server's welcome cannot be read: {}", *bad));
   if (ended) return tl::unexpected(ending);
   if (!welcomed) return not_ready("the server did not begin with a welcome");
-  return facts;
+  return begun;
 }
 
 }  // namespace gpuwire::client

@@ -51,8 +51,9 @@ std::string text_of(capnp::Text::Reader text) { return printable({text.begin(), 
 SessionStartError refusal(Transport& connection, const wire::Preface& preface) {
   std::string reason(preface.text_bytes, '\0');
   receive_all(connection, std::as_writable_bytes(std::span(reason)), kAnswerTimeout);
-  bool no_device = wire::RefusalCode(preface.status) == wire::RefusalCode::no_device;
-  return {no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + printable(std::move(reason))};
+  auto code = wire::RefusalCode(preface.status);
+  return {code == wire::RefusalCode::no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + printable(std::move(reason)),
+          code == wire::RefusalCode::busy, code != wire::RefusalCode::busy};
 }
 
 // Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64 bytes and wait. Takes not one
@@ -73,7 +74,7 @@ Result<wire::Preface> receive_preface(Transport& connection) {
       continue;
     }
     if (result.status != transport::IoStatus::ok)
-      return not_ready(fmt::format("connected, but {} before it answered (is it a gpuwire server?)", describe(result)));
+      return dropped(fmt::format("connected, but {} before it answered (is it a gpuwire server?)", describe(result)));
     got += result.bytes;
     switch (wire::check_server(std::span(bytes).first(got), preface, text)) {
       case wire::ServerAnswer::incomplete: continue;
@@ -95,7 +96,7 @@ Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entr
   // A server that refuses may have closed already; what it said is more telling than the failed send.
   auto answer = receive_preface(connection);
   if (!answer) return answer;
-  if (sent.status != transport::IoStatus::ok) return not_ready("the connection was lost during the handshake");
+  if (sent.status != transport::IoStatus::ok) return dropped("the connection was lost during the handshake");
   bool tls = answer->flags & wire::kPrefaceTls;
   if (entry.encrypted && !tls) return not_ready("the server offers no TLS (a server behind an SSH tunnel is called by 127.0.0.1; tcp://HOST:PORT goes unencrypted)");
   if (!entry.encrypted && tls) return not_ready("the server begins TLS unasked");
@@ -107,7 +108,7 @@ Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entr
 Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context, int descriptor, tls::Wanted wanted) {
   auto channel = tls::TlsChannel::connect(context, descriptor, std::move(wanted));
   if (!channel) return not_ready("TLS cannot begin: out of memory, or the host has no name that a certificate can be for");
-  if (auto met = channel->handshake(kAnswerTimeout); !met) return not_ready(met.error());
+  if (auto met = channel->handshake(kAnswerTimeout); !met) return channel->dropped() ? dropped(met.error()) : not_ready(met.error());
   return channel;
 }
 
@@ -125,6 +126,7 @@ bool send_login(Transport& connection, const Entry& entry) {
   login.setHost(host);
   login.setProcessId(uint32_t(getpid()));
   login.setRelease(GPUWIRE_VERSION);
+  login.setResume({reinterpret_cast<const kj::byte*>(entry.resume.data()), entry.resume.size()});
   auto segments = message.getSegmentsForOutput();
   if (segments.size() != 1) return false;
   auto bytes = segments[0].asBytes();
@@ -173,7 +175,7 @@ std::string queue_line(const Entry& entry, const Answer& answer) {
 Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, const std::function<std::string()>& why) {
   if (!send_login(connection, entry)) {
     std::string reason = why();
-    return not_ready(reason.empty() ? "the connection was lost during the login" : reason);
+    return reason.empty() ? dropped("the connection was lost during the login") : not_ready(reason);
   }
   transport::FrameReceiver receiver(connection, wire::Sender::server);
   std::string said;
@@ -185,12 +187,14 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, c
     if (received == Received::nothing) return not_ready(fmt::format("the server did not answer the login within {} s", kLoginTimeout.count()));
     if (received != Received::frame) {
       std::string reason = why();
-      return not_ready(reason.empty() ? fmt::format("the login failed: {}", receiver.reason()) : reason);
+      if (!reason.empty()) return not_ready(reason);
+      std::string cause = fmt::format("the login failed: {}", receiver.reason());
+      return received == Received::ended ? dropped(cause) : not_ready(cause);
     }
     auto answer = read_answer(receiver.header(), receiver.message());
     if (!answer) return tl::unexpected(answer.error());
     if (answer->kind == Answer::Kind::admitted) return {};
-    if (answer->kind == Answer::Kind::refused) return not_ready("the server refuses: " + answer->text);
+    if (answer->kind == Answer::Kind::refused) return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + answer->text, false, true});
     queued = true;
     std::string line = queue_line(entry, *answer);
     if (line != said && lines++ < kQueueLinesMax) told(line);
@@ -206,14 +210,14 @@ Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> co
   if (!first) return tl::unexpected(first.error());
   tls::TlsChannel& channel = **first;
   auto inside = tls::tls_view(*connection, channel);
-  if (auto in = log_in(*inside, entry, told, [&] { return channel.failure(); }); !in) return tl::unexpected(in.error());
+  if (auto in = log_in(*inside, entry, told, [&] { return channel.dropped() ? std::string() : channel.failure(); }); !in) return tl::unexpected(in.error());
   auto key = channel.exported_key();
   if (!key) return not_ready("no key for the session: " + key.error());
   tls::Context keyed = tls::key_client_context(*key);
   OPENSSL_cleanse(key->data(), key->size());
   if (!channel.drained()) return not_ready("the server sent more than its answer to the login");
   auto second = shake_hands(keyed, connection->descriptor(), {});
-  if (!second) return not_ready("the session's own TLS: " + second.error().cause);
+  if (!second) return tl::unexpected<SessionStartError>({second.error().result, "the session's own TLS: " + second.error().cause, second.error().again});
   return tls::tls_transport(std::move(connection), std::move(*second));
 }
 

@@ -22,6 +22,7 @@ struct Entry {
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
   SessionKind kind = SessionKind::program;
+  std::string resume;      // the identity of the session that the connection is to carry on; empty: a new one
 };
 
 // Out of the address, the environment and where the connection has led. Errors: one phrase.
@@ -32,6 +33,7 @@ using QueueTold = void (*)(const std::string& line);
 
 // Returns when the server has admitted the session: the next frame is the Hello. Each step has kHandshakeTimeoutMs; the place in the queue none, it
 // lasts until the server admits or refuses or the connection ends.
+// Errors that say `again`: the connection ended before the server had decided, or it had no room at that moment.
 // Errors: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, CUDA_ERROR_NO_DEVICE, else CUDA_ERROR_SYSTEM_NOT_READY.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> enter(std::unique_ptr<transport::Transport> connection, const Entry& entry,
                                                                              QueueTold told);

@@ -1,10 +1,11 @@
 #include "client_stub/session/login_settings.hpp"
 
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 
 #include <fmt/format.h>
+
+#include "protocol/units/byte_size.hpp"
 
 namespace gpuwire::client {
 
@@ -35,23 +36,6 @@ void find_file(const char* name, const char* usual, std::filesystem::path& file,
 
 }  // namespace
 
-uint64_t parse_size(std::string_view text) {
-  double number = 0;
-  auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || !(number > 0)) return 0;
-  std::string_view unit(rest, size_t(text.data() + text.size() - rest));
-  while (unit.starts_with(' ')) unit.remove_prefix(1);
-  constexpr std::string_view kUnits = "KMGT";
-  if (!unit.empty() && unit != "B") {
-    size_t power = kUnits.find(unit.front());
-    unit.remove_prefix(1);
-    if (power == kUnits.npos || (!unit.empty() && unit != "B" && unit != "iB")) return 0;
-    number *= std::ldexp(1.0, int(power + 1) * 10);
-  }
-  constexpr double kSizeMax = double(1ull << 60);
-  return number <= kSizeMax ? uint64_t(number) : 0;
-}
-
 tl::expected<LoginSettings, std::string> login_settings() {
   LoginSettings settings;
   find_file("GPUWIRE_IDENTITY", "identity.pem", settings.identity, settings.identity_given);
@@ -64,8 +48,9 @@ tl::expected<LoginSettings, std::string> login_settings() {
       return tl::unexpected(fmt::format("GPUWIRE_GPUS={} is no number of GPUs", text));
   }
   if (const char* memory = variable("GPUWIRE_MEMORY")) {
-    settings.memory_bytes = parse_size(memory);
-    if (settings.memory_bytes == 0) return tl::unexpected(fmt::format("GPUWIRE_MEMORY={} is no size like 20GiB", memory));
+    auto bytes = units::parse_byte_size(memory);
+    if (!bytes) return tl::unexpected("GPUWIRE_MEMORY: " + bytes.error());
+    settings.memory_bytes = *bytes;
   }
   return settings;
 }

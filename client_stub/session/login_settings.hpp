@@ -25,9 +25,6 @@ struct LoginSettings {
 // GPUWIRE_IDENTITY, GPUWIRE_CA, GPUWIRE_TOKEN_FILE, GPUWIRE_GPUS, GPUWIRE_MEMORY. The error names the variable.
 tl::expected<LoginSettings, std::string> login_settings();
 
-// "20GiB", "512 MiB", "1.5G": units of 1024, bytes without one. 0: no size.
-uint64_t parse_size(std::string_view text);
-
 // What the files hold.
 struct LoginSecrets {
   tls::Credentials credentials;

@@ -45,27 +45,21 @@ bool ConnectedSession::receive_one(OwnCall* own) {
 void ConnectedSession::dispatch(OwnCall* own) {
   const wire::FrameHeader& header = receiver_.header();
   switch (wire::FrameKind(header.kind)) {
-    case wire::FrameKind::acknowledge: {
-      if (!outgoing_.acknowledged(header.sequence)) return fault("an acknowledgement of frames that were not sent");
+    case wire::FrameKind::acknowledge: {  // the link has seen it already
+      if (link_.bad_acknowledgement()) return fault("an acknowledgement of what was not sent");
       std::lock_guard lock(receive_mutex_);
       if (room_waiters_) room_changed_.notify_all();
-      return;
+      break;
     }
     case wire::FrameKind::reply: take_reply(own); break;
     case wire::FrameKind::notice: take_notice(); break;
     default: return fault("a control frame in the middle of a session");
   }
-  count_received();
+  acknowledge_received();
 }
 
-void ConnectedSession::count_received() {
-  ++frames_received_;
-  stats_.bytes_received.store(receiver_.bytes_received(), std::memory_order_relaxed);
-  if (frames_received_ - frames_acknowledged_ < wire::kAcknowledgeMessages && receiver_.bytes_received() - bytes_acknowledged_ < wire::kAcknowledgeBytes) return;
-  frames_acknowledged_ = frames_received_;
-  bytes_acknowledged_ = receiver_.bytes_received();
-  outgoing_.append_acknowledgement(frames_received_);
-  outgoing_.pump();
+void ConnectedSession::acknowledge_received() {
+  if (link_.consumed(link_.received())) link_.pump();
 }
 
 void ConnectedSession::take_reply(OwnCall* own) {
@@ -167,7 +161,7 @@ void ConnectedSession::pass_on_role(std::unique_lock<std::mutex>&) {
   if (room_waiters_) return room_changed_.notify_all();
   if (!thread_awaits_role_ || awaited_) return;
   thread_awaits_role_ = false;
-  transport_->wake();
+  link_.wake();
 }
 
 void ConnectedSession::notify_everybody() {
@@ -190,6 +184,7 @@ bool ConnectedSession::receive_if_free() {
     std::lock_guard lock(receive_mutex_);
     needed = !awaited_;
   }
+  if (link_.state() == link::Link::State::detached) reconnect();
   std::unique_lock lock(receive_mutex_);
   pass_on_role(lock);
   return any;
@@ -204,11 +199,11 @@ void ConnectedSession::thread_sleep() {
     if (!thread_awaits_role_) interest |= transport::kReadable;
   }
   if (outgoing_.thread_falls_asleep()) {
-    transport_->wait(interest, kThreadSleep);
+    link_.wait(interest, kThreadSleep);
     outgoing_.thread_woke();
   } else {
     // The connection takes no more: more posted frames are no reason to wake up.
-    transport_->wait(interest | transport::kWritable, kThreadSleep);
+    link_.wait(interest | transport::kWritable, kThreadSleep);
   }
   std::lock_guard lock(receive_mutex_);
   thread_awaits_role_ = false;

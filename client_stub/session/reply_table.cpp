@@ -16,7 +16,7 @@ PendingCall* ReplyTable::add(uint64_t sequence, const BulkSink& sink) try {
   call->sequence = sequence;
   call->sink = sink;
   call->bytes_end = call->reply_bytes = 0;
-  call->filling = call->arrived = call->asleep = false;
+  call->external = call->filling = call->arrived = call->asleep = false;
   call->reply.clear();
   call->older = newest_;
   call->newer = nullptr;

@@ -89,6 +89,7 @@ struct PendingCall;
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
   std::atomic<uint64_t> posted{0}, called{0}, waits{0}, wait_ns{0}, bytes_sent{0}, bytes_received{0}, flushes{0};
+  std::atomic<uint64_t> losses{0}, bytes_sent_again{0}, detached_ns{0};  // connections that were lost and replaced
 };
 
 // What the calling thread has sent and waited for, over all sessions; differences are the cost of one call. `waits` are round trips: several

@@ -40,7 +40,7 @@ bool SessionThread::stop(int wait_ms) noexcept {
   if (!started_.load(std::memory_order_acquire)) return true;
   if (pthread_equal(thread_, pthread_self())) return true;
   stopping_.store(true, std::memory_order_release);
-  session_.transport_->wake();
+  session_.link_.wake();
   if (wait_ms >= 0) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, std::chrono::milliseconds(wait_ms), [&] { return finished_; })) return false;
@@ -64,10 +64,10 @@ void* SessionThread::enter(void* self) {
 void SessionThread::run() {
   unsigned quiet = 0;
   while (!stopping_.load(std::memory_order_acquire) && !session_.ended()) {
-    uint64_t before = session_.stats_.bytes_sent.load(std::memory_order_relaxed);
-    session_.outgoing_.pump();
+    uint64_t before = session_.link_.bytes_sent();
+    session_.link_.pump();
     bool received = session_.receive_if_free();
-    bool busy = received || session_.stats_.bytes_sent.load(std::memory_order_relaxed) != before;
+    bool busy = received || session_.link_.bytes_sent() != before;
     quiet = busy ? 0 : quiet + 1;
     if (quiet < kQuietTicksMax) {
       timespec tick{0, kTickNs};

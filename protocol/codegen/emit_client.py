@@ -66,7 +66,12 @@ class Client:
         self.function = function
         self.checks, self.creates, self.bytes, self.sets, self.reads, self.always, self.after, self.failed = [], [], [], [], [], [], [], []
         self.lists = 0
+        self.tells_addresses = False  # may arguments hold addresses that the device is going to use?
         described = [p for p in function.params if p.kind != "host"]
+        # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is wrong with the call.
+        for p in described:
+            if p.kind == "stream" and p.direction == "in":
+                self.add_stream(p)
         for p in described:
             # Lists may be null when their count is 0; that is checked with the count.
             if p.is_pointer and not p.opt and p.kind not in ("list", "bytes"):
@@ -98,6 +103,12 @@ class Client:
         else:
             self.add_scalar(p)
 
+    def look_through(self, p, data):
+        """Pinned memory that the device is told of becomes known to it before the frame leaves."""
+        self.tells_addresses = True
+        look = f"note_addresses_in({data});"
+        self.checks.append(f"if ({p.local}) {look}" if p.opt else look)
+
     def declare_error(self):
         if "CUresult error = CUDA_SUCCESS;" not in self.checks:
             self.checks.append("CUresult error = CUDA_SUCCESS;")
@@ -123,6 +134,9 @@ class Client:
         value = dereferenced(p)
         if p.kind == "pointer":
             wire = "word"
+        if p.kind == "deviceptr" and p.direction == "in":
+            self.tells_addresses = True
+            self.checks.append(f"note_address({p.local});")
         if p.direction in ("in", "inout"):
             if p.direction == "inout" and p.opt:
                 value = f"{p.local} ? {value} : {p.value_type}{{}}"
@@ -152,26 +166,27 @@ class Client:
                 after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});")
                 after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({p.local}_given);")
             return
-        if p.kind == "stream" and p.direction == "in":
-            per_thread = "per_thread" if self.function.takes_per_thread else "false"
-            self.declare_error()
-            self.checks.append(f"uint64_t {wire} = stream_handle(caller, {p.local}, {per_thread}, error);")
-            self.checks.append("if (error) return error;")
-        else:
+        if p.kind != "stream" or p.direction != "in":
             self.checks.append(f"uint64_t {wire} = word({p.local});")
             known = f"known_function({wire})" if p.kind == "func" else f"known_handle({kind_name(p)}, {wire})"
             optional = f"{wire} && " if p.opt else ""
-            error = "CUDA_ERROR_INVALID_CONTEXT" if p.kind == "context" else "CUDA_ERROR_INVALID_HANDLE"
-            self.check(f"{optional}!{known}", error)
+            self.check(f"{optional}!{known}", p.unknown_error)
         self.sets.append(f"params.set{self.field}({wire});")
         if p.direction == "destroy":
             self.after.append(f"forget_handle({kind_name(p)}, {wire});")
+
+    def add_stream(self, p):
+        per_thread = "per_thread" if self.function.takes_per_thread else "false"
+        self.declare_error()
+        self.checks.append(f"uint64_t {p.local}_wire = stream_handle(caller, {p.local}, {per_thread}, error);")
+        self.checks.append("if (error) return error;")
 
     def add_structure(self, p):
         if p.direction in ("in", "inout"):
             pack = f"if (CUresult packed = pack(caller, *{p.local}, {self.per_thread()}, {p.local}_flat)) return packed;"
             self.checks.append(f"Flat {p.local}_flat;")
             self.checks.append(f"if ({p.local}) {{ {pack} }}" if p.opt else pack)
+            self.look_through(p, f"{p.local}_flat.view()")
             self.bytes.append(f"{p.local}_flat.bytes()")
             self.lists += 1
             guard = f"if ({p.local}) " if p.opt else ""
@@ -195,6 +210,7 @@ class Client:
             self.checks.append(f"if ({p.local}) {{ {translate} }}" if p.opt else translate)
             address = f"&{p.local}_wire"
         if p.direction in ("in", "inout"):
+            self.look_through(p, f"std::as_bytes(std::span({address}, 1))")
             self.bytes.append(f"sizeof({p.value_type})")
             self.lists += 1
             guard = f"if ({p.local}) " if p.opt else ""
@@ -243,6 +259,8 @@ class Client:
             self.lists += 1
             guard = f"if ({p.local}) " if p.opt else ""
             items = p.local
+            if p.item.kind == "struct":
+                self.look_through(p, f"std::as_bytes(std::span({p.local}, {count}))")
             if p.translated:
                 items = f"{p.local}_flat.data().begin()"
                 self.checks.append(f"Flat {p.local}_flat;")
@@ -259,7 +277,7 @@ class Client:
         self.lists += 1
         guard = f"if ({p.local}) " if p.opt else ""
         if p.direction == "in":
-            self.check(f"!known_handles({kind}, {p.local}, {count})", "CUDA_ERROR_INVALID_HANDLE")
+            self.check(f"!known_handles({kind}, {p.local}, {count})", p.item.unknown_error)
             self.sets.append(f"{guard}set_handles(params.init{self.field}({count}), {p.local});")
             return
         self.creates.append(f"Candidates {p.local}_candidates({kind});")
@@ -277,6 +295,8 @@ class Client:
         common = f"*caller.session, {f.ordinal}, caller.context, {self.words()}"
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
         lines += self.checks
+        if self.tells_addresses and f.stream_param:
+            lines.append("reach_noted_memory(caller);")
         if self.lists > 1:
             lines.append(f"if ({self.words()} > wire::kMessageWordsMax) return CUDA_ERROR_INVALID_VALUE;")
         lines += self.creates

@@ -1,5 +1,6 @@
 """generated/server/gated_driver.cpp: a driver table in which what gives the GPU work passes the gate first."""
 
+from model import GATE_EFFECTS
 from text import arguments, banner, block, names
 
 
@@ -25,9 +26,8 @@ def wrapper(function):
         work = f"{{WorkKind::{function.gives_work}, {stream_of(function)}, {key_of(function)}, {function.work_bytes or '0'}}}"
         lines = [f"if (gate->unhindered()) [[likely]] return {call};", f"return gate->submit({work}, [&] {{ return {call}; }});"]
     else:
-        # An end concerns everything that is marked; the others concern one stream or context.
-        subjects = [p.local for p in function.params if p.kind in ("stream", "context") and p.direction == "in"]
-        lines = [f"return gate->{function.gate_effect}({', '.join([*subjects, f'[&] {{ return {call}; }}'])});"]
+        subject = next(p.local for p in function.params if p.kind == GATE_EFFECTS[function.gate_effect] and p.direction != "out")
+        lines = [f"return gate->{function.gate_effect}({subject}, [&] {{ return {call}; }});"]
     return f"CUresult CUDAAPI gated_{function.name}({arguments(function)}) {{\n{block(lines)}}}\n"
 
 

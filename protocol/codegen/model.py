@@ -10,7 +10,9 @@ ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
 NEEDS = ("context", "initialised", "nothing")
 WORK = ("", "compute", "transfer")
-GATE_EFFECTS = ("", "begins_capture", "ends_capture", "enters_context", "ends_context")
+# What a call does that the gate has to know of, and the kind of the parameter that it does it to.
+GATE_EFFECTS = {"": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context", "ends_context": "context",
+                "ends_primary": "device", "ends_green": "green_context"}
 
 # kind -> (C type, Cap'n Proto type)
 SCALARS = {
@@ -60,6 +62,13 @@ HANDLES = {
     "func": "CUfunction",  # a function, or a kernel handle in a function's place
 }
 
+# What a call answers to a handle that is none: cuda.h lists CUDA_ERROR_INVALID_VALUE alone for these kinds, and CUDA_ERROR_INVALID_HANDLE for others.
+UNKNOWN_HANDLE_ERRORS = {
+    "context": "CUDA_ERROR_INVALID_CONTEXT",
+    "green_context": "CUDA_ERROR_INVALID_CONTEXT",
+    **dict.fromkeys(("graph", "graph_node", "graph_exec", "user_object", "memory_pool", "memory_allocation"), "CUDA_ERROR_INVALID_VALUE"),
+}
+
 # Types that cuda.h shows only to the driver itself; functions with them are exported, but not looked up in a driver.
 OLD_ABI_TYPES = re.compile(
     r"\b(CUdeviceptr_v1|CUDA_MEMCPY2D_v1|CUDA_MEMCPY3D_v1|CUDA_ARRAY_DESCRIPTOR_v1|CUDA_ARRAY3D_DESCRIPTOR_v1)\b"
@@ -94,6 +103,11 @@ class Param:
     @property
     def is_handle(self):
         return self.kind in HANDLES
+
+    @property
+    def unknown_error(self):
+        """What the call answers when the handle is unknown."""
+        return UNKNOWN_HANDLE_ERRORS.get(self.kind, "CUDA_ERROR_INVALID_HANDLE")
 
     @property
     def sends(self):

@@ -31,6 +31,15 @@ CUresult context_or_current(CUcontext* context) noexcept {
 
 CUresult primary_context_handle(CUcontext* context, CUdevice device) noexcept { return host().primary_context_handle(context, device); }
 
+// cudart before 12 knows no libraries: it loads the fat binary of each of the program's files as a module of the current context, when a kernel or
+// variable of it is first used. The rest are options of the compiler, of which it gives none.
+CUresult load_fat_binary(CUmodule* module, const void* wrapper, void* /*options*/, void* /*values*/, uint32_t /*count*/) noexcept {
+  return host().load_module(module, wrapper);
+}
+
+// It tells at its exit that it forgets a fat binary; the module has gone with its context, or goes with the process.
+CUresult forget_fat_binary(const void* /*wrapper*/) noexcept { return CUDA_SUCCESS; }
+
 // --- TOOLS_RUNTIME_CALLBACK_HOOKS: flags that say which runtime calls a profiler wants to see; all zero: none.
 
 constexpr size_t kRuntimeFlagCount = 0x400;
@@ -163,7 +172,7 @@ CUresult self_test(uint32_t version, uint64_t unix_seconds, uint64_t answer[2]) 
 // Built on first use and never destroyed: callers keep the addresses until the process has ended. Function-local, so that nothing here
 // runs in a program that only loads the library.
 struct Tables {
-  Table<13> cudart_interface{{2, slot(primary_context_handle)}};
+  Table<13> cudart_interface{{2, slot(primary_context_handle)}, {6, slot(load_fat_binary)}, {7, slot(forget_fat_binary)}};
   Table<7> runtime_callback_hooks{{2, slot(runtime_callback_flags)}, {6, slot(other_callback_flags)}};
   Table<3> tools_tls{{2, slot(current_context)}};
   // The one table that does not start with its size.

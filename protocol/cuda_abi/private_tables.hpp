@@ -1,6 +1,7 @@
-// The tables behind cuGetExportTable that cudart 13, cuBLAS and cuFFT cannot do without, shared by the client's stub and the software
-// device. Which slots are called, with what, and what breaks without them was measured on driver 580.159.04; all other slots answer
-// CUDA_ERROR_NOT_SUPPORTED, and tables that nobody needs (driver log, nvrtc's cache, NVML, CUPTI) are refused.
+// The tables behind cuGetExportTable that cudart 11.8 to 13, cuBLAS and cuFFT cannot do without, shared by the client's stub and the software
+// device. Which slots are called, with what, and what breaks without them was measured on driver 580.159.04 (cudart 13) and by programs of
+// cudart 11.8 and 12.4; docs/toolkits.md has the facts. All other slots answer CUDA_ERROR_NOT_SUPPORTED, and tables that nobody needs (driver log,
+// nvrtc's cache, NVML, CUPTI) are refused.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@ struct PrivateTableHost {
   CUresult (*context_id)(CUcontext context, unsigned long long* id) = nullptr;                    // as cuCtxGetId
   CUresult (*stream_id)(CUcontext context, CUstream stream, unsigned long long* id) = nullptr;    // as cuStreamGetId, of that context
   CUresult (*module_functions)(CUcontext context, CUmodule module, std::vector<ModuleFunction>* functions) = nullptr;
+  CUresult (*load_module)(CUmodule* module, const void* image) = nullptr;                         // as cuModuleLoadData
   CUresult (*self_test_devices)(std::vector<SelfTestDevice>* devices) = nullptr;                  // every device, in order
   void (*report)(const char* line) = nullptr;                                                     // one line for the user, once
 };

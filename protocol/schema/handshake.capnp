@@ -12,9 +12,10 @@ struct Hello {
   program @3 :Text;             # name of the program, for logs; at most 256 bytes are kept
   host @4 :Text;
   visibleDevices @5 :Text;      # CUDA_VISIBLE_DEVICES of the program, applied by the client; here for logs
-  acknowledged @6 :UInt64;      # resume: the last server sequence that was taken over
+  acknowledged @6 :UInt64;      # not used
   tenant @7 :Text;
   token @8 :Text;
+  endsWithConnection @10 :Bool; # the client does not come back when its connection is lost
   cacheKey @9 :Data;            # 32 random bytes that this user keeps: whose images the server's module cache shows; or none
 }
 
@@ -26,8 +27,28 @@ struct Welcome {
   sessionId @3 :Data;           # 16 bytes
   ordinals @4 :Data;            # bit i set: the server knows call ordinal i. What is not set is answered with CUDA_ERROR_NOT_SUPPORTED by the client
   devices @5 :List(Device);
-  acknowledged @6 :UInt64;      # resume: the last client sequence that was executed
+  acknowledged @6 :UInt64;      # not used
   software @7 :Bool;
+  resumeSecret @8 :Data;        # 32 random bytes, by which the client proves that the session is its own; empty: it ends with its connection
+  resumeGraceMs @9 :UInt32;     # how long the session stays without a connection
+}
+
+struct ResumeChallenge {
+  # Ordinal 7, the first two frames of a connection that is to carry a session on: the client asks, the server answers.
+  nonce @0 :Data;               # the client's: none; the server's: 32 random bytes
+}
+
+struct Resume {
+  # Client to server, ordinal 8.
+  attempt @0 :UInt64;           # greater than of any attempt before
+  proof @1 :Data;               # HMAC-SHA256, docs/wire_protocol.md says of what
+  received @2 :UInt64;          # position: how much of the server's stream has come
+}
+
+struct Resumed {
+  # Server to client, ordinal 9. Behind it come the server's bytes from the client's position on.
+  received @0 :UInt64;          # position: how much of the client's stream has come
+  refused @1 :Text;             # not empty: why the session does not go on over this connection, which closes
 }
 
 struct Device {

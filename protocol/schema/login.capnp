@@ -14,6 +14,7 @@ struct Login {
   host @4 :Text;
   processId @5 :UInt32;
   release @6 :Text;
+  resume @7 :Data;              # 16 bytes: the session that this connection is to carry on; empty: a new one
 }
 
 struct LoginAnswer {

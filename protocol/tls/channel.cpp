@@ -147,6 +147,7 @@ tl::expected<void, std::string> TlsChannel::handshake(Nanoseconds timeout) {
 void TlsChannel::note_failure() {
   if (socket_.error() || (socket_.ended() && !fault_.error)) {
     ERR_clear_error();
+    dropped_ = true;
     if (!socket_.error()) failure_ = client_ ? "the server closed the connection" : "the client closed the connection";
   } else {
     failure_ = failure_text(client_, fault_, wanted_);
@@ -162,6 +163,11 @@ IoResult TlsChannel::fail(int error) {
 std::string TlsChannel::failure() const {
   std::lock_guard lock(mutex_);
   return failure_;
+}
+
+bool TlsChannel::dropped() const {
+  std::lock_guard lock(mutex_);
+  return dropped_;
 }
 
 // --- sending --------------------------------------------------------------------------------------------------------------------------------
@@ -300,6 +306,12 @@ void TlsChannel::close_notify() noexcept {
 tl::expected<SessionKey, std::string> TlsChannel::exported_key() {
   std::lock_guard lock(mutex_);
   return tls::exported_key(connection_.get());
+}
+
+std::string TlsChannel::binding() {
+  std::lock_guard lock(mutex_);
+  auto key = tls::exported_key(connection_.get(), kBindingLabel);
+  return key ? std::string(key->begin(), key->end()) : std::string();
 }
 
 }  // namespace gpuwire::tls

@@ -60,8 +60,12 @@ class TlsChannel {
   void close_notify() noexcept;
 
   tl::expected<SessionKey, std::string> exported_key();
+  // Bytes that only the two ends of this connection can compute. Empty: it has failed.
+  std::string binding();
   // Not empty after something has failed: why, in one line.
   std::string failure() const;
+  // The failure is that the connection has ended, and nobody has said why.
+  bool dropped() const;
   // Only to look at: the lock does not guard it.
   SSL* native() const { return connection_.get(); }
   // Tests ask for new keys sooner.
@@ -90,6 +94,7 @@ class TlsChannel {
   const bool client_;
   const Wanted wanted_;
   std::string failure_;
+  bool dropped_ = false;
   bool keyed_ = false;             // the context is one with a key
   bool established_ = false;
   bool shut_ = false;              // close_notify was called

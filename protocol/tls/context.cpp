@@ -96,10 +96,10 @@ bool restrict_server(SSL_CTX* context) {
   return restrict(context) && SSL_CTX_set_ciphersuites(context, kCiphers);
 }
 
-tl::expected<SessionKey, std::string> exported_key(SSL* connection) {
+tl::expected<SessionKey, std::string> exported_key(SSL* connection, std::string_view label) {
   ForkSafe fork_safe;
   SessionKey key;
-  if (SSL_export_keying_material(connection, key.data(), key.size(), kExporterLabel.data(), kExporterLabel.size(), nullptr, 0, 0) != 1)
+  if (SSL_export_keying_material(connection, key.data(), key.size(), label.data(), label.size(), nullptr, 0, 0) != 1)
     return tl::unexpected(take_error());
   return key;
 }

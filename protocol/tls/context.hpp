@@ -17,6 +17,8 @@ namespace gpuwire::tls {
 // What the first handshake leaves to the second: known to both ends and to nobody between them.
 inline constexpr size_t kSessionKeyBytes = 32;
 inline constexpr std::string_view kExporterLabel = "EXPORTER-gpuwire-session";
+// What binds the proof of a session to the connection that is to carry it on.
+inline constexpr std::string_view kBindingLabel = "EXPORTER-gpuwire-resume";
 using SessionKey = std::array<uint8_t, kSessionKeyBytes>;
 
 // The first handshake, client: shows credentials.certificate if there is one and takes only servers that credentials.authorities have signed.
@@ -26,7 +28,7 @@ tl::expected<Context, std::string> client_context(const Credentials& credentials
 // client may show a certificate and need not.
 bool restrict_server(SSL_CTX* context);
 // After the first handshake, on both sides.
-tl::expected<SessionKey, std::string> exported_key(SSL* connection);
+tl::expected<SessionKey, std::string> exported_key(SSL* connection, std::string_view label = kExporterLabel);
 
 // The second handshake: each side proves that it has the key, no certificate is looked at. Null: out of memory.
 Context key_client_context(const SessionKey& key);

@@ -22,10 +22,17 @@ class TlsTransport : public transport::Transport {
   }
 
   void wake() noexcept override { stream_.wake(); }
+  void finish() noexcept override {
+    channel_.close_notify();
+    stream_.finish();
+  }
   void shutdown() noexcept override {
     channel_.close_notify();
     stream_.shutdown();
   }
+  bool input() noexcept override { return channel_.pending() || stream_.input(); }
+  std::string failure() const override { return channel_.failure(); }
+  std::string binding() override { return channel_.binding(); }
   int descriptor() const noexcept override { return stream_.descriptor(); }
   // The channel's lock may be held by a thread that the child does not have; without its descriptor it can do no harm.
   void abandon_after_fork() noexcept override { stream_.abandon_after_fork(); }

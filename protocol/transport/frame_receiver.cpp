@@ -22,7 +22,7 @@ Received FrameReceiver::try_next() {
       case wire::FrameDecoder::Next::need_more: break;
     }
     if (ended_) return Received::ended;
-    IoResult result = transport_.try_receive(decoder_.space());
+    IoResult result = source_.try_receive(decoder_.space());
     switch (result.status) {
       case IoStatus::ok:
         decoder_.filled(result.bytes);
@@ -41,7 +41,7 @@ Received FrameReceiver::next(Nanoseconds timeout) {
   for (;;) {
     auto left = deadline - std::chrono::steady_clock::now();
     if (left.count() <= 0) return Received::nothing;
-    transport_.wait(kReadable, left);
+    source_.wait(kReadable, left);
     received = try_next();
     if (received != Received::nothing) return received;
   }
@@ -73,14 +73,14 @@ bool FrameReceiver::skip_bulk() {
 
 bool FrameReceiver::receive_some(std::span<std::byte> out, size_t& got) {
   while (!ended_) {
-    IoResult result = transport_.try_receive(out);
+    IoResult result = source_.try_receive(out);
     if (result.status == IoStatus::ok) {
       got = result.bytes;
       bytes_received_ += got;
       return true;
     }
     if (result.status == IoStatus::would_block)
-      transport_.wait(kReadable, kBulkWait);
+      source_.wait(kReadable, kBulkWait);
     else
       end(result);
   }

@@ -1,4 +1,4 @@
-// Frames from a connection: the decoder of protocol/wire fed by a transport. Used by both sides; one thread at a time.
+// Frames from a connection: the decoder of protocol/wire fed by a transport or a link. Used by both sides; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class Received : uint8_t {
 
 class FrameReceiver {
  public:
-  FrameReceiver(Transport& transport, wire::Sender sender) : transport_(transport), decoder_(sender) {}
+  FrameReceiver(ByteSource& source, wire::Sender sender) : source_(source), decoder_(sender) {}
 
   // Bulk that the owner has left of the last frame is thrown away first (that may wait, see read_bulk()).
   // Does not wait for a frame.
@@ -48,7 +48,7 @@ class FrameReceiver {
   bool receive_some(std::span<std::byte> out, size_t& got);
   void end(const IoResult& result);
 
-  Transport& transport_;
+  ByteSource& source_;
   wire::FrameDecoder decoder_;
   bool ended_ = false;
   std::string reason_;

@@ -18,6 +18,7 @@ struct Direction {
   unsigned looks_left = 0;   // until the rest becomes visible
   uint64_t delivered = 0;
   uint64_t cut_after = ~0ull;
+  bool finished = false;     // the sender sends no more
   bool closed = false;       // the sender has shut down
 };
 
@@ -62,7 +63,7 @@ class SimulatedTransport final : public Transport {
     std::lock_guard lock(link_->mutex);
     Direction& out = outgoing();
     if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
-    if (out.closed || incoming().closed) return {IoStatus::failed, 0, EPIPE};
+    if (out.finished || out.closed || incoming().closed) return {IoStatus::failed, 0, EPIPE};
     size_t room = link_->options.window_bytes - std::min(link_->options.window_bytes, out.bytes.size());
     size_t total = 0;
     for (const iovec& piece : pieces.first(std::min(pieces.size(), kPiecesMax))) total += piece.iov_len;
@@ -97,7 +98,7 @@ class SimulatedTransport final : public Transport {
     }
     if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
     if (!in.bytes.empty()) return {IoStatus::would_block};
-    return {in.closed || outgoing().closed ? IoStatus::closed : IoStatus::would_block};
+    return {in.finished || in.closed || outgoing().closed ? IoStatus::closed : IoStatus::would_block};
   }
 
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
@@ -112,6 +113,13 @@ class SimulatedTransport final : public Transport {
   void wake() noexcept override {
     std::lock_guard lock(link_->mutex);
     link_->woken[side_] = true;
+    link_->changed.notify_all();
+  }
+
+  void finish() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    outgoing().finished = true;
+    link_->look(outgoing(), ~0u);
     link_->changed.notify_all();
   }
 
@@ -138,7 +146,7 @@ class SimulatedTransport final : public Transport {
     bool over = link_->broken || in.closed || out.closed;
     // A delay is over as soon as somebody waits for it: virtual time jumps forward.
     if (interest & kReadable) link_->look(in, ~0u);
-    if (in.visible || over) ready |= kReadable;
+    if (in.visible || in.finished || over) ready |= kReadable;
     if (out.bytes.size() < link_->options.window_bytes || over) ready |= kWritable;
     if (link_->woken[side_]) ready |= kWoken;
     return ready & interest;

@@ -37,14 +37,13 @@ class StreamTransport final : public Transport {
     return {IoStatus::failed, 0, errno};
   }
 
-  IoResult try_receive(std::span<std::byte> out) noexcept override {
-    ssize_t got;
-    do got = recv(socket_, out.data(), out.size(), MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    if (got > 0) return {IoStatus::ok, size_t(got)};
-    if (got == 0) return {IoStatus::closed};
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return {IoStatus::would_block};
-    return {IoStatus::failed, 0, errno};
+  IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, MSG_DONTWAIT); }
+  IoResult receive_bulk(std::span<std::byte> out) noexcept override { return receive(out, MSG_WAITALL); }
+
+  bool input() noexcept override {
+    std::byte probe;
+    ssize_t got = recv(socket_, &probe, 1, MSG_DONTWAIT | MSG_PEEK);
+    return got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
 
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
@@ -71,6 +70,7 @@ class StreamTransport final : public Transport {
     [[maybe_unused]] ssize_t written = write(event_, &one, sizeof one);
   }
 
+  void finish() noexcept override { ::shutdown(socket_, SHUT_WR); }
   void shutdown() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
   int descriptor() const noexcept override { return socket_; }
 
@@ -84,6 +84,16 @@ class StreamTransport final : public Transport {
   std::string peer() const override { return peer_; }
 
  private:
+  IoResult receive(std::span<std::byte> out, int flags) noexcept {
+    ssize_t got;
+    do got = recv(socket_, out.data(), out.size(), flags);
+    while (got < 0 && errno == EINTR);
+    if (got > 0) return {IoStatus::ok, size_t(got)};
+    if (got == 0) return {IoStatus::closed};
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {IoStatus::would_block};
+    return {IoStatus::failed, 0, errno};
+  }
+
   int socket_;
   int event_;
   std::string peer_;
@@ -95,10 +105,7 @@ void set(int socket, int level, int option, int value) { setsockopt(socket, leve
 void tune_tcp(int socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, kPeerLostMs / 1000 / 4);
-  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, kPeerLostMs / 1000 / 8);
-  set(socket, IPPROTO_TCP, TCP_KEEPCNT, 6);
-  set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kPeerLostMs);
+  notice_lost_peer(socket, kPeerLostMs);
 }
 
 int read_limit(const char* path) {
@@ -111,6 +118,16 @@ int read_limit(const char* path) {
 }
 
 }  // namespace
+
+void notice_lost_peer(int descriptor, int within_ms) {
+  // A third of the time until the first question to a peer that is silent, and the rest for four more.
+  constexpr int kProbes = 5;
+  int idle_s = std::max(within_ms / 1000 / 3, 1);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
+  set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, std::max((within_ms / 1000 - idle_s) / kProbes, 1));
+  set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, within_ms);
+}
 
 void size_socket_buffers(int descriptor, bool tcp) {
   // A size set by hand switches off the kernel's own sizing of a TCP buffer, which goes further than a small limit would let us.
@@ -126,7 +143,8 @@ std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer) {
   if (getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return nullptr;
   int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (event < 0) return nullptr;
-  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+  // Every call says for itself whether it waits.
+  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   if (domain == AF_INET || domain == AF_INET6)
     tune_tcp(descriptor);

@@ -34,22 +34,37 @@ enum Interest : unsigned { kReadable = 1, kWritable = 2, kWoken = 4 };
 // More pieces than this in one call are not looked at.
 inline constexpr size_t kPiecesMax = 16;
 
-// Threads: one may send while another receives and any number wait. wake() and shutdown() come from any thread at any time. Nothing here
-// throws or raises a signal.
-class Transport {
+// What frames are read from: a connection, or what outlives one (protocol/link).
+class ByteSource {
  public:
-  virtual ~Transport() = default;
-
-  // Never wait.
-  virtual IoResult try_send(std::span<const iovec> pieces) noexcept = 0;
+  // Never waits.
   virtual IoResult try_receive(std::span<std::byte> out) noexcept = 0;
-
   // Waits for one of `interest`, at most `timeout`, and returns those that are there; 0 after the timeout or a signal. A connection that has
   // ended is readable and writable: the next call says why. kWoken consumes the wake().
   virtual unsigned wait(unsigned interest, Nanoseconds timeout) noexcept = 0;
+
+ protected:
+  ~ByteSource() = default;
+};
+
+// Threads: one may send while another receives and any number wait. wake() and shutdown() come from any thread at any time. Nothing here
+// throws or raises a signal.
+class Transport : public ByteSource {
+ public:
+  virtual ~Transport() = default;
+
+  // Never waits.
+  virtual IoResult try_send(std::span<const iovec> pieces) noexcept = 0;
+  // For bulk: may wait until `out` is full, where the system does that by itself, which saves wake-ups; else as try_receive().
+  virtual IoResult receive_bulk(std::span<std::byte> out) noexcept { return try_receive(out); }
+  // Is there anything to receive, the end included? Costs one system call at most.
+  virtual bool input() noexcept { return wait(kReadable, Nanoseconds(0)) != 0; }
+
   // Ends one wait for kWoken, now or, when nobody waits, the next.
   virtual void wake() noexcept = 0;
 
+  // Nothing more will be sent; what was sent still arrives, and receiving goes on.
+  virtual void finish() noexcept = 0;
   // Ends both directions: what has arrived can still be received, then comes `closed`; waiting threads wake up.
   virtual void shutdown() noexcept = 0;
 
@@ -57,6 +72,10 @@ class Transport {
   virtual int descriptor() const noexcept = 0;
   // In a child after fork(): closes the descriptors; nothing else may be called after it. Async-signal-safe.
   virtual void abandon_after_fork() noexcept = 0;
+  // Why it has failed, in one line, where there is more to say than the error of the system; else empty.
+  virtual std::string failure() const { return {}; }
+  // Bytes that only the two ends of this very connection can compute; empty where nothing keeps others from being in it.
+  virtual std::string binding() { return {}; }
   // "127.0.0.1:41234", for logs.
   virtual std::string peer() const = 0;
 };

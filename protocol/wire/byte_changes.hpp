@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,6 +21,13 @@ struct ByteChanges {
 };
 
 constexpr size_t change_mask_bytes(size_t bytes) { return (bytes + 7) / 8; }
+
+// Bit i: byte i of the word (as it lies in memory, little-endian) is not zero.
+constexpr uint8_t nonzero_bytes(uint64_t word) {
+  constexpr uint64_t kLow = 0x7f7f'7f7f'7f7f'7f7f, kGather = 0x0102'0408'1020'4080;  // moves bit 8 i to bit 56 + i
+  uint64_t highs = (word | ((word & kLow) + kLow)) & ~kLow;
+  return uint8_t((highs >> 7) * kGather >> 56);
+}
 
 // Compares `memory` with `shadow`, brings the shadow up to date and shows the differences to `visit`, in pieces. The memory may be written to
 // meanwhile: a byte that changes again is found the next time.
@@ -45,10 +53,13 @@ void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& 
       ByteChanges changes{at + first, {now.begin() + long(first), now.begin() + long(last)}, {}};
       std::vector<uint8_t> mask(change_mask_bytes(changes.bytes.size()));
       size_t changed = 0;
-      for (size_t i = 0; i < changes.bytes.size(); ++i) {
-        if (changes.bytes[i] == shadow[changes.offset + i]) continue;
-        mask[i / 8] = uint8_t(mask[i / 8] | 1u << (i % 8));
-        ++changed;
+      for (size_t i = 0; i < changes.bytes.size(); i += 8) {
+        size_t count = std::min<size_t>(8, changes.bytes.size() - i);
+        uint64_t is = 0, was = 0;
+        std::memcpy(&is, &changes.bytes[i], count);
+        std::memcpy(&was, &shadow[changes.offset + i], count);
+        mask[i / 8] = nonzero_bytes(is ^ was);
+        changed += size_t(std::popcount(mask[i / 8]));
       }
       if (changed < changes.bytes.size()) changes.mask = std::move(mask);
       std::memcpy(shadow.data() + at, now.data(), now.size());
@@ -64,8 +75,16 @@ inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, s
     if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
     return;
   }
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if (mask[i / 8] >> (i % 8) & 1) memory[i] = bytes[i];
+  for (size_t at = 0; at < bytes.size(); at += 8) {
+    size_t count = std::min<size_t>(8, bytes.size() - at);
+    uint8_t bits = mask[at / 8];
+    if (bits == 0xff) {
+      std::memcpy(memory + at, bytes.data() + at, count);
+      continue;
+    }
+    for (size_t i = 0; bits != 0 && i < count; ++i) {
+      if (bits >> i & 1) memory[at + i] = bytes[at + i];
+    }
   }
 }
 

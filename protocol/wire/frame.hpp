@@ -12,8 +12,7 @@ enum class FrameKind : uint8_t {
   called = 3,       // client to server; a reply with the same sequence comes back
   reply = 4,        // server to client
   notice = 5,       // server to client, unasked; ordinal: NoticeOrdinal
-  // Either way; no message. `sequence`: everything up to and including it has been taken over; from the server the sequence of a client frame,
-  // from the client the number of replies and notices, counted together from 1 in the order in which they came.
+  // Either way; no message. `sequence`: how many bytes of the peer's stream have been taken over, counted from its first frame (Hello or Welcome).
   acknowledge = 6,
 };
 

@@ -6,7 +6,7 @@
 
 namespace gpuwire::wire {
 
-inline constexpr uint16_t kProtocolMajor = 1;
+inline constexpr uint16_t kProtocolMajor = 2;
 inline constexpr uint16_t kProtocolMinor = 0;
 
 inline constexpr uint32_t kMessageWordsMax = 64 * 1024;        // 512 KiB: a Cap'n Proto message, one segment
@@ -19,6 +19,9 @@ inline constexpr uint32_t kListItemsMax = 16 * 1024;           // items of any l
 inline constexpr uint32_t kRefusalBytesMax = 1024;             // the text of a refused handshake
 inline constexpr uint32_t kLoginBytesMax = 4096;               // the message of a login
 inline constexpr uint32_t kHandshakeTimeoutMs = 5000;
+inline constexpr size_t kResumeSecretBytes = 32;               // of Welcome
+inline constexpr size_t kResumeChallengeBytes = 32;
+inline constexpr size_t kResumeProofBytes = 32;
 inline constexpr size_t kCacheKeyBytes = 32;                   // of Hello
 inline constexpr uint64_t kHandlesPerSessionMax = 4u << 20;
 
@@ -44,8 +47,7 @@ inline constexpr size_t kSendWindowBytes = 16u << 20;
 inline constexpr size_t kPostedBulkBytesMax = 256u << 10;
 // Of such larger bulk a client has at most so much under way that is not acknowledged.
 inline constexpr size_t kBulkWindowBytes = 256u << 20;
-// The receiver acknowledges at the latest after so many bytes or messages.
+// The receiver acknowledges at the latest after so many bytes.
 inline constexpr size_t kAcknowledgeBytes = 2u << 20;
-inline constexpr uint32_t kAcknowledgeMessages = 4096;
 
 }  // namespace gpuwire::wire

@@ -9,7 +9,19 @@ inline constexpr uint32_t kFirstDriverOrdinal = 1000;
 inline constexpr uint32_t kOrdinalMax = 4096;
 
 // FrameKind::control; structures in schema/handshake.capnp.
-enum class ControlOrdinal : uint32_t { hello = 1, welcome = 2, goodbye = 3, login = 4, login_answer = 5 };
+enum class ControlOrdinal : uint32_t {
+  hello = 1,
+  welcome = 2,
+  goodbye = 3,
+  login = 4,
+  login_answer = 5,
+  acknowledge_now = 6,   // client: acknowledge what you have executed, however little; no message
+  // Over a new connection of a session that has lost its own; not part of the session's streams.
+  resume_challenge = 7,  // server: ResumeChallenge
+  resume = 8,            // client: Resume
+  resumed = 9,           // server: Resumed; behind it the streams go on
+  heartbeat = 10,        // either way, in a session that is otherwise idle; no message
+};
 
 // FrameKind::posted or called; structures in schema/session.capnp, named alike in PascalCase.
 enum class SessionOrdinal : uint32_t {

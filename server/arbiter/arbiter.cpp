@@ -63,6 +63,7 @@ struct Arbiter::Session {
   PageTime answer_until{};      // zero: nothing is to be answered
   bool draining = false;        // it was closed with work in flight
   uint64_t rings = 0;
+  bool ended = false;           // its end was asked for because of its page
   PageTime police_at{};
   bool active = false;          // as share_copies() has seen it
   uint64_t submissions_shared = 0;
@@ -195,6 +196,7 @@ void Arbiter::observe(PageTime now) {
       if (answered || now > session->answer_until) session->answer_until = {};
     }
     session->said = session->reader.read(*session->page.get(), session->opening, session->opened_at, session->word == 0, session->answer_until != PageTime{}, now);
+    if (session->said.damaged && !std::exchange(session->ended, true)) hooks_.end(id, "its worker's page holds what no worker writes");
     const scheduler::Observation& seen = session->said.seen;
     if (session->draining && !seen.in_flight) note_drain(*session, std::clamp(seen.last_end, session->closed_at, now));
     bool hands_over = session->draining || seen.waiting;
@@ -419,9 +421,9 @@ ArbiterSnapshot Arbiter::snapshot() {
   return snapshot;
 }
 
-nanoseconds Arbiter::gpu_time(scheduler::TenantId tenant, scheduler::DeviceIndex device) {
+Arbiter::TenantTimes Arbiter::times(scheduler::TenantId tenant, scheduler::DeviceIndex device) {
   Turn turn(*this);
-  return policy_.gpu_time(tenant, device);
+  return {policy_.gpu_time(tenant, device), policy_.granted(tenant, device)};
 }
 
 }  // namespace gpuwire::server

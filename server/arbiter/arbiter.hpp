@@ -83,7 +83,11 @@ class Arbiter {
   void remove(scheduler::SessionId session);
 
   ArbiterSnapshot snapshot();
-  std::chrono::nanoseconds gpu_time(scheduler::TenantId tenant, scheduler::DeviceIndex device);
+  struct TenantTimes {
+    std::chrono::nanoseconds charged{};
+    std::chrono::nanoseconds granted{};  // turns, while others wanted the device
+  };
+  TenantTimes times(scheduler::TenantId tenant, scheduler::DeviceIndex device);
 
  private:
   struct Session;

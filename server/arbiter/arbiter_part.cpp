@@ -15,6 +15,8 @@ constexpr std::chrono::nanoseconds kFiguresFresh = 20ms;
 
 constexpr const char* kRegimeNames[] = {"free", "co-run", "lease"};
 constexpr const char* kClassNames[] = {"realtime", "interactive", "batch", "scavenger"};
+constexpr const char* kHoldNames[] = {"", "turn", "class", "drain", "gang", "no-show"};
+static_assert(std::size(kHoldNames) == size_t(scheduler::Hold::no_show) + 1);
 static_assert(std::size(kClassNames) == scheduler::kServiceClasses);
 
 uint64_t count(std::chrono::nanoseconds time) { return uint64_t(std::max<int64_t>(time.count(), 0)); }
@@ -97,6 +99,9 @@ void ArbiterPart::add(const SessionRecord& session, SessionFigures& figures) {
   figures.gpu_time_ns = std::max(count(found->account.gpu_time), count(found->busy));
   figures.gate_open = found->gate.open;
   figures.holds_lease = found->account.holds_lease;
+  figures.leases = found->account.leases;
+  figures.held = kHoldNames[size_t(found->account.hold)];
+  figures.held_by = uint64_t(found->account.held_by);
   figures.in_flight_ns = count(found->in_flight);
   figures.gate_waits = found->waits;
   figures.gate_wait_ns = count(found->waited);
@@ -126,7 +131,9 @@ void ArbiterPart::add(Snapshot& snapshot) {
     auto known = tenants_.find(tenant.name);
     if (known == tenants_.end()) continue;
     for (TenantDeviceFigures& on : tenant.devices) {
-      on.gpu_time_ns = count(arbiter_.gpu_time(known->second, on.device));
+      Arbiter::TenantTimes times = arbiter_.times(known->second, on.device);
+      on.gpu_time_ns = count(times.charged);
+      on.granted_ns = count(times.granted);
       auto shown = std::ranges::find(snapshot.devices, on.device, &DeviceFigures::index);
       if (shown != snapshot.devices.end()) shown->gpu_time_ns += on.gpu_time_ns;
     }

@@ -15,6 +15,9 @@ inline constexpr std::chrono::nanoseconds kArbiterSpin = 60us;       // while se
 inline constexpr unsigned kArbiterCoreMin = 8;
 inline constexpr std::chrono::nanoseconds kArbiterSpinLong = 250us;  // from one look at all pages to the next, then; at the doorbells it looks all the time
 inline constexpr std::chrono::nanoseconds kAnswerPatience = 100ms;   // for a worker to say what is in flight that nobody has counted
+// No worker counts faster: a submission takes a microsecond and more. The slack is for a session that has just begun.
+inline constexpr std::chrono::nanoseconds kCountEvery = 50ns;
+inline constexpr uint64_t kCountSlack = 1u << 16;
 inline constexpr std::chrono::nanoseconds kLookAgainMin = 10us;      // between two decisions, whatever the policy asks for
 inline constexpr int kDoorbellsAtOnce = 64;
 inline constexpr double kWarnAt = 0.8;                               // of a limit

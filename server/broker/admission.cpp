@@ -11,6 +11,23 @@ using scheduler::DeviceIndex;
 using scheduler::SessionId;
 using scheduler::TenantId;
 
+namespace {
+
+// Places that a session of `asking` has to leave free for the first session of others, out of `held`, the number of sessions of each tenant. Each tenant
+// with a guarantee has a place of its own; for all the others there is half of the places at most, and only who has a session already leaves them free.
+size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, const std::map<TenantId, size_t>& held, size_t places) {
+  auto has_none = [&](const Tenant& tenant) { return !held.contains(tenant.id) || held.at(tenant.id) == 0; };
+  const bool first = has_none(asking);
+  if (first && has_guarantee(asking.settings)) return 0;
+  size_t guaranteed = 0, others = 0;
+  for (const Tenant& tenant : tenants) {
+    if (tenant.known && tenant.id != asking.id && has_none(tenant)) ++(has_guarantee(tenant.settings) ? guaranteed : others);
+  }
+  return guaranteed + (first ? 0 : std::min(others, places / 2));
+}
+
+}  // namespace
+
 // --- what tenants may have --------------------------------------------------------------------------------------------------------------------
 
 void Admission::devices_known(std::span<const ServerDevice> devices) {
@@ -104,18 +121,18 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
     record.tenant_id = tenant->id;
     record.service_class = tenant->settings.service_class;
   }
-  bool full = count(request.management) >= limits_.sessions_max;
+  std::string no_place = tenant ? why_no_place(*tenant, request.management) : std::string();
   const SessionRecord& session = book_.add(std::move(record));
   SessionId number = session.number;
-  unanswered_[number] = {std::move(answer), request.gpus};
+  unanswered_[number] = {std::move(answer), request.gpus, Clock::now()};
   if (!closed_.empty()) {
     refuse(number, closed_cause_, closed_);
   } else if (!placement_) {
     refuse(number, RefusalCause::no_device, "the server does not know its devices yet");
   } else if (!tenant) {
     refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
-  } else if (full) {
-    refuse(number, RefusalCause::busy, fmt::format("all {} sessions of the server are in use", limits_.sessions_max));
+  } else if (!no_place.empty()) {
+    refuse(number, RefusalCause::busy, std::move(no_place));
   } else if (request.management) {
     admit(number, devices_to_show(session, *tenant, request.gpus));
   } else {
@@ -124,8 +141,27 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
   return number;
 }
 
-size_t Admission::count(bool management) const {
-  return size_t(std::count_if(book_.all().begin(), book_.all().end(), [&](const auto& one) { return one.second.management == management; }));
+// Empty: there is one.
+std::string Admission::why_no_place(const Tenant& tenant, bool management) const {
+  std::map<TenantId, size_t> held;
+  size_t all = 0;
+  for (const auto& [number, session] : book_.all()) {
+    if (session.management != management) continue;
+    ++held[session.tenant_id];
+    ++all;
+  }
+  if (management && held[tenant.id] >= tenant.settings.management_max)
+    return fmt::format("the tenant has as many sessions that ask NVML as it may ({})", tenant.settings.management_max);
+  size_t kept = places_kept(tenants_.all(), tenant, held, limits_.sessions_max);
+  if (all + kept < limits_.sessions_max) return {};
+  if (all >= limits_.sessions_max) return fmt::format("all {} sessions of the server are in use", limits_.sessions_max);
+  return fmt::format("the server's last {} places are kept for tenants that have none", limits_.sessions_max - all);
+}
+
+size_t Admission::waiting_of(TenantId tenant) const {
+  return size_t(std::count_if(book_.all().begin(), book_.all().end(), [&](const auto& one) {
+    return one.second.tenant_id == tenant && one.second.state == SessionState::queued && !one.second.management;
+  }));
 }
 
 void Admission::place(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
@@ -135,6 +171,8 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
     refuse(number, RefusalCause::never_fits, std::move(never->reason));
   } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
     admit(number, std::move(placed->devices));
+  } else if (waiting_of(tenant.id) > tenant.settings.queued_max) {
+    refuse(number, RefusalCause::busy, fmt::format("the tenant has as many programs waiting as it may ({})", tenant.settings.queued_max));
   } else {
     tell_places();  // those behind it, too
   }
@@ -210,6 +248,18 @@ void Admission::ended(SessionId session) {
 }
 
 void Admission::reconsider() { start_waiting(); }
+
+void Admission::refuse_overdue(Clock::time_point now) {
+  std::vector<std::pair<SessionId, std::string>> overdue;
+  for (const auto& [number, one] : unanswered_) {
+    const SessionRecord* session = book_.find(number);
+    const Tenant* tenant = session && session->state == SessionState::queued ? tenants_.find(session->tenant_id) : nullptr;
+    if (!tenant || tenant->settings.queue_time_max_ms == 0) continue;
+    std::chrono::milliseconds limit(tenant->settings.queue_time_max_ms);
+    if (now - one.since >= limit) overdue.emplace_back(number, fmt::format("it has waited for {} s, as long as its tenant's programs may", limit.count() / 1000.0));
+  }
+  for (auto& [number, why] : overdue) refuse(number, RefusalCause::waited_too_long, std::move(why));
+}
 
 void Admission::reload(AdmissionLimits limits) {
   limits_ = std::move(limits);

@@ -1,6 +1,7 @@
 // Who may begin a session: asks the placement for GPUs, keeps those who wait, refuses what cannot be. Owns nothing of sockets.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,7 +43,8 @@ struct AdmissionRefused {
 using AdmissionAnswer = std::variant<AdmissionQueued, AdmissionGranted, AdmissionRefused>;
 
 struct AdmissionLimits {
-  unsigned sessions_max = 64;            // running and waiting, and as many again that ask NVML; more are refused
+  // Running and waiting, and as many again that ask NVML; more are refused. Some of these places are kept for tenants that have none (places_kept).
+  unsigned sessions_max = 64;
   unsigned sessions_per_gpu_max = 0;     // 0: no bound
   std::vector<scheduler::DeviceIndex> gpus;  // offered; empty: all
 };
@@ -50,6 +52,7 @@ struct AdmissionLimits {
 // The broker's thread only.
 class Admission {
  public:
+  using Clock = std::chrono::steady_clock;
   // AdmissionQueued at first and whenever the place changes, then one of the others, once. May be called before request() returns.
   using Answer = std::function<void(scheduler::SessionId, const AdmissionAnswer&)>;
   // The session has its devices; whoever prepares it calls prepared() or refuse() when it has a worker or cannot, then or later.
@@ -73,6 +76,8 @@ class Admission {
   void ended(scheduler::SessionId session);
   // Memory has come back: perhaps somebody who waits can start.
   void reconsider();
+  // Refuses who has waited for longer than its tenant's programs may.
+  void refuse_overdue(Clock::time_point now);
   bool anybody_waits() const { return placement_ && !placement_->waiting().empty(); }
 
   // The tenants have changed too. Who waits keeps its arrival; who could never be served any more is refused.
@@ -87,12 +92,14 @@ class Admission {
   struct Unanswered {
     Answer answer;
     unsigned gpus = 0;   // as asked for
+    Clock::time_point since;
   };
   std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
   uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const;
   std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const;
-  size_t count(bool management) const;
+  std::string why_no_place(const Tenant& tenant, bool management) const;
+  size_t waiting_of(scheduler::TenantId tenant) const;
   void place(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
   void admit(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
   void start_waiting();

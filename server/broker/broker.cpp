@@ -31,14 +31,15 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       queue_timer_(io),
       tenants_(options_.configuration.tenants),
       admission_(book_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
-      sessions_(book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }),
+      sessions_(io, book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }, options_.session_begin_ms),
       pools_(io, options_.worker, options_.spare_workers, pool_events()),
       reception_(io, options_.login_program, {admission_, sessions_, book_},
-                 {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, [this] { end_if_idle(); }); }}) {
+                 {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
+  sessions_.set_resume_grace(std::chrono::milliseconds(options_.configuration.resume_grace_ms));
   book_.observe([this](const SessionEvent& event) {
     if (event.kind == SessionEvent::Kind::queued) look_at_queue();
     // After the book has forgotten it.
-    if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, [this] { end_if_idle(); });
+    if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
   });
 }
 
@@ -46,12 +47,13 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
 void Broker::look_at_queue() {
   if (std::exchange(looking_, true)) return;
   queue_timer_.expires_after(std::chrono::milliseconds(kQueueLookMs));
-  queue_timer_.async_wait([this](error_code error) {
+  queue_timer_.async_wait(lifetime_.guard([this](error_code error) {
     looking_ = false;
     if (error) return;
+    admission_.refuse_overdue(Admission::Clock::now());
     admission_.reconsider();
     if (admission_.anybody_waits()) look_at_queue();
-  });
+  }));
 }
 
 WorkerPool::Events Broker::pool_events() {
@@ -126,6 +128,7 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   if (!accepting_) return tl::unexpected(ConfigurationErrors{"the server is not ready yet"});
   if (ConfigurationErrors errors = misfits(configuration); !errors.empty()) return tl::unexpected(std::move(errors));
   reception_.configure(configuration);
+  sessions_.set_resume_grace(std::chrono::milliseconds(configuration.resume_grace_ms));
   tenants_.replace(std::move(configuration.tenants));
   sessions_.tenants_changed(tenants_);
   admission_.reload(limits_of(configuration));
@@ -136,11 +139,11 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
 // --- the end ----------------------------------------------------------------------------------------------------------------------------------
 
 void Broker::await_signals() {
-  signals_.async_wait([this](error_code error, int) {
+  signals_.async_wait(lifetime_.guard([this](error_code error, int) {
     if (error) return;
     shut_down();
     await_signals();
-  });
+  }));
 }
 
 void Broker::shut_down() {
@@ -152,9 +155,9 @@ void Broker::shut_down() {
     if (size_t running = book_.all().size()) {
       spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
       drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));
-      drain_timer_.async_wait([this](error_code error) {
+      drain_timer_.async_wait(lifetime_.guard([this](error_code error) {
         if (!error) shut_down();
-      });
+      }));
     }
   } else if (!stopping_) {
     stopping_ = true;

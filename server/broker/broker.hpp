@@ -11,6 +11,7 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/admission.hpp"
+#include "server/broker/limits.hpp"
 #include "server/broker/reception.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/sessions.hpp"
@@ -26,6 +27,7 @@ struct BrokerOptions {
   std::string login_program;  // gpuwire-login
   unsigned spare_workers = 1;
   unsigned drain_seconds = 30;
+  uint32_t session_begin_ms = kSessionBeginMs;
   Configuration configuration = open_configuration();
 };
 
@@ -83,6 +85,7 @@ class Broker {
   bool accepting_ = false;  // workers were ready once
   bool draining_ = false, stopping_ = false;
   bool looking_ = false;    // queue_timer_ runs
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

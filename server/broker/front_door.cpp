@@ -15,6 +15,7 @@
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/preface.hpp"
 #include "server/broker/limits.hpp"
+#include "server/login/tenant_choice.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -24,6 +25,14 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using StreamSocket = asio::generic::stream_protocol::socket;
 using LocalAcceptor = asio::local::stream_protocol::acceptor;
+
+// What connections are counted by: an IPv4 address, or the half of an IPv6 address that names a network, since whoever has one of its addresses has all.
+std::string network_of(const asio::ip::address& address) {
+  if (!address.is_v6()) return address.to_string();
+  auto bytes = address.to_v6().to_bytes();
+  if (!address.is_loopback()) std::fill(bytes.begin() + bytes.size() / 2, bytes.end(), 0);
+  return asio::ip::address_v6(bytes).to_string();
+}
 
 // Who is on the other end, as the kernel says. Nothing: it has left already.
 std::optional<Caller> caller_of(StreamSocket& socket) {
@@ -46,7 +55,7 @@ std::optional<Caller> caller_of(StreamSocket& socket) {
   auto address = endpoint.address();
   if (address.is_v6() && address.to_v6().is_v4_mapped()) address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
   caller.local = address.is_loopback();
-  caller.address = address.to_string();
+  caller.address = network_of(address);
   caller.peer = text_of(endpoint);
   return caller;
 }
@@ -73,6 +82,12 @@ std::string text_of(const ListenAddress& address) { return address.tcp ? text_of
 
 // Reads the preface, or says why not and lingers until the client has read it. Everything within one time limit.
 class FrontDoor::Visitor : public std::enable_shared_from_this<Visitor> {
+  // The visitor stays for the callback, which is not called when the door has gone.
+  template <class Callback>
+  auto guard(Callback callback) {
+    return door_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](error_code error, auto... more) { callback(error, more...); });
+  }
+
  public:
   Visitor(FrontDoor& door, StreamSocket socket, Caller caller) : door_(door), socket_(std::move(socket)), timer_(door.io_), caller_(std::move(caller)) {}
 
@@ -102,33 +117,33 @@ class FrontDoor::Visitor : public std::enable_shared_from_this<Visitor> {
     answer_.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     answer_ += reason;
     limit(kRefusalLingerMs);
-    asio::async_write(socket_, asio::buffer(answer_), [self = shared_from_this()](error_code error, size_t) {
-      if (error) return self->door_.leave(*self);
+    asio::async_write(socket_, asio::buffer(answer_), guard([this](error_code error, size_t) {
+      if (error) return door_.leave(*this);
       error_code ignored;
-      self->socket_.shutdown(StreamSocket::shutdown_send, ignored);
-      self->linger();
-    });
+      socket_.shutdown(StreamSocket::shutdown_send, ignored);
+      linger();
+    }));
   }
 
  private:
   void limit(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
-    timer_.async_wait([self = shared_from_this()](error_code error) {
+    timer_.async_wait(guard([this](error_code error) {
       if (error) return;
-      if (self->answer_.empty())
-        self->door_.events_.refused(self->caller_, {wire::RefusalCode::not_gpuwire, "timeout", fmt::format("{} bytes of a preface within {} ms", self->received_, wire::kHandshakeTimeoutMs)});
+      if (answer_.empty())
+        door_.events_.refused(caller_, {wire::RefusalCode::not_gpuwire, "timeout", fmt::format("{} bytes of a preface within {} ms", received_, wire::kHandshakeTimeoutMs)});
       error_code ignored;
-      self->socket_.cancel(ignored);  // the pending read or write fails, and the visitor leaves
-    });
+      socket_.cancel(ignored);  // the pending read or write fails, and the visitor leaves
+    }));
   }
 
   void read_more() {
     auto rest = asio::buffer(bytes_.data() + received_, bytes_.size() - received_);
-    socket_.async_read_some(rest, [self = shared_from_this()](error_code error, size_t got) {
-      if (error) return self->door_.leave(*self);
-      self->received_ += got;
-      self->look();
-    });
+    socket_.async_read_some(rest, guard([this](error_code error, size_t got) {
+      if (error) return door_.leave(*this);
+      received_ += got;
+      look();
+    }));
   }
 
   void look() {
@@ -146,10 +161,10 @@ class FrontDoor::Visitor : public std::enable_shared_from_this<Visitor> {
   }
 
   void linger() {
-    socket_.async_read_some(asio::buffer(bytes_), [self = shared_from_this()](error_code error, size_t) {
-      if (error) return self->door_.leave(*self);
-      self->linger();
-    });
+    socket_.async_read_some(asio::buffer(bytes_), guard([this](error_code error, size_t) {
+      if (error) return door_.leave(*this);
+      linger();
+    }));
   }
 
   FrontDoor& door_;
@@ -161,7 +176,7 @@ class FrontDoor::Visitor : public std::enable_shared_from_this<Visitor> {
   std::string answer_;
 };
 
-FrontDoor::FrontDoor(asio::io_context& io, Events events) : io_(io), events_(std::move(events)), accept_timer_(io) {}
+FrontDoor::FrontDoor(asio::io_context& io, Events events) : io_(io), events_(std::move(events)) {}
 
 FrontDoor::~FrontDoor() { close(); }
 
@@ -169,20 +184,22 @@ tl::expected<void, std::string> FrontDoor::listen(const std::vector<ListenAddres
   for (const ListenAddress& address : addresses) {
     try {
       if (address.tcp) {
-        tcp::acceptor& acceptor = tcp_.emplace_back(io_);
+        tcp::acceptor& acceptor = tcp_.emplace_back(io_).acceptor;
         acceptor.open(address.tcp->protocol());
         acceptor.set_option(tcp::acceptor::reuse_address(true));
         acceptor.bind(*address.tcp);
         acceptor.listen();
+        acceptor.non_blocking(true);
         continue;
       }
       remove_stale_socket(address.unix_path);
-      LocalAcceptor& acceptor = unix_.emplace_back(io_);
+      LocalAcceptor& acceptor = unix_.emplace_back(io_).acceptor;
       acceptor.open();
       acceptor.bind(asio::local::stream_protocol::endpoint(address.unix_path));
       unix_paths_.push_back(address.unix_path);
       ::chmod(address.unix_path.c_str(), 0666);  // who may come in is said by the caller's identity; who may come near, by the folder
       acceptor.listen();
+      acceptor.non_blocking(true);
     } catch (const boost::system::system_error& error) {
       return tl::unexpected(fmt::format("cannot listen on {}: {}", text_of(address), error.code().message()));
     }
@@ -192,44 +209,64 @@ tl::expected<void, std::string> FrontDoor::listen(const std::vector<ListenAddres
 
 std::vector<ListenAddress> FrontDoor::addresses() const {
   std::vector<ListenAddress> addresses;
-  for (const auto& acceptor : tcp_) {
+  for (const auto& listener : tcp_) {
     error_code error;
-    addresses.push_back({acceptor.local_endpoint(error), {}});
+    addresses.push_back({listener.acceptor.local_endpoint(error), {}});
   }
   for (const std::string& path : unix_paths_) addresses.push_back({std::nullopt, path});
   return addresses;
 }
 
 void FrontDoor::open() {
-  for (auto& acceptor : tcp_) accept(acceptor);
-  for (auto& acceptor : unix_) accept(acceptor);
+  for (auto& listener : tcp_) accept(listener);
+  for (auto& listener : unix_) accept(listener);
 }
 
 void FrontDoor::close() {
   closed_ = true;
-  accept_timer_.cancel();
-  error_code ignored;
-  for (auto& acceptor : tcp_) acceptor.close(ignored);
-  for (auto& acceptor : unix_) acceptor.close(ignored);
+  auto close_one = [](auto& listener) {
+    error_code ignored;
+    listener.retry.cancel();
+    listener.acceptor.close(ignored);
+  };
+  for (auto& listener : tcp_) close_one(listener);
+  for (auto& listener : unix_) close_one(listener);
   for (const std::string& path : unix_paths_) ::unlink(path.c_str());
   unix_paths_.clear();
 }
 
 template <class Acceptor>
-void FrontDoor::accept(Acceptor& acceptor) {
+void FrontDoor::accept(Listener<Acceptor>& listener) {
   if (closed_) return;
   auto socket = std::make_shared<StreamSocket>(io_);
-  acceptor.async_accept(*socket, [this, &acceptor, socket](error_code error) {
+  listener.acceptor.async_accept(*socket, lifetime_.guard([this, &listener, socket](error_code error) {
     if (error == asio::error::operation_aborted || closed_) return;
     if (!error) {
-      visit(std::move(*socket));
-      return accept(acceptor);
+      if (auto visitor = visit(std::move(*socket))) visitor->read_preface();
+      return accept(listener);
     }
-    // Out of descriptors, most likely: the connection stays in the kernel's queue, and trying again at once would only burn a core.
+    if (out_of_descriptors(error.value()) && accept_to_refuse(listener)) return accept(listener);
+    // The connection stays in the kernel's queue, and trying again at once would only burn a core.
     spdlog::warn("accept: {}", error.message());
-    accept_timer_.expires_after(std::chrono::milliseconds(kAcceptRetryMs));
-    accept_timer_.async_wait([this, &acceptor](error_code) { accept(acceptor); });
-  });
+    listener.retry.expires_after(std::chrono::milliseconds(kAcceptRetryMs));
+    listener.retry.async_wait(lifetime_.guard([this, &listener](error_code stopped) {
+      if (!stopped) accept(listener);
+    }));
+  }));
+}
+
+// With a descriptor that was kept for this. False: none is left, or nobody waits any more.
+template <class Acceptor>
+bool FrontDoor::accept_to_refuse(Listener<Acceptor>& listener) {
+  spares_.refill();
+  if (!spares_.give_up_one()) return false;
+  StreamSocket socket(io_);
+  error_code error;
+  listener.acceptor.accept(socket, error);
+  if (error) return false;
+  if (auto visitor = visit(std::move(socket)))
+    visitor->refuse({wire::RefusalCode::busy, name_of(RefusalKind::overload), "the server has no descriptor left for another connection; try again"});
+  return true;
 }
 
 // A client sends its preface at once, so whoever has been silent longest is the one to go, and of those the address that has most of them: a flood of silent
@@ -237,9 +274,21 @@ void FrontDoor::accept(Acceptor& acceptor) {
 void FrontDoor::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kHalfOpenPerAddressMax) return drop_oldest_of(address);
-  if (visitors_.size() < kHalfOpenMax) return;
-  auto most = std::max_element(from_address_.begin(), from_address_.end(), [](const auto& one, const auto& other) { return one.second < other.second; });
-  drop_oldest_of(std::string(most->first));
+  if (visitors_.size() >= kHalfOpenMax) drop_oldest_of(most_crowded());
+}
+
+// Of several that have as many, the one whose oldest visitor has been here longest.
+std::string FrontDoor::most_crowded() const {
+  const std::string* crowded = nullptr;
+  size_t most = 0;
+  for (const auto& visitor : visitors_) {
+    const std::string& address = visitor->caller().address;
+    size_t count = from_address_.at(address);
+    if (count <= most) continue;
+    crowded = &address;
+    most = count;
+  }
+  return crowded ? *crowded : std::string();
 }
 
 void FrontDoor::drop_oldest_of(const std::string& address) {
@@ -250,14 +299,15 @@ void FrontDoor::drop_oldest_of(const std::string& address) {
   leave(*dropped);
 }
 
-void FrontDoor::visit(StreamSocket socket) {
+// Null: it has left already.
+std::shared_ptr<FrontDoor::Visitor> FrontDoor::visit(StreamSocket socket) {
   auto caller = caller_of(socket);
-  if (!caller) return;
+  if (!caller) return nullptr;
   make_room(caller->address);
   ++from_address_[caller->address];
   auto visitor = std::make_shared<Visitor>(*this, std::move(socket), std::move(*caller));
   visitors_.push_back(visitor);
-  visitor->read_preface();
+  return visitor;
 }
 
 void FrontDoor::admit(Visitor& visitor, uint32_t preface_flags) {
@@ -277,6 +327,7 @@ void FrontDoor::leave(Visitor& visitor) {
   if (--count->second == 0) from_address_.erase(count);
   auto kept = *found;  // until this call is over
   visitors_.erase(found);
+  spares_.refill();
   if (visitors_.empty()) events_.emptied();
 }
 

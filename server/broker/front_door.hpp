@@ -18,7 +18,10 @@
 #include <tl/expected.hpp>
 
 #include "protocol/wire/frame.hpp"
+#include "server/base/descriptors.hpp"
+#include "server/base/lifetime.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/limits.hpp"
 
 namespace gpuwire::server {
 
@@ -70,23 +73,37 @@ class FrontDoor {
 
  private:
   class Visitor;
+  // One address that is listened on. Each has its own back-off: one that waits does not end another's.
   template <class Acceptor>
-  void accept(Acceptor& acceptor);
-  void visit(boost::asio::generic::stream_protocol::socket socket);
+  struct Listener {
+    explicit Listener(boost::asio::io_context& io) : acceptor(io), retry(io) {}
+    Acceptor acceptor;
+    boost::asio::steady_timer retry;
+  };
+  using TcpListener = Listener<boost::asio::ip::tcp::acceptor>;
+  using UnixListener = Listener<boost::asio::local::stream_protocol::acceptor>;
+
+  template <class Acceptor>
+  void accept(Listener<Acceptor>& listener);
+  template <class Acceptor>
+  bool accept_to_refuse(Listener<Acceptor>& listener);
+  std::shared_ptr<Visitor> visit(boost::asio::generic::stream_protocol::socket socket);
   void make_room(const std::string& address);
+  std::string most_crowded() const;
   void drop_oldest_of(const std::string& address);
   void admit(Visitor& visitor, uint32_t preface_flags);
   void leave(Visitor& visitor);
 
   boost::asio::io_context& io_;
   const Events events_;
-  std::list<boost::asio::ip::tcp::acceptor> tcp_;
-  std::list<boost::asio::local::stream_protocol::acceptor> unix_;
+  std::list<TcpListener> tcp_;
+  std::list<UnixListener> unix_;
   std::vector<std::string> unix_paths_;           // ours, to be taken away
-  boost::asio::steady_timer accept_timer_;
+  SpareDescriptors spares_{kSpareDescriptors};
   std::list<std::shared_ptr<Visitor>> visitors_;  // oldest first, at most kHalfOpenMax
   std::map<std::string, size_t> from_address_;    // how many of these
   bool closed_ = false;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

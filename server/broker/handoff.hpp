@@ -4,10 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <unistd.h>
+#include "server/base/owned_descriptor.hpp"
 
 namespace gpuwire::server {
 
@@ -33,30 +32,10 @@ enum class HandoffKind : uint32_t {
   // More memory for the tenant (server/ledger/allowance_messages.hpp).
   memory_wanted = 13, // worker: number: the column of the tenant's page; id: the question's number and the bytes
   memory_answer = 14, // broker: id: the question; number: 1 when the allowance has been raised
-};
-
-// A descriptor with one owner.
-class OwnedDescriptor {
- public:
-  OwnedDescriptor() = default;
-  explicit OwnedDescriptor(int descriptor) : descriptor_(descriptor) {}
-  OwnedDescriptor(OwnedDescriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  OwnedDescriptor& operator=(OwnedDescriptor&& other) noexcept {
-    reset(std::exchange(other.descriptor_, -1));
-    return *this;
-  }
-  ~OwnedDescriptor() { reset(); }
-
-  int get() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-  void reset(int descriptor = -1) {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = descriptor;
-  }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
+  attach = 15,        // broker: a connection (attached) that is to carry the session on; text: the key of its TLS, or empty
+  detached = 16,      // worker: the session has lost its connection; number: for how many ms it stays without one; text: why
+  attached = 17,      // worker: it has another one
+  resume_refused = 18,  // worker: a connection was not the session's client's; text: why
 };
 
 struct Handoff {

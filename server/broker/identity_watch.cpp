@@ -43,7 +43,8 @@ void IdentityWatch::refresh() {
   if (now == read_) return;
   read_ = now;
   if (auto done = read(); !done) spdlog::error("{}; what was read before goes on counting", done.error());
-  changed_();
+  const std::function<void()> changed = changed_;  // outlives the watch, which it may destroy
+  changed();
 }
 
 IdentityWatch::Stamps IdentityWatch::stamps() const {
@@ -68,14 +69,15 @@ tl::expected<Handoff, std::string> IdentityWatch::open_files() const {
 }
 
 void IdentityWatch::listen() {
-  changes_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](boost::system::error_code error) {
+  changes_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
     if (error) return;
     char discarded[4096];
     while (::read(changes_.native_handle(), discarded, sizeof discarded) > 0) {
     }
+    const Lifetime::Watch life = lifetime_.watch();
     refresh();
-    listen();
-  });
+    if (!life.gone()) listen();
+  }));
 }
 
 }  // namespace gpuwire::server

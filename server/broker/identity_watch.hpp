@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <tl/expected.hpp>
 
+#include "server/base/lifetime.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/identity/register.hpp"
 #include "server/login/messages.hpp"
@@ -20,7 +21,7 @@ namespace gpuwire::server {
 // The broker's thread only. Reads the register, never a key.
 class IdentityWatch {
  public:
-  // `changed`: one of the files is another one now; credentials() are those of now.
+  // `changed`: one of the files is another one now; credentials() are those of now. May destroy the watch.
   IdentityWatch(boost::asio::io_context& io, std::filesystem::path directory, std::function<void()> changed);
 
   // The error names the file and the reason.
@@ -51,6 +52,7 @@ class IdentityWatch {
   boost::asio::posix::stream_descriptor changes_;  // inotify; may be missing, then refresh() alone finds out
   Stamps read_{};
   Register credentials_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -16,11 +16,26 @@ inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
 inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits for a worker
+inline constexpr uint32_t kSessionBeginMs = 30'000; // from a session's grant until its client has begun it: more than the limits of the steps between
+inline constexpr unsigned kWorkersLostMax = 2;      // workers of a granted session that die before they have its client, and are replaced
 inline constexpr uint32_t kWorkerExitMs = 1500;     // from a worker's last message, or a stop, until it is killed
+// What a worker may say (MessageBudget).
+inline constexpr size_t kWorkerMessagesPerTurn = 32;        // before everybody else gets a turn
+inline constexpr double kWorkerMessagesPerSecond = 2000;    // for long
+inline constexpr double kWorkerMessagesAtOnce = 4000;
+inline constexpr uint32_t kWorkerPauseMs = 50;
+inline constexpr unsigned kWorkerFullTurnsMax = 16;         // pauses behind which there was a whole turn of messages again; then it is ended
+inline constexpr size_t kWorkerLastMessagesMax = 1024;      // read after its death
+inline constexpr unsigned kWorkerNotesMax = 256;            // of its notes that are logged
 inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
 inline constexpr uint32_t kQueueLookMs = 500;       // while somebody waits: how often it is looked whether running sessions have freed memory
 inline constexpr unsigned kSpareWorkersMax = 64;
-inline constexpr size_t kSharesPerSessionMax = 1024, kSharesMax = 8192;  // descriptors kept for sessions to share
+// Descriptors kept for sessions to share, where the process may have enough of them (share_limits).
+inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;
+// Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of processes that start.
+inline constexpr size_t kDescriptorsReserved = 256;
+inline constexpr size_t kDescriptorsPerSession = 4;  // its worker's pair, its pages
+inline constexpr size_t kSpareDescriptors = 8;       // for refusing in words when there are no others
 
 }  // namespace gpuwire::server

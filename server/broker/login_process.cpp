@@ -100,7 +100,7 @@ void LoginProcess::heard(Handoff message) {
 // --- its end ------------------------------------------------------------------------------------------------------------------------------------
 
 void LoginProcess::await_children() {
-  children_.async_wait([this](boost::system::error_code error, int) {
+  children_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
     if (error) return;
     int status = 0;
     if (pid_ >= 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) {
@@ -108,7 +108,7 @@ void LoginProcess::await_children() {
       ended(describe_status(status));
     }
     await_children();
-  });
+  }));
 }
 
 void LoginProcess::ended(const std::string& how) {
@@ -124,9 +124,9 @@ void LoginProcess::start_later() {
   failures_ = lived ? 0 : failures_ + 1;
   uint32_t delay_ms = failures_ == 0 ? 0 : std::min(kRestartDelayMinMs << std::min(failures_ - 1, 16u), kRestartDelayMaxMs);
   restart_timer_.expires_after(std::chrono::milliseconds(delay_ms));
-  restart_timer_.async_wait([this](boost::system::error_code error) {
+  restart_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) start();
-  });
+  }));
 }
 
 }  // namespace gpuwire::server

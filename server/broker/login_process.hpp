@@ -12,6 +12,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <sys/types.h>
 
+#include "server/base/lifetime.hpp"
 #include "server/login/message_channel.hpp"
 #include "server/login/messages.hpp"
 
@@ -64,6 +65,7 @@ class LoginProcess {
   unsigned failures_ = 0;               // deaths in a row, each soon after its start
   ConnectionId last_ = 0;
   std::set<ConnectionId> requested_;    // neither passed nor gone
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -149,7 +149,7 @@ void Reception::identity_changed() {
   for (const auto& [number, session] : parts_.book.all()) {
     const Credential* credential = session.credential.empty() ? nullptr : identity_->credentials().find(session.credential);
     if (!credential || !credential->revoked) continue;
-    const bool begun = session.state == SessionState::running || session.state == SessionState::ending;
+    const bool begun = session.state == SessionState::running || session.state == SessionState::detached || session.state == SessionState::ending;
     if (!begun || credential->end_sessions) over.emplace_back(number, why_revoked(session.credential));
   }
   for (const auto& [number, why] : over) parts_.sessions.stop(number, why);
@@ -166,6 +166,7 @@ std::string Reception::why_revoked(const std::string& id) const {
 void Reception::requested(ConnectionId connection, LoginRequestMessage request) {
   refresh_identity();
   if (refused_as_revoked(connection, request)) return;
+  if (!request.resume.empty()) return requested_again(connection, request);
   guests_[connection] = {};
   LoginRequest wish{.tenant = std::move(request.tenant),
                     .gpus = request.gpus,
@@ -182,6 +183,18 @@ void Reception::requested(ConnectionId connection, LoginRequestMessage request) 
     answered(connection, answer);
   });
   if (auto found = guests_.find(connection); found != guests_.end()) found->second = session;
+}
+
+// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker finds out.
+void Reception::requested_again(ConnectionId connection, const LoginRequestMessage& request) {
+  const SessionRecord* session = parts_.sessions.resumable(request.resume, request.tenant);
+  if (!session) {
+    std::string why = "the session has ended";
+    tell({request.peer, "resume", why, request.tenant, request.credential}, 0);
+    return login_.refused(connection, why);
+  }
+  returning_[connection] = session->number;
+  login_.admitted(connection);
 }
 
 bool Reception::refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request) {
@@ -207,20 +220,24 @@ void Reception::answered(ConnectionId connection, const AdmissionAnswer& answer)
 
 void Reception::gone(ConnectionId connection, const std::string& why) {
   auto found = guests_.find(connection);
-  if (found == guests_.end()) return;
-  parts_.sessions.cancel(found->second, why);
+  if (found != guests_.end()) parts_.sessions.cancel(found->second, why);
   forget(connection);
 }
 
 void Reception::passed(ConnectionId connection, OwnedDescriptor socket, std::string key) {
   auto found = guests_.find(connection);
-  if (found == guests_.end()) return;
-  parts_.sessions.serve(found->second, std::move(socket), std::move(key));
+  auto back = returning_.find(connection);
+  if (found != guests_.end() && socket)
+    parts_.sessions.serve(found->second, std::move(socket), std::move(key));
+  else if (found != guests_.end())  // the kernel had no descriptor for it
+    parts_.sessions.cancel(found->second, "its connection could not be taken over: no descriptor was left");
+  else if (back != returning_.end() && socket)
+    parts_.sessions.carry_on(back->second, std::move(socket), std::move(key));
   forget(connection);
 }
 
 void Reception::forget(ConnectionId connection) {
-  guests_.erase(connection);
+  if (guests_.erase(connection) + returning_.erase(connection) == 0) return;
   if (empty()) events_.emptied();
 }
 

@@ -42,6 +42,8 @@ class Reception {
   void close() { door_.close(); }
   // Who may come as whom; another identity folder than the one before is used when it can be read.
   void configure(const Configuration& configuration);
+  // Empty: there is no identity.
+  std::filesystem::path identity_directory() const { return identity_ ? identity_->directory() : std::filesystem::path(); }
   // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
   void refresh_identity();
 
@@ -50,7 +52,7 @@ class Reception {
 
   pid_t login_process() const { return login_.pid(); }
   std::vector<ListenAddress> addresses() const { return door_.addresses(); }
-  bool empty() const { return door_.empty() && guests_.empty(); }
+  bool empty() const { return door_.empty() && guests_.empty() && returning_.empty(); }
 
   // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one by one.
   using RefusalObserver = std::function<void(const LoginRefusal& refusal, uint32_t untold)>;
@@ -69,6 +71,7 @@ class Reception {
   void gone(ConnectionId connection, const std::string& why);
   void passed(ConnectionId connection, OwnedDescriptor socket, std::string key);
   std::string why_revoked(const std::string& credential) const;
+  void requested_again(ConnectionId connection, const LoginRequestMessage& request);
   bool refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request);
   void tell(const LoginRefusal& refusal, uint32_t untold);
   void forget(ConnectionId connection);
@@ -85,6 +88,7 @@ class Reception {
   std::string open_tenant_;
   std::map<uid_t, std::string> unix_tenants_;
   std::map<ConnectionId, scheduler::SessionId> guests_;  // known, and not yet served; bounded by the admission
+  std::map<ConnectionId, scheduler::SessionId> returning_;  // clients of running sessions, with a new connection; bounded by the login process
   std::vector<RefusalObserver> refusal_observers_;
   struct Told {
     std::chrono::steady_clock::time_point since;

@@ -11,7 +11,9 @@ const char* name_of(SessionState state) {
   switch (state) {
     case SessionState::queued: return "queued";
     case SessionState::starting: return "starting";
+    case SessionState::granted: return "granted";
     case SessionState::running: return "running";
+    case SessionState::detached: return "detached";
     case SessionState::ending: return "ending";
   }
   return "?";
@@ -26,6 +28,8 @@ const char* name_of(RefusalCause cause) {
     case RefusalCause::unauthorised: return "unauthorised";
     case RefusalCause::shutting_down: return "shutting_down";
     case RefusalCause::internal: return "internal";
+    case RefusalCause::waited_too_long: return "waited_too_long";
+    case RefusalCause::stopped: return "stopped";
   }
   return "?";
 }
@@ -75,6 +79,10 @@ void SessionBook::admitted(scheduler::SessionId session, std::vector<scheduler::
   tell({.kind = SessionEvent::Kind::admitted, .session = *record});
 }
 
+void SessionBook::granted(scheduler::SessionId session) {
+  if (SessionRecord* record = at(session); record && record->state == SessionState::starting) record->state = SessionState::granted;
+}
+
 void SessionBook::has_worker(scheduler::SessionId session, pid_t worker) {
   if (SessionRecord* record = at(session)) record->worker_pid = worker;
 }
@@ -88,13 +96,32 @@ void SessionBook::reclassify(scheduler::TenantId tenant, scheduler::ServiceClass
 void SessionBook::begun(scheduler::SessionId session, std::string client) {
   SessionRecord* record = at(session);
   if (!record) return;
-  if (record->state == SessionState::starting) record->state = SessionState::running;
+  if (record->state != SessionState::ending) record->state = SessionState::running;
   record->begun = std::chrono::system_clock::now();
   tell({.kind = SessionEvent::Kind::begun, .session = *record, .text = std::move(client)});
 }
 
 void SessionBook::warned(scheduler::SessionId session, std::string of) {
   if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::warned, .session = *record, .text = std::move(of)});
+}
+
+void SessionBook::detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why) {
+  SessionRecord* record = at(session);
+  if (!record || record->state != SessionState::running) return;
+  record->state = SessionState::detached;
+  record->detached_until = std::chrono::system_clock::now() + grace;
+  tell({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
+}
+
+void SessionBook::attached(scheduler::SessionId session) {
+  SessionRecord* record = at(session);
+  if (!record || record->state != SessionState::detached) return;
+  record->state = SessionState::running;
+  tell({.kind = SessionEvent::Kind::attached, .session = *record});
+}
+
+void SessionBook::resume_refused(scheduler::SessionId session, std::string why) {
+  if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
 }
 
 void SessionBook::ending(scheduler::SessionId session) {

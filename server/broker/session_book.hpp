@@ -15,13 +15,15 @@
 
 namespace gpuwire::server {
 
-// queued: waits for GPUs; starting: has them, and its worker or its client is on the way; ending: was told to stop.
-enum class SessionState : uint8_t { queued, starting, running, ending };
+// queued: waits for GPUs; starting: has them, and its worker is on the way; granted: its client knows, and is on the way; detached: runs without a connection, until it
+// has another one or its grace is over; ending: was told to stop.
+enum class SessionState : uint8_t { queued, starting, granted, running, detached, ending };
 const char* name_of(SessionState state);
 
 // Why a session did not begin. client_gone: it left before it was served; never_fits: what was asked for can never be had; no_device: the server has none
-// that works.
-enum class RefusalCause : uint8_t { client_gone, busy, never_fits, no_device, unauthorised, shutting_down, internal };
+// that works; waited_too_long: longer than its tenant's programs may; stopped: by an administrator,
+// or because what its client has shown was revoked.
+enum class RefusalCause : uint8_t { client_gone, busy, never_fits, no_device, unauthorised, shutting_down, internal, waited_too_long, stopped };
 // For the audit and figures; stable.
 const char* name_of(RefusalCause cause);
 
@@ -44,16 +46,17 @@ struct SessionRecord {
   size_t place = 0, waiting = 0;           // in the queue; place counts from 1, 0: not in it
   std::string why;                         // why it waits
   std::chrono::system_clock::time_point arrived, begun;
+  std::chrono::system_clock::time_point detached_until;  // while it is detached
 };
 
 // "session 17 from 10.0.0.7:4711", for logs.
 std::string label_of(const SessionRecord& session);
 
 struct SessionEvent {
-  enum class Kind : uint8_t { queued, admitted, begun, warned, ended, refused };
+  enum class Kind : uint8_t { queued, admitted, begun, warned, detached, attached, resume_refused, ended, refused };
   Kind kind;
   const SessionRecord& session;  // for the call's duration
-  std::string text;              // begun: who the client says it is; warned: of what; ended, refused: why
+  std::string text;              // begun: who the client says it is; warned: of what; detached, resume_refused, ended, refused: why
   RefusalCause refusal = RefusalCause::internal;  // refused
   uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word, and was not told to
   static constexpr uint32_t kDied = UINT32_MAX;
@@ -71,10 +74,14 @@ class SessionBook {
   // The event comes with the first time; later ones move its place.
   void queued(scheduler::SessionId session, size_t place, size_t waiting, std::string why);
   void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
+  void granted(scheduler::SessionId session);
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
   void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
   void warned(scheduler::SessionId session, std::string of);
+  void detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why);
+  void attached(scheduler::SessionId session);
+  void resume_refused(scheduler::SessionId session, std::string why);
   void ending(scheduler::SessionId session);
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
   void refused(scheduler::SessionId session, RefusalCause cause, std::string why);

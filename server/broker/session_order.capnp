@@ -11,8 +11,9 @@ struct SessionOrder {
   tenant @2 :Text;              # name
   devices @3 :List(Device);     # as the worker's driver counts them
   tlsKey @4 :Data;              # 32 bytes: the pre-shared key of the connection's second handshake; empty: plain
-  hostMemoryBytes @5 :UInt64;   # pinned memory that the tenant may hold; 0: no bound
+  hostMemoryBytes @5 :UInt64;   # of the server's own memory, that the tenant may hold; 0: no bound
   ledgerSlot @6 :UInt32;        # which slot of the tenant's page is the session's
+  resumeGraceMs @8 :UInt32;     # how long the session stays without a connection; 0: it ends with its connection
   identified @7 :Bool;         # the client has shown that it is the tenant
 
   struct Device {

@@ -65,6 +65,7 @@ std::string encode(const SessionOrder& order) {
   root.setHostMemoryBytes(order.host_memory_bytes);
   root.setLedgerSlot(order.ledger_slot);
   root.setIdentified(order.identified);
+  root.setResumeGraceMs(order.resume_grace_ms);
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
   return {bytes.asChars().begin(), bytes.size()};
@@ -84,6 +85,7 @@ tl::expected<SessionOrder, std::string> decode_session_order(const std::string& 
     order.host_memory_bytes = root.getHostMemoryBytes();
     order.ledger_slot = root.getLedgerSlot();
     order.identified = root.getIdentified();
+    order.resume_grace_ms = root.getResumeGraceMs();
     return order;
   } catch (const kj::Exception& error) {
     return tl::unexpected(std::string(error.getDescription().cStr()));

@@ -22,7 +22,8 @@ struct SessionOrder {
   bool identified = false;         // the client has shown that it is the tenant: what it shares with others goes by that name, not by its key
   std::vector<Device> devices;     // as the worker's driver counts them; empty: all, without limits
   std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
-  uint64_t host_memory_bytes = 0;  // pinned memory that the tenant may hold; 0: no bound
+  uint64_t host_memory_bytes = 0;  // of the server's own memory, that the tenant may hold; 0: no bound
+  uint32_t resume_grace_ms = 0;    // how long the session stays without a connection; 0: it ends with its connection
   uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
 };
 

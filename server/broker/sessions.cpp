@@ -1,10 +1,13 @@
 #include "server/broker/sessions.hpp"
 
+#include <cstring>
 #include <utility>
 
-#include <fmt/format.h>
+#include <boost/asio/post.hpp>
 
 namespace gpuwire::server {
+
+using scheduler::SessionId;
 
 void Sessions::devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
   for (SessionAttachments* part : parts_) part->devices_known(devices);
@@ -15,137 +18,84 @@ void Sessions::tenants_changed(const TenantDirectory& tenants) {
   for (SessionAttachments* part : parts_) part->tenants_changed(tenants);
 }
 
-bool Sessions::attach(const SessionRecord& session, Prepared& prepared, std::string& error) {
-  for (SessionAttachments* part : parts_) {
-    auto attached = session.management ? part->attach_management(session, prepared.order, prepared.handoff)
-                                       : part->attach(session, prepared.order, prepared.handoff);
-    if (!attached) {
-      error = attached.error();
-      return false;
-    }
-    ++prepared.attached;
-  }
+template <class Event>
+bool Sessions::tell(SessionId number, Event&& event) {
+  auto found = sessions_.find(number);
+  if (found == sessions_.end() || found->second->over()) return false;
+  event(*found->second);
   return true;
 }
 
-void Sessions::detach(const SessionRecord& session) {
-  auto gone = prepared_.extract(session.number);
-  if (!gone) return;
-  for (size_t i = gone.mapped().attached; i-- > 0;) parts_[i]->ended(session);
+void Sessions::forget_later(SessionId number) {
+  boost::asio::post(around_.io, lifetime_.guard([this, number] { sessions_.erase(number); }));
 }
 
 WorkerPool::Events Sessions::pool_events() {
   return {.ready = [](const Handoff&) {},
           .hopeless = [](const std::string&) {},
-          .reserved = [this](scheduler::SessionId session, pid_t worker) { reserved(session, worker); },
-          .refused = [this](scheduler::SessionId session, RefusalCause cause, const std::string& why) {
-            if (prepared_.count(session))
-              ended(session, SessionEvent::kDied, why);  // it had a worker, which died
-            else
-              admission_.refuse(session, cause, why);
-          },
-          .begun = [this](scheduler::SessionId session, const std::string& client) { begun(session, client); },
-          .heard = [this](scheduler::SessionId session, Handoff& message) { heard(session, message); },
-          .over = [this](scheduler::SessionId session, uint32_t cause, const std::string& why) { ended(session, cause, why); },
+          .reserved = [this](SessionId number, pid_t worker) { tell(number, [&](BrokerSession& session) { session.worker_reserved(worker); }); },
+          .refused = [this](SessionId number, RefusalCause cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.no_worker(cause, why); }); },
+          .begun = [this](SessionId number, const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
+          .heard = [this](SessionId number, Handoff& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
+          .over = [this](SessionId number, uint32_t cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); }); },
           .idle = [] {}};
 }
 
-void Sessions::prepare(scheduler::SessionId number) {
-  if (const SessionRecord* session = book_.find(number)) pool_for_(*session).want(number, label_of(*session), session->tenant);
+void Sessions::prepare(SessionId number) {
+  if (!book_.find(number)) return;
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_);
+  tell(number, [](BrokerSession& session) { session.start(); });
 }
 
-void Sessions::reserved(scheduler::SessionId number, pid_t worker) {
-  const SessionRecord* session = book_.find(number);
-  if (!session) return;
-  book_.has_worker(number, worker);
-  Prepared& prepared = prepared_[number];
-  prepared.order.number = uint64_t(number);
-  prepared.order.peer = session->peer;
-  prepared.order.tenant = session->tenant;
-  prepared.order.identified = session->security != "plain" && session->security != "tls";
-  for (scheduler::DeviceIndex device : session->devices) prepared.order.devices.push_back({.index = device});
-  prepared.handoff.kind = HandoffKind::session;
-  prepared.handoff.id = session->wire_id;
-  std::string error;
-  if (attach(*session, prepared, error)) return admission_.prepared(number);
-  detach(*session);
-  pool_for_(*session).release(number);
-  admission_.refuse(number, RefusalCause::internal, std::move(error));
+void Sessions::serve(SessionId number, OwnedDescriptor client, std::string tls_key) {
+  tell(number, [&](BrokerSession& session) { session.client_arrived(std::move(client), std::move(tls_key)); });
 }
 
-void Sessions::serve(scheduler::SessionId number, OwnedDescriptor client, std::string tls_key) {
-  const SessionRecord* session = book_.find(number);
-  auto found = prepared_.find(number);
-  if (!session || found == prepared_.end()) return;
-  Prepared& prepared = found->second;
-  prepared.order.tls_key = std::move(tls_key);
-  Handoff handoff = std::move(prepared.handoff);
-  handoff.text = encode(prepared.order);
-  handoff.socket = std::move(client);
-  pool_for_(*session).give(number, std::move(handoff));
+// One without devices has no worker and nothing attached: it is the admission's alone.
+void Sessions::cancel(SessionId number, const std::string& why) {
+  if (!tell(number, [&](BrokerSession& session) { session.client_gone(why); }) && book_.find(number)) admission_.cancel(number, why);
 }
 
-void Sessions::cancel(scheduler::SessionId number, const std::string& why) {
+bool Sessions::send(SessionId number, const Handoff& message) {
   const SessionRecord* session = book_.find(number);
-  if (!session) return;
-  if (session->state != SessionState::queued) pool_for_(*session).release(number);
-  detach(*session);
-  admission_.cancel(number, why);
+  return session && around_.pool_for(*session).send(number, message);
 }
 
-void Sessions::begun(scheduler::SessionId number, const std::string& client) {
-  book_.begun(number, client);
-  const SessionRecord* session = book_.find(number);
-  auto found = prepared_.find(number);
-  if (!session || found == prepared_.end()) return;
-  for (size_t i = 0; i < found->second.attached; ++i) parts_[i]->begun(*session);
-}
-
-void Sessions::heard(scheduler::SessionId number, Handoff& message) {
-  const SessionRecord* session = book_.find(number);
-  if (!session || session->management) return;
-  for (SessionAttachments* part : parts_) {
-    if (part->heard(*session, message)) return;
+const SessionRecord* Sessions::resumable(const std::string& wire_id, const std::string& tenant) const {
+  for (const auto& [number, session] : book_.all()) {
+    bool runs = session.state == SessionState::running || session.state == SessionState::detached;
+    bool called_so = wire_id.size() == session.wire_id.size() && std::memcmp(wire_id.data(), session.wire_id.data(), wire_id.size()) == 0;
+    if (runs && called_so && !session.management && session.tenant == tenant) return &session;
   }
+  return nullptr;
 }
 
-void Sessions::ended(scheduler::SessionId number, uint32_t cause, const std::string& why) {
-  if (const SessionRecord* session = book_.find(number)) detach(*session);
-  admission_.ended(number);
-  book_.ended(number, cause, why);
+void Sessions::carry_on(SessionId number, OwnedDescriptor client, std::string tls_key) {
+  Handoff attach;
+  attach.kind = HandoffKind::attach;
+  attach.socket = std::move(client);
+  attach.text = std::move(tls_key);
+  send(number, attach);
 }
 
-bool Sessions::send(scheduler::SessionId number, const Handoff& message) {
-  const SessionRecord* session = book_.find(number);
-  return session && pool_for_(*session).send(number, message);
-}
-
-void Sessions::warn(scheduler::SessionId number, const std::string& text) {
+void Sessions::warn(SessionId number, const std::string& text) {
   book_.warned(number, text);
   Handoff warning;
   warning.kind = HandoffKind::warn;
-  warning.text = fmt::format("gpuwire: {}\n", text);
+  warning.text = text;
   send(number, warning);
 }
 
-bool Sessions::stop(scheduler::SessionId number, const std::string& reason) {
-  const SessionRecord* session = book_.find(number);
-  if (!session) return false;
-  bool queued = session->state == SessionState::queued;
-  if (!queued && pool_for_(*session).stop(number, reason)) {
-    book_.ending(number);
-  } else {
-    if (!queued) pool_for_(*session).release(number);
-    detach(*session);
-    admission_.refuse(number, RefusalCause::shutting_down, reason);
-  }
+bool Sessions::stop(SessionId number, const std::string& reason) {
+  if (!book_.find(number)) return false;
+  if (!tell(number, [&](BrokerSession& session) { session.stop(reason); })) admission_.refuse(number, RefusalCause::stopped, reason);
   return true;
 }
 
 void Sessions::stop_all(const std::string& reason) {
-  std::vector<scheduler::SessionId> all;
+  std::vector<SessionId> all;
   for (const auto& [number, session] : book_.all()) all.push_back(number);
-  for (scheduler::SessionId number : all) stop(number, reason);
+  for (SessionId number : all) stop(number, reason);
 }
 
 }  // namespace gpuwire::server

@@ -1,12 +1,18 @@
-// From "the session has its devices" to its end: the order for its worker, the parts that attach to it, the worker itself.
+// The sessions that have devices: events of pools, of the login and of the parts go to the one that they are about.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include <boost/asio/io_context.hpp>
+
+#include "server/base/lifetime.hpp"
 #include "server/broker/admission.hpp"
+#include "server/broker/broker_session.hpp"
 #include "server/broker/session_parts.hpp"
 #include "server/broker/worker_pool.hpp"
 
@@ -15,19 +21,27 @@ namespace gpuwire::server {
 // The broker's thread only.
 class Sessions final : public SessionControl {
  public:
-  // `pool_for` a session, the management sessions' one included.
+  // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted its session has to begin it.
   using PoolFor = std::function<WorkerPool&(const SessionRecord&)>;
-  Sessions(SessionBook& book, Admission& admission, PoolFor pool_for) : book_(book), admission_(admission), pool_for_(std::move(pool_for)) {}
+  Sessions(boost::asio::io_context& io, SessionBook& book, Admission& admission, PoolFor pool_for, uint32_t begin_ms)
+      : book_(book), admission_(admission), around_{io, book, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }, {}} {}
 
   // Before the first session; the part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
   void devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants);
   void tenants_changed(const TenantDirectory& tenants);
 
-  // Admission's hook: a worker, then the parts.
+  // Admission's hook: the session has its devices.
   void prepare(scheduler::SessionId session);
   // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionOrder.
   void serve(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
+
+  // How long a session without a connection stays, before a tenant's own bound.
+  void set_resume_grace(std::chrono::milliseconds grace) { around_.resume_grace = grace; }
+  // The tenant's session that is called so and may be carried on over another connection. Null: there is none.
+  const SessionRecord* resumable(const std::string& wire_id, const std::string& tenant) const;
+  // A connection of its client, which the worker has to prove yet.
+  void carry_on(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
   // The client has gone before it was served.
   void cancel(scheduler::SessionId session, const std::string& why);
@@ -43,23 +57,18 @@ class Sessions final : public SessionControl {
   void reconsider_waiting() override { admission_.reconsider(); }
 
  private:
-  struct Prepared {
-    SessionOrder order;
-    Handoff handoff;
-    size_t attached = 0;   // how many parts
-  };
-  void reserved(scheduler::SessionId session, pid_t worker);
-  void begun(scheduler::SessionId session, const std::string& client);
-  void heard(scheduler::SessionId session, Handoff& message);
-  void ended(scheduler::SessionId session, uint32_t cause, const std::string& why);
-  bool attach(const SessionRecord& session, Prepared& prepared, std::string& error);
-  void detach(const SessionRecord& session);
+  // Tells the session of an event. False: there is none (any more).
+  template <class Event>
+  bool tell(scheduler::SessionId session, Event&& event);
+  // Not now: one event leads to another, and the session is in the middle of them.
+  void forget_later(scheduler::SessionId session);
 
   SessionBook& book_;
   Admission& admission_;
-  const PoolFor pool_for_;
   std::vector<SessionAttachments*> parts_;
-  std::map<scheduler::SessionId, Prepared> prepared_;  // from the worker on, until the session is over
+  SessionSurroundings around_;
+  std::map<scheduler::SessionId, std::unique_ptr<BrokerSession>> sessions_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -14,26 +14,33 @@ bool same(const uint8_t* a, const uint8_t* b, size_t bytes) {
   return differences == 0;
 }
 
-bool same_tenant(const std::string& a, const std::string& b) {
+bool same(const std::string& a, const std::string& b) {
   return a.size() == b.size() && same(reinterpret_cast<const uint8_t*>(a.data()), reinterpret_cast<const uint8_t*>(b.data()), a.size());
 }
 
 }  // namespace
 
-bool ShareTable::add(const void* owner, const ShareToken& token, uint32_t kind, std::string tenant, OwnedDescriptor descriptor) {
-  auto owned = std::count_if(shares_.begin(), shares_.end(), [&](const Share& share) { return share.owner == owner; });
-  if (!descriptor || shares_.size() >= kSharesMax || size_t(owned) >= kSharesPerSessionMax) return false;
+ShareLimits share_limits(size_t descriptors) {
+  size_t all = descriptors > kDescriptorsReserved ? (descriptors - kDescriptorsReserved) / 2 : 0;
+  return {std::min(all, kSharesMax), std::min(all / 2, kSharesPerTenantMax), std::min(all / 4, kSharesPerSessionMax)};
+}
+
+bool ShareTable::add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group, OwnedDescriptor descriptor) {
+  size_t of_session = 0, of_tenant = 0;
   for (const Share& share : shares_) {
     if (same(share.token.data(), token.data(), token.size())) return false;
+    of_session += share.owner == owner;
+    of_tenant += share.group.tenant == group.tenant;
   }
-  shares_.push_back({owner, token, kind, std::move(tenant), std::move(descriptor)});
+  if (!descriptor || shares_.size() >= limits_.all || of_tenant >= limits_.per_tenant || of_session >= limits_.per_session) return false;
+  shares_.push_back({owner, token, kind, std::move(group), std::move(descriptor)});
   return true;
 }
 
-int ShareTable::find(const ShareToken& token, uint32_t kind, const std::string& tenant) const {
+int ShareTable::find(const ShareToken& token, uint32_t kind, const ShareGroup& group) const {
   int found = -1;
   for (const Share& share : shares_) {
-    bool right = same(share.token.data(), token.data(), token.size()) & (share.kind == kind) & same_tenant(share.tenant, tenant);
+    bool right = same(share.token.data(), token.data(), token.size()) & (share.kind == kind) & same(share.group.tenant, group.tenant) & same(share.group.user, group.user);
     if (right) found = share.descriptor.get();
   }
   return found;

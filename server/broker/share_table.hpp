@@ -12,13 +12,26 @@ namespace gpuwire::server {
 
 using ShareToken = std::array<uint8_t, 16>;
 
+struct ShareLimits {
+  size_t all = 0, per_tenant = 0, per_session = 0;
+};
+// For a process that may have so many descriptors: half of what is not reserved, of that half for one tenant, of that half for one session; and no more than limits.hpp says.
+ShareLimits share_limits(size_t descriptors);
+
+// Among whom something is shared: a tenant, and of its users those whom its workers take for one.
+struct ShareGroup {
+  std::string tenant, user;
+};
+
 // The broker's thread only.
 class ShareTable {
  public:
+  explicit ShareTable(ShareLimits limits) : limits_(limits) {}
+
   // `owner`: the session's worker; its shares end with it. False: the token is taken, or there are too many.
-  bool add(const void* owner, const ShareToken& token, uint32_t kind, std::string tenant, OwnedDescriptor descriptor);
-  // The table's own descriptor; -1: there is none of this kind and tenant. Takes the same time whichever tokens there are.
-  int find(const ShareToken& token, uint32_t kind, const std::string& tenant) const;
+  bool add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group, OwnedDescriptor descriptor);
+  // The table's own descriptor; -1: there is none of this kind and group. Takes the same time whichever tokens there are.
+  int find(const ShareToken& token, uint32_t kind, const ShareGroup& group) const;
   // One, or all, of those that this owner has added.
   void withdraw(const void* owner, const ShareToken& token);
   void forget(const void* owner);
@@ -29,9 +42,10 @@ class ShareTable {
     const void* owner;
     ShareToken token;
     uint32_t kind;
-    std::string tenant;
+    ShareGroup group;
     OwnedDescriptor descriptor;
   };
+  const ShareLimits limits_;
   std::list<Share> shares_;
 };
 

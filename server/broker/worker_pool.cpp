@@ -58,7 +58,9 @@ void WorkerPool::fill() {
 }
 
 void WorkerPool::start_one() {
-  auto worker = WorkerProcess::spawn(io_, command_, [this](WorkerProcess& from, Handoff message) { said(from, std::move(message)); });
+  auto worker = WorkerProcess::spawn(io_, command_,
+                                     {.said = [this](WorkerProcess& from, Handoff message) { said(from, std::move(message)); },
+                                      .floods = [](WorkerProcess& from) { end_flood(from); }});
   if (!worker) {
     start_failed(worker.error());
     return;
@@ -85,11 +87,11 @@ void WorkerPool::retry_later() {
   retrying_ = true;
   uint32_t delay_ms = std::min(kRestartDelayMinMs << std::min(failures_ - 1, 16u), kRestartDelayMaxMs);
   retry_timer_.expires_after(std::chrono::milliseconds(delay_ms));
-  retry_timer_.async_wait([this](boost::system::error_code error) {
+  retry_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (error) return;
     retrying_ = false;
     if (!closed_) start_one();
-  });
+  }));
 }
 
 // --- clients ----------------------------------------------------------------------------------------------------------------------------------
@@ -130,10 +132,9 @@ void WorkerPool::reserve(WorkerProcess& worker, Waiting one) {
   worker.session = one.session;
   worker.label = std::move(one.label);
   worker.tenant = std::move(one.tenant);
-  if (one.client)
-    hand_over(worker, std::move(*one.client));
-  else
-    events_.reserved(one.session, worker.pid());
+  if (!one.client) return events_.reserved(one.session, worker.pid());
+  hand_over(worker, std::move(*one.client));
+  if (!one.stop_reason.empty()) stop(one.session, one.stop_reason);
 }
 
 WorkerProcess* WorkerPool::worker_of(SessionId session) {
@@ -178,6 +179,11 @@ bool WorkerPool::send(SessionId session, const Handoff& message) {
 }
 
 bool WorkerPool::stop(SessionId session, const std::string& reason) {
+  auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.session == session && one.client; });
+  if (waiting != waiting_.end()) {
+    waiting->stop_reason = reason;
+    return true;
+  }
   WorkerProcess* worker = worker_of(session);
   if (!worker || worker->state != WorkerProcess::State::serving) return false;
   Handoff stop;
@@ -201,9 +207,9 @@ void WorkerPool::refuse_late() {
     return;
   }
   late_timer_.expires_at(waiting_.front().until);
-  late_timer_.async_wait([this](boost::system::error_code error) {
+  late_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) refuse_late();
-  });
+  }));
 }
 
 void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
@@ -225,7 +231,10 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
       spdlog::info("{}: {}", worker.label, message.text);
       if (worker.state == WorkerProcess::State::serving) events_.begun(worker.session, message.text);
       break;
-    case HandoffKind::note: spdlog::warn("{}: {}", worker.label, message.text); break;
+    case HandoffKind::note:
+      if (++worker.notes <= kWorkerNotesMax) spdlog::warn("{}: {}", worker.label, message.text);
+      if (worker.notes == kWorkerNotesMax) spdlog::warn("{}: what it says from here on is not logged", worker.label);
+      break;
     case HandoffKind::ended:
       worker.reason = message.text;
       worker.end_cause = message.number;
@@ -243,15 +252,21 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
   }
 }
 
+void WorkerPool::end_flood(WorkerProcess& worker) {
+  worker.end_cause = uint32_t(EndCause::internal);
+  worker.reason = fmt::format("its worker sent the broker more than {} messages a second", kWorkerMessagesPerSecond);
+  worker.kill_after(0);
+}
+
 void WorkerPool::answer_share(WorkerProcess& worker, Handoff question) {
   Handoff answer;
   answer.kind = HandoffKind::share_answer;
   answer.id = question.id;
   // The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
-  question.text = worker.tenant + '\n' + question.text;
+  ShareGroup group{worker.tenant, std::move(question.text)};
   if (question.kind == HandoffKind::share) {
-    answer.number = shares_.add(&worker, question.id, question.number, std::move(question.text), std::move(question.socket));
-  } else if (int kept = shares_.find(question.id, question.number, question.text); kept >= 0) {
+    answer.number = shares_.add(&worker, question.id, question.number, std::move(group), std::move(question.socket));
+  } else if (int kept = shares_.find(question.id, question.number, group); kept >= 0) {
     answer.socket.reset(::fcntl(kept, F_DUPFD_CLOEXEC, 0));
     answer.number = bool(answer.socket);
   }
@@ -274,11 +289,11 @@ void WorkerPool::worker_ready(WorkerProcess& worker, const Handoff& message) {
 // --- the end of workers -----------------------------------------------------------------------------------------------------------------------
 
 void WorkerPool::await_children() {
-  children_.async_wait([this](boost::system::error_code error, int) {
+  children_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
     if (error) return;
     reap();
     await_children();
-  });
+  }));
 }
 
 void WorkerPool::reap() {

@@ -14,6 +14,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "scheduler/types.hpp"
+#include "server/base/lifetime.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/share_table.hpp"
@@ -66,6 +67,7 @@ class WorkerPool {
     std::string label, tenant;
     std::chrono::steady_clock::time_point until;
     std::optional<Handoff> client;  // it was given to a worker that died before it could read it
+    std::string stop_reason;        // not empty: the next worker is told to end it at once
   };
   void fill();
   void start_one();
@@ -74,6 +76,7 @@ class WorkerPool {
   void retry_later();
   void said(WorkerProcess& worker, Handoff message);
   void worker_ready(WorkerProcess& worker, const Handoff& message);
+  static void end_flood(WorkerProcess& worker);
   void answer_share(WorkerProcess& worker, Handoff question);
   void match();
   void reserve(WorkerProcess& worker, Waiting one);
@@ -101,6 +104,7 @@ class WorkerPool {
   bool retrying_ = false;
   bool matching_ = false, match_again_ = false;
   bool closed_ = false;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -84,9 +84,9 @@ WorkerPool& WorkerPools::of(const SessionRecord& session) {
 
 void WorkerPools::drop_idle_later() {
   // Not now: one of them may be who is calling.
-  boost::asio::post(io_, [this] {
+  boost::asio::post(io_, lifetime_.guard([this] {
     std::erase_if(pools_, [this](const auto& one) { return one.first != Kind{} && one.second->idle() && spares(one.first) == 0; });
-  });
+  }));
 }
 
 void WorkerPools::close(const std::string& reason) {

@@ -10,6 +10,8 @@
 #include <boost/asio/io_context.hpp>
 
 #include "scheduler/types.hpp"
+#include "server/base/descriptors.hpp"
+#include "server/base/lifetime.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/share_table.hpp"
 #include "server/broker/worker_pool.hpp"
@@ -50,11 +52,12 @@ class WorkerPools {
   const WorkerCommand command_;
   const unsigned spares_;
   const WorkerPool::Events events_;
-  ShareTable shares_;
+  ShareTable shares_{share_limits(descriptor_limit())};
   std::vector<DeviceSet> ready_sets_;
   size_t devices_ = 0;                       // 0: not known yet
   std::map<Kind, std::unique_ptr<WorkerPool>> pools_;
   std::string closed_;                       // not empty: why
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

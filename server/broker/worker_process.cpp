@@ -49,23 +49,22 @@ class AwayFromPrograms {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Said said) {
+tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Events events) {
   OwnedDescriptor broker_end, worker_end;
   if (!open_handoff(broker_end, worker_end)) return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
   std::vector<std::string> environment = environment_of(command);
   const AwayFromPrograms layout;
   auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
   if (!pid) return tl::unexpected(pid.error());
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), *pid, std::move(said)));
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), *pid, std::move(events)));
 }
 
-WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Said said)
-    : pid_(pid), descriptor_(io, descriptor.release()), kill_timer_(io), said_(std::move(said)) {
+WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Events events)
+    : pid_(pid), descriptor_(io, descriptor.release()), kill_timer_(io), pause_timer_(io), events_(std::move(events)), budget_(std::chrono::steady_clock::now()) {
   listen();
 }
 
 WorkerProcess::~WorkerProcess() {
-  *alive_ = false;
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
@@ -73,34 +72,47 @@ WorkerProcess::~WorkerProcess() {
 }
 
 void WorkerProcess::listen() {
-  descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this, alive = alive_](boost::system::error_code error) {
-    if (error || !*alive) return;
-    if (hear()) listen();
-  });
+  descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
+    if (error) return;
+    if (auto heard = hear(kWorkerMessagesPerTurn)) turn_over(*heard);
+  }));
 }
 
-bool WorkerProcess::hear() {
-  for (;;) {
+void WorkerProcess::turn_over(size_t heard) {
+  switch (budget_.turn(heard, std::chrono::steady_clock::now())) {
+    case MessageBudget::Verdict::go_on: return listen();
+    case MessageBudget::Verdict::flood: return events_.floods(*this);
+    case MessageBudget::Verdict::pause: break;
+  }
+  pause_timer_.expires_after(std::chrono::milliseconds(kWorkerPauseMs));
+  pause_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (!error) listen();
+  }));
+}
+
+std::optional<size_t> WorkerProcess::hear(size_t messages_max) {
+  for (size_t heard = 0; heard < messages_max; ++heard) {
     Handoff handoff;
     HandoffReceived received = receive_handoff(descriptor_.native_handle(), false, handoff);
-    if (received == HandoffReceived::none_yet) return true;
-    if (received == HandoffReceived::closed) return false;  // its end is reaped on SIGCHLD
-    said_(*this, std::move(handoff));
+    if (received == HandoffReceived::none_yet) return heard;
+    if (received == HandoffReceived::closed) return std::nullopt;  // its end is reaped on SIGCHLD
+    events_.said(*this, std::move(handoff));
   }
+  return messages_max;
 }
 
 void WorkerProcess::kill_after(uint32_t ms) {
   kill_timer_.expires_after(std::chrono::milliseconds(ms));
-  kill_timer_.async_wait([this, alive = alive_](boost::system::error_code error) {
-    if (!error && *alive && pid_ >= 0) ::kill(pid_, SIGKILL);
-  });
+  kill_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (!error && pid_ >= 0) ::kill(pid_, SIGKILL);
+  }));
 }
 
 std::optional<std::string> WorkerProcess::reap() {
   int status = 0;
   if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
   pid_ = -1;
-  hear();
+  hear(kWorkerLastMessagesMax);
   return describe_status(status);
 }
 

@@ -14,7 +14,9 @@
 #include <tl/expected.hpp>
 
 #include "scheduler/types.hpp"
+#include "server/base/lifetime.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/message_budget.hpp"
 
 namespace gpuwire::server {
 
@@ -27,11 +29,14 @@ struct WorkerCommand {
 // Owns the process: when it is destroyed, the process is killed and reaped.
 class WorkerProcess {
  public:
-  // `said`: a message arrived. Must not destroy the WorkerProcess.
-  using Said = std::function<void(WorkerProcess&, Handoff)>;
+  // None may destroy the WorkerProcess.
+  struct Events {
+    std::function<void(WorkerProcess&, Handoff)> said;  // a message arrived
+    std::function<void(WorkerProcess&)> floods;         // it says more than it may, and is not listened to any more
+  };
 
   // The error names the program and the cause.
-  static tl::expected<std::unique_ptr<WorkerProcess>, std::string> spawn(boost::asio::io_context& io, const WorkerCommand& command, Said said);
+  static tl::expected<std::unique_ptr<WorkerProcess>, std::string> spawn(boost::asio::io_context& io, const WorkerCommand& command, Events events);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
@@ -52,20 +57,22 @@ class WorkerProcess {
   std::string label;  // "session 0123abcd from 127.0.0.1:4711", for logs
   std::string reason;  // what it said about its own end
   std::string stop_reason;  // why it was told to end the session
+  unsigned notes = 0;       // that were logged
   uint32_t end_cause = UINT32_MAX;  // it has not said
 
  private:
-  WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Said said);
+  WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Events events);
   void listen();
-  // Gives away what has arrived. False: nothing more will come.
-  bool hear();
+  void turn_over(size_t heard);
+  // Gives away what has arrived, so many messages at most. How many there were; nothing: none will come any more.
+  std::optional<size_t> hear(size_t messages_max);
 
   pid_t pid_;
   boost::asio::posix::stream_descriptor descriptor_;
-  boost::asio::steady_timer kill_timer_;
-  Said said_;
-  // A handler may already be queued when the object goes; this lets it see that.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  boost::asio::steady_timer kill_timer_, pause_timer_;
+  const Events events_;
+  MessageBudget budget_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -1,6 +1,9 @@
 // gpuwire-admin: `gpuwire admin`.
 #include <cstdio>
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +11,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "command_line/command_line.hpp"
+#include "server/cli/admin_server.hpp"
 #include "server/cli/admin_text.hpp"
 #include "server/config/configuration.hpp"
 #include "server/identity/administration.hpp"
@@ -17,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kExitFailed = 1, kExitUsage = 2;
+constexpr int kExitFailed = 1;
 constexpr const char* kUsualConfiguration = "/etc/gpuwire/server.toml";
 
 struct AdminOptions {
@@ -31,7 +36,11 @@ struct AdminOptions {
   std::string authority_out;
   std::string revoke;
   bool end_sessions = false;
+  bool replace_hosts = false;
   bool json = false;
+  RunningServer server;
+  std::optional<uint64_t> session;
+  std::string reason;
 };
 
 WallTime now() { return std::chrono::system_clock::now(); }
@@ -95,18 +104,44 @@ int add_tenant(const AdminOptions& options) {
   return 0;
 }
 
+// A running server sees the revocation by itself; what it is told here is who has done it.
 int revoke(const AdminOptions& options) {
   auto revoked = revoke_credentials(options.directory, options.revoke, options.end_sessions, now());
   if (!revoked) return fail(revoked.error());
   print(admin_text::revoked(options.revoke, *revoked, options.end_sessions));
+  for (const Credential& one : *revoked) {
+    auto noted = options.server.note_revocation(options.directory, one.tenant, one.id);
+    if (!noted && !options.server.control.empty()) return fail("revoked, but not in the server's audit log: " + noted.error());
+  }
   return 0;
 }
 
 int renew(const AdminOptions& options) {
-  auto facts = renew_server(options.directory, options.hosts.empty() ? options.hosts : with_own_names(options.hosts), options.server_days, now());
+  auto before = server_facts(options.directory);
+  auto facts = renew_server(options.directory, options.hosts.empty() ? options.hosts : with_own_names(options.hosts), options.replace_hosts, options.server_days, now());
   if (!facts) return fail(facts.error());
   print(admin_text::renewed(*facts));
+  if (!before) return 0;
+  std::erase_if(before->hosts, [&](const std::string& host) { return std::find(facts->hosts.begin(), facts->hosts.end(), host) != facts->hosts.end(); });
+  if (!before->hosts.empty()) std::fprintf(stderr, "gpuwire admin: warning: %s\n", admin_text::names_gone(before->hosts).c_str());
   return 0;
+}
+
+int told(const tl::expected<std::string, std::string>& words) {
+  if (!words) return fail(words.error());
+  print(*words);
+  return 0;
+}
+
+int sessions(const AdminOptions& options) { return told(options.server.sessions(options.json)); }
+int reload(const AdminOptions& options) { return told(options.server.reload()); }
+
+int end(const AdminOptions& options) {
+  if (options.session.has_value() == !options.tenant.empty()) {
+    std::fprintf(stderr, "gpuwire admin: end wants a session's number, or --tenant\n");
+    return kUsageError;
+  }
+  return told(options.session ? options.server.end_session(*options.session, options.reason) : options.server.end_tenant(options.tenant, options.reason));
 }
 
 int list(const AdminOptions& options) {
@@ -120,6 +155,10 @@ int list(const AdminOptions& options) {
 
 CLI::Option* add_days(CLI::App& command, const char* name, unsigned& days, const char* text) {
   return command.add_option(name, days, text)->type_name("N")->check(CLI::Range(1u, kValidityDaysMax))->capture_default_str();
+}
+
+void add_control(CLI::App& command, AdminOptions& options) {
+  command.add_option("--control", options.server.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
 }
 
 void declare_init(CLI::App& app, AdminOptions& options) {
@@ -145,16 +184,18 @@ void declare_add(CLI::App& app, AdminOptions& options) {
 }
 
 void declare_revoke(CLI::App& app, AdminOptions& options) {
-  CLI::App* command = app.add_subcommand("revoke", "Make certificates and tokens count no more");
+  CLI::App* command = app.add_subcommand("revoke", "Take certificates and tokens back: they are no longer accepted");
   command->add_option("WHAT", options.revoke, "A tenant: all that it has; a serial or a token id: that one")->required();
   command->add_flag("--end-sessions", options.end_sessions, "End the sessions that were begun with it, too");
+  add_control(*command, options);
   command->footer("Counts from the next login on: a running server sees the change by itself, and needs no signal. Who waits in the queue is refused.\n"
                   "Cannot be taken back; add-tenant gives a new one.\n");
 }
 
 void declare_renew(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("renew", "Give the server a new key and certificate");
-  command->add_option("--host", options.hosts, "A name or address by which clients reach this server; may be given several times. Default: as before")->type_name("NAME");
+  command->add_option("--host", options.hosts, "A name or address by which clients reach this server; may be given several times. Added to the names that there are")->type_name("NAME");
+  command->add_flag("--replace-hosts", options.replace_hosts, "The names given take the place of those that there are: clients that use those refuse the server then")->needs("--host");
   add_days(*command, "--days", options.server_days, "How long it counts");
   command->footer("By the same authority: tenants notice nothing. For a tenant whose certificate ends, use add-tenant again and revoke the old serial.\n");
 }
@@ -164,8 +205,19 @@ void declare_list(CLI::App& app, AdminOptions& options) {
   command->add_flag("--json", options.json, "One JSON object instead of a table");
 }
 
+void declare_running(CLI::App& app, AdminOptions& options) {
+  CLI::App* sessions = app.add_subcommand("sessions", "Show the sessions of a running server, and its queue");
+  sessions->add_flag("--json", options.json, "A JSON array instead of tables");
+  CLI::App* end = app.add_subcommand("end", "End a session of a running server, or all of a tenant's");
+  end->add_option("SESSION", options.session, "Its number, as `sessions` shows it");
+  end->add_option("--tenant", options.tenant, "All sessions of this tenant, waiting ones included")->type_name("NAME");
+  end->add_option("--reason", options.reason, "Shown on the client, and written to the audit log")->type_name("TEXT");
+  CLI::App* reload = app.add_subcommand("reload", "Have a running server read its configuration again");
+  reload->footer("As SIGHUP, but mistakes of the file are told here.\n");
+  for (CLI::App* command : {sessions, end, reload}) add_control(*command, options);
+}
+
 void declare(CLI::App& app, AdminOptions& options) {
-  app.set_version_flag("--version", GPUWIRE_VERSION);
   app.footer(admin_text::kFooter);
   app.require_subcommand(1);
   app.fallthrough();
@@ -175,14 +227,16 @@ void declare(CLI::App& app, AdminOptions& options) {
   declare_revoke(app, options);
   declare_renew(app, options);
   declare_list(app, options);
+  declare_running(app, options);
 }
 
 int run(const CLI::App& app, const AdminOptions& options) {
   constexpr std::pair<const char*, int (*)(const AdminOptions&)> kCommands[] = {
-      {"init", init}, {"add-tenant", add_tenant}, {"revoke", revoke}, {"renew", renew}, {"list", list}};
+      {"init", init}, {"add-tenant", add_tenant}, {"revoke", revoke}, {"renew", renew}, {"list", list},
+      {"sessions", sessions}, {"end", end}, {"reload", reload}};
   for (auto [name, command] : kCommands)
     if (app.got_subcommand(name)) return command(options);
-  return kExitUsage;
+  return kUsageError;
 }
 
 }  // namespace
@@ -193,11 +247,7 @@ int main(int argc, char** argv) {
   AdminOptions options;
   CLI::App app(admin_text::kDescription, "gpuwire admin");
   declare(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   try {
     return run(app, options);
   } catch (const std::exception& error) {

@@ -37,6 +37,8 @@ const char* const kFooter =
     "  gpuwire admin add-tenant alice                      writes alice.pem: for alice's machine\n"
     "  gpuwire admin add-tenant bob --token                writes bob.token and ca.pem\n"
     "  gpuwire admin revoke bob --end-sessions             bob is out, now\n"
+    "  gpuwire admin sessions                              what a running server does\n"
+    "  gpuwire admin end 17 --reason maintenance           ends session 17\n"
     "Each command has --help.\n"
     "\n"
     "Files in the folder (0700; files 0600):\n"
@@ -70,9 +72,9 @@ std::string how_to_use(const NewCredential& made, const fs::path& out, const fs:
 }
 
 std::string configuration_lines(const std::string& tenant, const fs::path& file) {
-  std::string who = file.empty() ? "The server's configuration needs the tenant, if it has it not" : fmt::format("{} does not have the tenant yet", file.string());
+  std::string who = file.empty() ? "If the server's configuration does not have the tenant yet, add this" : fmt::format("{} does not have the tenant yet", file.string());
   std::string key = tenant.find('.') == std::string::npos ? tenant : fmt::format("\"{}\"", tenant);
-  return fmt::format("\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nand a reload (SIGHUP).\n", who, key);
+  return fmt::format("\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nThen have it read again: systemctl reload gpuwire-server, or SIGHUP.\n", who, key);
 }
 
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions) {
@@ -83,6 +85,10 @@ std::string revoked(const std::string& what, const std::vector<Credential>& cred
 }
 
 std::string renewed(const ServerFacts& facts) { return "the server has a new certificate\n" + describe(facts); }
+
+std::string names_gone(const std::vector<std::string>& hosts) {
+  return fmt::format("the certificate is not for {} any more: clients that use such a name refuse the server", fmt::join(hosts, ", "));
+}
 
 std::string list(const ServerFacts& facts, const Register& credentials, WallTime now) {
   std::string text = describe(facts);

@@ -19,6 +19,7 @@ std::string how_to_use(const NewCredential& made, const std::filesystem::path& o
 // The lines that the server's configuration lacks. `file`: empty: nobody knows whether it does.
 std::string configuration_lines(const std::string& tenant, const std::filesystem::path& file);
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions);
+std::string names_gone(const std::vector<std::string>& hosts);
 std::string renewed(const ServerFacts& facts);
 // "alice  certificate  3f2a...  2027-11-21 17:00 UTC  counts"
 std::string list(const ServerFacts& facts, const Register& credentials, WallTime now);

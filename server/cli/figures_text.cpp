@@ -17,9 +17,16 @@ constexpr size_t kNameColumns = 20;
 
 std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 
-std::string gib(uint64_t bytes) { return fmt::format("{:.1f}", double(bytes) / double(1ull << 30)); }
+constexpr uint64_t kMiB = 1ull << 20, kGiB = 1ull << 30;
 
-std::string memory_of_limit(uint64_t used, uint64_t limit) { return limit ? fmt::format("{} / {} GiB", gib(used), gib(limit)) : fmt::format("{} GiB", gib(used)); }
+bool is_small(uint64_t bytes) { return bytes < kGiB; }
+std::string number_of(uint64_t bytes) { return is_small(bytes) ? std::to_string(bytes / kMiB) : fmt::format("{:.1f}", double(bytes) / double(kGiB)); }
+std::string size_of(uint64_t bytes) { return number_of(bytes) + (is_small(bytes) ? " MiB" : " GiB"); }
+
+std::string memory_of_limit(uint64_t used, uint64_t limit) {
+  if (limit == 0) return size_of(used);
+  return fmt::format("{} / {}", used == 0 || is_small(used) == is_small(limit) ? number_of(used) : size_of(used), size_of(limit));
+}
 
 std::string per_second(double bytes) {
   for (const char* unit : {"B", "kB", "MB"}) {
@@ -70,9 +77,22 @@ std::string state_of(const SessionFigures& session) {
   return session.state;
 }
 
-void append(std::vector<std::string>& lines, const TextTable& table) {
+// Who is kept at the gate, why, and by which session.
+std::string hold_of(const SessionFigures& session) {
+  if (session.held.empty()) return "-";
+  return session.held_by ? fmt::format("{} {}", session.held, session.held_by) : session.held;
+}
+
+void append(std::vector<std::string>& lines, const TextTable& table, size_t width) {
+  if (table.empty()) return;
   lines.emplace_back();
-  for (std::string& line : table.lines()) lines.push_back(std::move(line));
+  for (std::string& line : table.lines(width)) lines.push_back(std::move(line));
+}
+
+// Who waits, in the order of the queue.
+TextTable queue_table() {
+  return TextTable({{"PLACE", Align::right}, {"SESSION", Align::right}, {"TENANT", Align::left, kNameColumns}, {"CLASS", Align::left, kNameColumns, 2}, {"WAITS", Align::right},
+                    {"FOR"}, {"PROGRAM", Align::left, kNameColumns, 1}});
 }
 
 std::vector<std::string> heading(const Snapshot& now) {
@@ -86,13 +106,13 @@ std::vector<std::string> heading(const Snapshot& now) {
   return {escaped(line), escaped(fmt::format("{}{}{}", server.devices, listen.empty() ? "" : " on ", listen))};
 }
 
-void append_devices(std::vector<std::string>& lines, const Interval& interval) {
+void append_devices(std::vector<std::string>& lines, const Interval& interval, size_t width) {
   TextTable table({{"GPU", Align::right}, {"NAME", Align::left, kNameColumns}, {"GPU%", Align::right}, {"SYS%", Align::right}, {"REGIME"}, {"SESSIONS", Align::right},
                    {"MEMORY", Align::right}});
   for (const DeviceFigures& device : interval.now().devices)
     table.add({std::to_string(device.index), device.name, percent(interval.gpu_share(device)), percent(interval.system_share(device)), device.regime.empty() ? "-" : device.regime,
                std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes)});
-  if (!table.empty()) append(lines, table);
+  append(lines, table, width);
 }
 
 std::string tenant_memory(const TenantFigures& tenant) {
@@ -103,9 +123,10 @@ std::string tenant_memory(const TenantFigures& tenant) {
   return most ? memory_of_limit(most->memory_used_bytes, most->memory_limit_bytes) : "-";
 }
 
-void append_tenants(std::vector<std::string>& lines, const Interval& interval) {
-  TextTable table({{"TENANT", Align::left, kNameColumns}, {"CLASS"}, {"WEIGHT", Align::right}, {"SESSIONS", Align::right}, {"WAITING", Align::right}, {"GPU%", Align::right},
-                   {"ALL%", Align::right}, {"MEMORY", Align::right}, {"HOST MEMORY", Align::right}, {"IN/s", Align::right}, {"OUT/s", Align::right}});
+void append_tenants(std::vector<std::string>& lines, const Interval& interval, size_t width) {
+  TextTable table({{"TENANT", Align::left, kNameColumns}, {"CLASS"}, {"WEIGHT", Align::right, kNameColumns, 2}, {"SESSIONS", Align::right}, {"WAITING", Align::right, kNameColumns, 1},
+                   {"GPU%", Align::right}, {"ALL%", Align::right, kNameColumns, 3}, {"MEMORY", Align::right}, {"HOST MEMORY", Align::right, kNameColumns, 4},
+                   {"IN/s", Align::right, kNameColumns, 5}, {"OUT/s", Align::right, kNameColumns, 5}});
   for (const TenantFigures& tenant : interval.now().tenants) {
     uint64_t waiting = count_of(tenant.sessions, "queued");
     uint64_t served = 0;
@@ -117,15 +138,18 @@ void append_tenants(std::vector<std::string>& lines, const Interval& interval) {
                memory_of_limit(tenant.host_memory_used_bytes, tenant.host_memory_limit_bytes), per_second(interval.bytes_in_per_s(tenant)),
                per_second(interval.bytes_out_per_s(tenant))});
   }
-  if (!table.empty()) append(lines, table);
+  append(lines, table, width);
 }
 
-void append_sessions(std::vector<std::string>& lines, const Interval& interval, SortKey sort) {
+void append_sessions(std::vector<std::string>& lines, const Interval& interval, SortKey sort, size_t width) {
   const Snapshot& now = interval.now();
-  TextTable table({{"SESSION", Align::right}, {"TENANT", Align::left, kNameColumns}, {"CLASS"}, {"STATE"}, {"AGE", Align::right}, {"GPUS"}, {"GPU%", Align::right},
-                   {"ALL%", Align::right}, {"MEMORY", Align::right}, {"FLIGHT", Align::right}, {"GATE%", Align::right}, {"WAITS/s", Align::right}, {"IN/s", Align::right},
-                   {"OUT/s", Align::right}, {"RTT", Align::right}, {"PROGRAM"}});
-  TextTable queue({{"PLACE", Align::right}, {"SESSION", Align::right}, {"TENANT", Align::left, kNameColumns}, {"CLASS"}, {"WAITS", Align::right}, {"FOR"}, {"PROGRAM"}});
+  // What it is comes first; what there is no room for goes in the order of these numbers, the highest first.
+  constexpr size_t kProgramColumns = 24;
+  TextTable table({{"SESSION", Align::right}, {"PROGRAM", Align::left, kProgramColumns}, {"TENANT", Align::left, kNameColumns}, {"CLASS", Align::left, kNameColumns, 7}, {"STATE"},
+                   {"AGE", Align::right, kNameColumns, 3}, {"GPUS", Align::left, kNameColumns, 2}, {"GPU%", Align::right}, {"ALL%", Align::right, kNameColumns, 6}, {"MEMORY", Align::right},
+                   {"FLIGHT", Align::right, kNameColumns, 9}, {"GATE%", Align::right, kNameColumns, 4}, {"HELD BY", Align::left, kNameColumns, 4}, {"WAITS/s", Align::right, kNameColumns, 8}, {"IN/s", Align::right, kNameColumns, 5},
+                   {"OUT/s", Align::right, kNameColumns, 5}, {"RTT", Align::right, kNameColumns, 10}});
+  TextTable queue = queue_table();
   for (size_t i : session_order(interval, sort)) {
     const SessionFigures& session = now.sessions[i];
     std::string age = duration(now.taken_unix_s - session.since_unix_s);
@@ -133,13 +157,13 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
       queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age, session.waits_for, who(session)});
       continue;
     }
-    table.add({std::to_string(session.id), session.tenant, session.service_class, state_of(session), age, gpus_of(session), percent(interval.gpu_share(session)),
+    table.add({std::to_string(session.id), who(session), session.tenant, session.service_class, state_of(session), age, gpus_of(session), percent(interval.gpu_share(session)),
                percent(gpu_share_since_start(session, now)), memory_of_limit(used_of(session), session.memory_limit_bytes), microseconds(double(session.in_flight_ns) / 1000),
-               percent(interval.gate_wait_share(session)), fmt::format("{:.0f}", interval.replies_per_s(session)), per_second(interval.bytes_in_per_s(session)),
-               per_second(interval.bytes_out_per_s(session)), microseconds(session.round_trip_us), who(session)});
+               percent(interval.gate_wait_share(session)), hold_of(session), fmt::format("{:.0f}", interval.replies_per_s(session)), per_second(interval.bytes_in_per_s(session)),
+               per_second(interval.bytes_out_per_s(session)), microseconds(session.round_trip_us)});
   }
-  if (!table.empty()) append(lines, table);
-  if (!queue.empty()) append(lines, queue);
+  append(lines, table, width);
+  append(lines, queue, width);
 }
 
 void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
@@ -158,7 +182,7 @@ std::string counts_in_words(const std::map<std::string, uint64_t>& counts) {
   return text.empty() ? "-" : text;
 }
 
-void append_history(std::vector<std::string>& lines, const Snapshot& now) {
+void append_history(std::vector<std::string>& lines, const Snapshot& now, size_t width) {
   TextTable table({{"TENANT", Align::left, kNameColumns}, {"GPU TIME", Align::right}, {"BEGUN", Align::right}, {"ENDED", Align::left, 60}, {"REFUSED", Align::left, 60}});
   for (const TenantFigures& tenant : now.tenants) {
     uint64_t gpu_ns = 0;
@@ -166,33 +190,40 @@ void append_history(std::vector<std::string>& lines, const Snapshot& now) {
     table.add({tenant.name, fmt::format("{:.1f}s", double(gpu_ns) / 1e9), std::to_string(tenant.begun), counts_in_words(tenant.ended), counts_in_words(tenant.refused)});
   }
   if (!now.refused.empty()) table.add({"(unknown)", "-", "-", "-", counts_in_words(now.refused)});
-  if (!table.empty()) append(lines, table);
+  append(lines, table, width);
 }
 
 }  // namespace
 
 std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width) {
   std::vector<std::string> lines = heading(interval.now());
-  append_devices(lines, interval);
-  append_tenants(lines, interval);
-  append_sessions(lines, interval, sort);
+  append_devices(lines, interval, width);
+  append_tenants(lines, interval, width);
+  append_sessions(lines, interval, sort, width);
   append_warnings(lines, interval.now());
   if (width != 0)
     for (std::string& line : lines) line = cut_to(line, width);
   return lines;
 }
 
-std::vector<std::string> status_lines(const Snapshot& snapshot) {
+std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
   std::vector<std::string> lines = heading(snapshot);
   TextTable devices({{"GPU", Align::right}, {"NAME", Align::left, kNameColumns}, {"REGIME"}, {"SESSIONS", Align::right}, {"MEMORY", Align::right}});
   for (const DeviceFigures& device : snapshot.devices)
     devices.add({std::to_string(device.index), device.name, device.regime.empty() ? "-" : device.regime, std::to_string(device.sessions),
                  memory_of_limit(device.memory_used_bytes, device.memory_bytes)});
-  if (!devices.empty()) append(lines, devices);
-  append_history(lines, snapshot);
-  TextTable sessions({{"SESSION", Align::right}, {"TENANT", Align::left, kNameColumns}, {"STATE"}, {"AGE", Align::right}, {"GPUS"}, {"MEMORY", Align::right}, {"BY"},
-                      {"FROM"}, {"PROGRAM"}});
-  TextTable queue({{"PLACE", Align::right}, {"SESSION", Align::right}, {"TENANT", Align::left, kNameColumns}, {"CLASS"}, {"WAITS", Align::right}, {"FOR"}, {"PROGRAM"}});
+  append(lines, devices, width);
+  append_history(lines, snapshot, width);
+  for (std::string& line : session_lines(snapshot, width)) lines.push_back(std::move(line));
+  append_warnings(lines, snapshot);
+  return lines;
+}
+
+std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
+  std::vector<std::string> lines;
+  TextTable sessions({{"SESSION", Align::right}, {"PROGRAM", Align::left, kNameColumns}, {"TENANT", Align::left, kNameColumns}, {"STATE"}, {"AGE", Align::right},
+                      {"GPUS", Align::left, kNameColumns, 1}, {"MEMORY", Align::right}, {"BY", Align::left, kNameColumns, 3}, {"FROM", Align::left, 40, 2}});
+  TextTable queue = queue_table();
   Interval once(snapshot, snapshot);
   for (size_t i : session_order(once, SortKey::id)) {
     const SessionFigures& session = snapshot.sessions[i];
@@ -200,12 +231,11 @@ std::vector<std::string> status_lines(const Snapshot& snapshot) {
     if (session.place != 0)
       queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age, session.waits_for, who(session)});
     else
-      sessions.add({std::to_string(session.id), session.tenant, state_of(session), age, gpus_of(session), memory_of_limit(used_of(session), session.memory_limit_bytes),
-                    session.security, session.peer, who(session)});
+      sessions.add({std::to_string(session.id), who(session), session.tenant, state_of(session), age, gpus_of(session),
+                    memory_of_limit(used_of(session), session.memory_limit_bytes), session.security, session.peer});
   }
-  if (!sessions.empty()) append(lines, sessions);
-  if (!queue.empty()) append(lines, queue);
-  append_warnings(lines, snapshot);
+  append(lines, sessions, width);
+  append(lines, queue, width);
   return lines;
 }
 

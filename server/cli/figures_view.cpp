@@ -52,11 +52,13 @@ const DeviceFigures& Interval::earlier(const DeviceFigures& device) const {
   return find_or_empty(before_.devices, [&](const DeviceFigures& one) { return one.index == device.index; });
 }
 
-double Interval::gpu_share(const DeviceFigures& device) const { return rate(earlier(device).gpu_time_ns, device.gpu_time_ns) / 1e9; }
-double Interval::system_share(const DeviceFigures& device) const { return rate(earlier(device).system_time_ns, device.system_time_ns) / 1e9; }
-double Interval::gpu_share(const TenantFigures& tenant) const { return rate(gpu_time_ns(earlier(tenant)), gpu_time_ns(tenant)) / 1e9; }
-double Interval::gpu_share(const SessionFigures& session) const { return rate(earlier(session).gpu_time_ns, session.gpu_time_ns) / 1e9; }
-double Interval::gate_wait_share(const SessionFigures& session) const { return rate(earlier(session).gate_wait_ns, session.gate_wait_ns) / 1e9; }
+double Interval::share(uint64_t before_ns, uint64_t after_ns, size_t gpus) const { return std::min(rate(before_ns, after_ns) / 1e9, double(std::max<size_t>(gpus, 1))); }
+
+double Interval::gpu_share(const DeviceFigures& device) const { return share(earlier(device).gpu_time_ns, device.gpu_time_ns, 1); }
+double Interval::system_share(const DeviceFigures& device) const { return share(earlier(device).system_time_ns, device.system_time_ns, 1); }
+double Interval::gpu_share(const TenantFigures& tenant) const { return share(gpu_time_ns(earlier(tenant)), gpu_time_ns(tenant), after_.devices.size()); }
+double Interval::gpu_share(const SessionFigures& session) const { return share(earlier(session).gpu_time_ns, session.gpu_time_ns, session.devices.size()); }
+double Interval::gate_wait_share(const SessionFigures& session) const { return share(earlier(session).gate_wait_ns, session.gate_wait_ns, 1); }
 double Interval::bytes_in_per_s(const SessionFigures& session) const { return rate(earlier(session).bytes_in, session.bytes_in); }
 double Interval::bytes_out_per_s(const SessionFigures& session) const { return rate(earlier(session).bytes_out, session.bytes_out); }
 double Interval::replies_per_s(const SessionFigures& session) const { return rate(earlier(session).replies, session.replies); }

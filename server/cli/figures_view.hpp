@@ -20,7 +20,8 @@ class Interval {
 
   const Snapshot& now() const { return after_; }
   double seconds() const { return seconds_; }  // 0: they are one
-  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs.
+  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs, and never over what there are: time is charged when
+  // work is seen done, which may be an interval later.
   double gpu_share(const DeviceFigures& device) const;
   double system_share(const DeviceFigures& device) const;
   double gpu_share(const TenantFigures& tenant) const;
@@ -34,6 +35,7 @@ class Interval {
 
  private:
   double rate(uint64_t before, uint64_t after) const;
+  double share(uint64_t before_ns, uint64_t after_ns, size_t gpus) const;
   const SessionFigures& earlier(const SessionFigures& session) const;
   const TenantFigures& earlier(const TenantFigures& tenant) const;
   const DeviceFigures& earlier(const DeviceFigures& device) const;
@@ -50,9 +52,12 @@ double gpu_share_since_start(const TenantFigures& tenant, const Snapshot& snapsh
 // Indices of the sessions as they are to be shown; who waits comes last, in the order of the queue.
 std::vector<size_t> session_order(const Interval& interval, SortKey sort);
 
-// Lines without their ends; `width`: cut to so many columns, 0: not cut.
+// Lines without their ends, for a screen of `width` columns: what has no room there is left out, the least important first, and top's lines are cut. 0: a
+// file or another program, which gets everything.
 std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width);
-std::vector<std::string> status_lines(const Snapshot& snapshot);
+std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width);
+// Of those, the sessions and the queue, each behind an empty line; nothing: there are none.
+std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width);
 
 // The snapshot as it is, with `interval_s` and, in devices, tenants and sessions, the figures of the interval.
 Json top_json(const Interval& interval, SortKey sort);

@@ -67,9 +67,9 @@ void MetricsProcess::start() {
     return;
   }
   process_.assign(descriptor);
-  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](boost::system::error_code error) {
+  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
     if (!error) ended();
-  });
+  }));
 }
 
 void MetricsProcess::ended() {
@@ -82,9 +82,9 @@ void MetricsProcess::ended() {
 void MetricsProcess::again(const std::string& why) {
   spdlog::error("metrics: {}; again in {} ms", why, delay_ms_);
   again_timer_.expires_after(std::chrono::milliseconds(delay_ms_));
-  again_timer_.async_wait([this](boost::system::error_code error) {
+  again_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) start();
-  });
+  }));
   delay_ms_ = std::min(delay_ms_ * 2, kMetricsRestartMaxMs);
 }
 

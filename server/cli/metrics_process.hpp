@@ -10,6 +10,8 @@
 #include <boost/asio/steady_timer.hpp>
 #include <sys/types.h>
 
+#include "server/base/lifetime.hpp"
+
 namespace gpuwire::server {
 
 inline constexpr uint32_t kMetricsRestartMinMs = 500, kMetricsRestartMaxMs = 60'000;  // doubles with each end
@@ -34,6 +36,7 @@ class MetricsProcess {
   boost::asio::steady_timer again_timer_;
   pid_t pid_ = -1;
   uint32_t delay_ms_ = kMetricsRestartMinMs;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

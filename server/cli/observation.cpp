@@ -60,6 +60,7 @@ ControlSources Observation::sources(Reload reload) {
           .reload = std::move(reload),
           .end_session = [this](uint64_t session, const std::string& reason) { return broker_.sessions().stop(scheduler::SessionId(session), reason); },
           .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
+          .revoked = [this](const std::string& directory, const std::string& identity) { return revoked(directory, identity); },
           .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
           .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
 }
@@ -67,6 +68,15 @@ ControlSources Observation::sources(Reload reload) {
 std::vector<std::string> Observation::tenants_of_user(uid_t user) const {
   std::string tenant = broker_.reception().unix_tenant_of(user);
   return tenant.empty() ? std::vector<std::string>{} : std::vector{std::move(tenant)};
+}
+
+std::optional<size_t> Observation::revoked(const std::string& directory, const std::string& identity) {
+  std::error_code error;
+  const std::filesystem::path own = broker_.reception().identity_directory();
+  if (own.empty() || std::filesystem::weakly_canonical(own, error) != directory) return std::nullopt;
+  broker_.reception().refresh_identity();
+  const auto& all = broker_.book().all();
+  return size_t(std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.credential == identity && one.second.state == SessionState::ending; }));
 }
 
 size_t Observation::end_tenant(const std::string& tenant, const std::string& reason) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -39,6 +40,7 @@ class Observation {
   Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload);
   ControlSources sources(Reload reload);
   std::vector<std::string> tenants_of_user(uid_t user) const;
+  std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
   size_t end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
   void start_metrics(boost::asio::io_context& io, const Configuration& configuration);

@@ -18,7 +18,7 @@ void Reloader::start(std::function<void()> before) {
 }
 
 void Reloader::await_signal() {
-  signal_.async_wait([this](boost::system::error_code error, int) {
+  signal_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
     if (error) return;
     before_();
     if (auto done = reload(); !done) {
@@ -26,7 +26,7 @@ void Reloader::await_signal() {
       spdlog::error("the configuration was not read again; the old one stays");
     }
     await_signal();
-  });
+  }));
 }
 
 tl::expected<std::string, ConfigurationErrors> Reloader::reload() {
@@ -57,6 +57,7 @@ std::string Reloader::left_for_the_next_start(const Configuration& configuration
   note("control_socket", configuration.control_socket == started_with_.control_socket);
   note("audit_log", configuration.audit_log == started_with_.audit_log);
   note("log_format", configuration.log_format == started_with_.log_format);
+  note("batch_floor", configuration.batch_floor == started_with_.batch_floor);
   note("scheduling", configuration.scheduling == started_with_.scheduling);
   return fmt::format("{}", fmt::join(words, ", "));
 }

@@ -8,6 +8,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <tl/expected.hpp>
 
+#include "server/base/lifetime.hpp"
 #include "server/broker/broker.hpp"
 #include "server/config/configuration.hpp"
 
@@ -40,6 +41,7 @@ class Reloader {
   std::function<void()> before_;
   Told told_;
   boost::asio::signal_set signal_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -1,5 +1,7 @@
 // gpuwire-serve: `gpuwire serve`.
 #include <cstdio>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,20 +10,28 @@
 #include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include "command_line/command_line.hpp"
 #include "server/arbiter/arbiter_part.hpp"
+#include "server/base/descriptors.hpp"
+#include "server/base/machine.hpp"
 #include "server/broker/broker.hpp"
+#include "server/broker/limits.hpp"
 #include "server/cli/listen_address.hpp"
 #include "server/cli/observation.hpp"
 #include "server/cli/reloader.hpp"
 #include "server/cli/serve_options.hpp"
+#include "server/cli/service_manager.hpp"
+#include "server/host_guard/host_guard.hpp"
+#include "server/cli/start_check.hpp"
 #include "server/ledger/broker_ledger.hpp"
 #include "server/log/log.hpp"
+#include "server/module_cache/cache_keeper.hpp"
+#include "server/module_cache/module_cache.hpp"
 
 namespace gpuwire::server {
 namespace {
-
-constexpr int kExitUsage = 2;
 
 constexpr const char* kDescription =
     "Serves the GPUs of this machine to CUDA programs on other machines.\n"
@@ -91,29 +101,59 @@ void warn_of_plain_addresses(const Configuration& configuration, const std::vect
   }
 }
 
+// None: the machine has none that this process may make; then the other bounds hold (docs/security.md).
+std::optional<WorkerGroups> open_worker_groups() {
+  auto groups = WorkerGroups::own_group().and_then([](const auto& own) { return WorkerGroups::open(own); });
+  if (groups) return std::move(*groups);
+  spdlog::info("host memory: bounded without control groups: {}", groups.error());
+  return std::nullopt;
+}
+
+// Sessions that ask NVML are as many again. Half of what is not reserved may go to what sessions share.
+void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
+  size_t wanted = kDescriptorsReserved + 2 * (2 * size_t(configuration.sessions_max) * kDescriptorsPerSession);
+  if (limit < wanted)
+    spdlog::warn("this process may have {} descriptors, and {} sessions may need {}: raise its limit (ulimit -Hn, LimitNOFILE)", limit, configuration.sessions_max, wanted);
+}
+
 int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
-  if (!configuration) return fail(kExitUsage, configuration.error());
+  if (!configuration) return fail(kUsageError, configuration.error());
   if (options.check_config) {
+    if (ConfigurationErrors errors = check_start(*configuration, worker_command(options)); !errors.empty()) return fail(kUsageError, errors);
     std::printf("%s is right\n", options.config_file.c_str());
     return 0;
   }
   auto listen = listen_addresses(*configuration);
-  if (!listen) return fail(kExitUsage, listen.error());
+  if (!listen) return fail(kUsageError, listen.error());
   start_log("gpuwire-serve", configuration->log_format == "json" ? LogFormat::json : LogFormat::text, options.log_level);
   warn_of_plain_addresses(*configuration, *listen);
+  set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
+  warn_of_few_descriptors(*configuration, raise_descriptor_limit());
   boost::asio::io_context io(1);
+  ServiceManager manager(io);  // first, before anything is started with its variables
   Broker broker(io, {.listen = *listen,
                      .worker = worker_command(options),
                      .login_program = beside_this_program("gpuwire-login"),
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
                      .configuration = *configuration});
-  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers});
+  const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
+  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers, .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
+  HostGuard host_guard(io, broker.sessions(), {.machine_bytes = machine_bytes(),
+                                               .host_bytes = host_bytes,
+                                               .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
+                                               .groups = open_worker_groups()});
+  broker.sessions().add_part(host_guard);
   broker.admission().set_free_bytes([&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
-  ArbiterPart arbiter(io, broker.sessions(), {.scheduling = configuration->scheduling, .cores = std::thread::hardware_concurrency()});
+  ArbiterPart arbiter(io, broker.sessions(), {.scheduling = configuration->scheduling,
+                                              .cores = std::thread::hardware_concurrency(),
+                                              .policy = {.batch_floor = configuration->batch_floor}});
   broker.sessions().add_part(arbiter);
+  std::optional<CacheKeeper> cache_keeper;
+  if (options.module_cache != kNoModuleCache)
+    cache_keeper.emplace(options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache), options.module_cache_bytes);
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
   auto observation = Observation::start(io, broker, *configuration, options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
   if (!observation) return fail(1, observation.error());
@@ -123,6 +163,7 @@ int serve(const ServeOptions& options) {
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);
     print_listening(text_of(where), devices);
+    manager.ready(devices);
   };
   if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
@@ -139,11 +180,7 @@ int main(int argc, char** argv) {
   CLI::App app(gpuwire::server::kDescription, "gpuwire serve");
   app.footer(gpuwire::server::kFooter);
   gpuwire::server::declare(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : gpuwire::server::kExitUsage;
-  }
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   try {
     return gpuwire::server::serve(options);
   } catch (const std::exception& error) {

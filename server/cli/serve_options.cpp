@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "protocol/units/byte_size.hpp"
 #include "server/broker/limits.hpp"
 
 namespace gpuwire::server {
@@ -12,9 +13,8 @@ std::string beside_this_program(const char* name) {
 }
 
 void declare(CLI::App& app, ServeOptions& options) {
-  app.set_version_flag("--version", GPUWIRE_VERSION);
   app.add_option("--config", options.config_file, "The configuration file: tenants, their limits, TLS. Without one everybody on this machine may use all GPUs")->type_name("FILE");
-  app.add_flag("--check-config", options.check_config, "Say what is wrong with the configuration file, and end")->needs("--config");
+  app.add_flag("--check-config", options.check_config, "Say what is wrong with the configuration file, and with the files, addresses and GPUs that it names, and end")->needs("--config");
   app.add_option("--listen", options.overrides.listen, "Where to accept programs, in the place of what the file says; port 0 picks a free one; may be said several times. "
                  "Default: 127.0.0.1:9750")
       ->type_name("HOST:PORT|unix:PATH")->take_all();
@@ -23,7 +23,13 @@ void declare(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--software-devices", options.software_devices, "How many devices the software device shows")
       ->type_name("N")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--software-memory", options.software_memory_bytes, "How much memory each of them shows. Default: 4 GiB")->type_name("BYTES");
+  app.add_option("--software-memory", options.software_memory_bytes, "How much memory each of them shows, such as 4GiB. Default: 4GiB")
+      ->type_name("SIZE")
+      ->transform([](std::string text) {
+        auto bytes = units::parse_byte_size(text);
+        if (!bytes) throw CLI::ValidationError(bytes.error());
+        return std::to_string(*bytes);
+      });
   app.add_flag("--allow-unencrypted-network", options.overrides.allow_unencrypted_network,
                "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they are: everybody who reaches "
                "the port can use the GPU, and everybody on the way can read and change the data");

@@ -3,14 +3,15 @@
 #include <string>
 
 #include <CLI/CLI.hpp>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include "command_line/command_line.hpp"
 #include "server/cli/figures_view.hpp"
 #include "server/control/control_client.hpp"
 #include "server/control/socket_path.hpp"
 
 namespace {
-
-constexpr int kExitUsage = 2;
 
 constexpr const char* kDescription =
     "Shows the server that runs on this machine: its devices, what its tenants have had since it was started, its sessions, and who waits for a GPU.\n";
@@ -23,6 +24,12 @@ constexpr const char* kFooter =
     "\n"
     "Exit status: 0; 1 with a line on stderr when no server answers or it refuses; 2 wrong use.";
 
+// 0: standard output is no terminal, or does not say how wide it is.
+size_t terminal_columns() {
+  winsize size{};
+  return ::isatty(STDOUT_FILENO) && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -31,14 +38,9 @@ int main(int argc, char** argv) {
   bool json = false;
   CLI::App app(kDescription, "gpuwire status");
   app.footer(kFooter);
-  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
   app.add_option("--control", control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
   app.add_flag("--json", json, "Print one JSON object with every figure instead of tables (docs/monitoring.md)");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
-  }
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   auto snapshot = find_control_socket(control).and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); }).and_then([](ControlClient client) {
     return client.snapshot();
   });
@@ -50,6 +52,6 @@ int main(int argc, char** argv) {
     std::puts(to_json(*snapshot).dump(2, ' ', true, Json::error_handler_t::replace).c_str());
     return 0;
   }
-  for (const std::string& line : status_lines(*snapshot)) std::puts(line.c_str());
+  for (const std::string& line : status_lines(*snapshot, terminal_columns())) std::puts(line.c_str());
   return 0;
 }

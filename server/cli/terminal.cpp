@@ -70,13 +70,14 @@ void Terminal::measure() {
   rows_ = size.ws_row;
 }
 
-void Terminal::draw(const std::vector<std::string>& lines) {
+void Terminal::draw(const std::vector<std::string>& lines, size_t first, const std::string& footer) {
   std::string screen(kHome);
-  for (size_t i = 0; i < lines.size() && i < rows_; ++i) {
-    if (i != 0) screen += "\r\n";
-    screen += lines[i];
+  for (size_t row = 0; row < rows(); ++row) {
+    if (first + row < lines.size()) screen += lines[first + row];
     screen += kClearLine;
+    screen += "\r\n";
   }
+  screen += footer;
   screen += kClearBelow;
   write_all(screen);
 }

@@ -21,9 +21,11 @@ class Terminal {
   Terminal& operator=(Terminal&&) = delete;
   ~Terminal();
 
-  // Replaces what is shown, in one write; lines that do not fit are left out.
-  void draw(const std::vector<std::string>& lines);
+  // Replaces what is shown, in one write: the lines from `first` on, as many as fit, and `footer` on the last row.
+  void draw(const std::vector<std::string>& lines, size_t first, const std::string& footer);
   size_t columns() const { return columns_; }
+  // How many lines fit above the footer.
+  size_t rows() const { return rows_ - 1; }
 
   enum class Event : uint8_t { key, resized, stop, readable, hung_up };
   // Waits for one; `descriptor`: readable is an event, too. key() says which.

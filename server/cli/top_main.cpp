@@ -1,4 +1,5 @@
 // gpuwire-top: `gpuwire top`.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -6,8 +7,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "command_line/command_line.hpp"
 #include "server/cli/figures_view.hpp"
 #include "server/cli/terminal.hpp"
+#include "server/cli/text_table.hpp"
 #include "server/control/control_client.hpp"
 #include "server/control/limits.hpp"
 #include "server/control/socket_path.hpp"
@@ -15,7 +18,6 @@
 namespace gpuwire::server {
 namespace {
 
-constexpr int kExitUsage = 2;
 constexpr char kControlC = 3;
 
 constexpr const char* kDescription =
@@ -34,7 +36,8 @@ constexpr const char* kFooter =
     "  WAITS/s   times that the program waited for an answer of the server\n"
     "  IN/s OUT/s  bytes from and to the client; RTT: the connection's round trip, as the kernel measures it\n"
     "\n"
-    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number.\n"
+    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number; j and k scroll. A narrow terminal shows fewer columns;\n"
+    "a file or another program gets all of them, uncut.\n"
     "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) sees that tenant.\n"
     "\n"
     "Environment:\n"
@@ -51,7 +54,6 @@ struct TopOptions {
 
 void declare(CLI::App& app, TopOptions& options) {
   app.footer(kFooter);
-  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
   app.add_option("-i,--interval", options.interval_s, "Time between two looks, in seconds")
       ->type_name("S")->check(CLI::Range(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0))->capture_default_str();
@@ -93,15 +95,25 @@ int top_plain(ControlClient& client, Snapshot before, const TopOptions& options,
   }
 }
 
+constexpr const char* kKeys = "q quit   sort by: g GPU  m memory  l link  t tenant  i number   j k scroll";
+
+// What is shown of the tables.
+struct View {
+  SortKey sort;
+  size_t first_line = 0;
+};
+
 // What a key does. False: quit.
-bool press(char key, SortKey& sort) {
+bool press(char key, View& view) {
   switch (key) {
     case 'q': case 'Q': case kControlC: return false;
-    case 'g': sort = SortKey::gpu; break;
-    case 'm': sort = SortKey::memory; break;
-    case 'l': sort = SortKey::link; break;
-    case 't': sort = SortKey::tenant; break;
-    case 'i': sort = SortKey::id; break;
+    case 'g': view.sort = SortKey::gpu; break;
+    case 'm': view.sort = SortKey::memory; break;
+    case 'l': view.sort = SortKey::link; break;
+    case 't': view.sort = SortKey::tenant; break;
+    case 'i': view.sort = SortKey::id; break;
+    case 'j': ++view.first_line; break;
+    case 'k': view.first_line -= view.first_line > 0; break;
   }
   return true;
 }
@@ -109,11 +121,15 @@ bool press(char key, SortKey& sort) {
 // Not empty: why it ended by itself.
 std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, SortKey sort) {
   Snapshot before = first, after = std::move(first);
+  View view{sort};
   for (;;) {
-    terminal.draw(top_lines(Interval(before, after), sort, terminal.columns()));
+    std::vector<std::string> lines = top_lines(Interval(before, after), view.sort, terminal.columns());
+    // The last line does not go further up than the last row.
+    view.first_line = std::min(view.first_line, lines.size() - std::min(lines.size(), terminal.rows()));
+    terminal.draw(lines, view.first_line, cut_to(kKeys, terminal.columns()));
     switch (terminal.wait(client.descriptor())) {
       case Terminal::Event::key:
-        if (!press(terminal.key(), sort)) return {};
+        if (!press(terminal.key(), view)) return {};
         break;
       case Terminal::Event::resized: break;
       case Terminal::Event::stop:
@@ -149,10 +165,6 @@ int main(int argc, char** argv) {
   gpuwire::server::TopOptions options;
   CLI::App app(gpuwire::server::kDescription, "gpuwire top");
   gpuwire::server::declare(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : gpuwire::server::kExitUsage;
-  }
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   return gpuwire::server::top(options);
 }

@@ -1,5 +1,7 @@
 #include "server/config/configuration.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace gpuwire::server {
@@ -12,6 +14,11 @@ constexpr double kGiB = 1u << 30;
 TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu) {
   auto own = tenant.gpu_memory.find(gpu);
   return own == tenant.gpu_memory.end() ? tenant.memory : own->second;
+}
+
+bool has_guarantee(const TenantConfiguration& tenant) {
+  return tenant.memory.guaranteed_bytes ||
+         std::any_of(tenant.gpu_memory.begin(), tenant.gpu_memory.end(), [](const auto& gpu) { return gpu.second.guaranteed_bytes != 0; });
 }
 
 ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes) {

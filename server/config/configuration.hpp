@@ -28,13 +28,16 @@ struct TenantConfiguration {
   double share_min = 0;                      // scavenger
   TenantMemory memory;                       // on every GPU ...
   std::map<unsigned, TenantMemory> gpu_memory;  // ... but on these
-  uint64_t host_memory_bytes = 0;            // pinned memory on the server; 0: no bound
+  uint64_t host_memory_bytes = 0;            // of the server's own memory; 0: a part of the machine's
   std::vector<unsigned> gpus_allowed;        // empty: all
   unsigned gpus_wanted = 1;                  // for a session that does not say; 0: all that are allowed
-  unsigned sessions_max = 0;                 // 0: no bound
+  unsigned sessions_max = 0;                 // that run at once; 0: no bound
+  unsigned queued_max = 32;                  // that wait at once
+  unsigned management_max = 32;              // that ask NVML at once
+  uint64_t queue_time_max_ms = 0;            // how long one waits; 0: no bound
   uint64_t kernel_time_max_ms = 0;           // 0: no bound
   uint64_t idle_time_max_ms = 0;             // 0: no bound
-  std::vector<std::string> unix_users;       // who may be this tenant on a Unix socket
+  std::vector<std::string> unix_users;       // users of this machine who are this tenant when they come over a Unix socket
   bool operator==(const TenantConfiguration&) const = default;
 };
 
@@ -48,12 +51,14 @@ struct Configuration {
   bool allow_unencrypted_network = false;
   std::optional<std::string> open_tenant;    // who callers on plain loopback are when they do not say; none: they must show a token
   std::vector<unsigned> gpus;                // offered; empty: all
+  uint64_t resume_grace_ms = 0;              // how long a session stays without its connection; 0: it ends with it
   unsigned sessions_max = 64;
   unsigned sessions_per_gpu_max = 0;         // 0: no bound
   std::string metrics_listen;                // HOST:PORT of the Prometheus endpoint; empty: none
   std::filesystem::path control_socket;      // for top, status and admin; empty: the default
   std::filesystem::path audit_log;           // empty: audit lines go to the log
   bool scheduling = true;                    // false: GPUs are shared as the hardware does it; for measuring what scheduling costs
+  double batch_floor = 0.05;                 // of each GPU's time: batch's, while interactive tenants keep the GPU
   std::string log_format = "text";           // or "json"
   std::vector<TenantConfiguration> tenants;
 };
@@ -67,6 +72,8 @@ struct ConfigurationOverrides {
 
 // What the tenant may have on this GPU.
 TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu);
+// Whether memory is kept for the tenant, on any GPU.
+bool has_guarantee(const TenantConfiguration& tenant);
 
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;

@@ -15,6 +15,7 @@ namespace {
 constexpr unsigned kGpuMax = 63;
 constexpr unsigned kSessionsMax = 100'000;
 constexpr double kWeightMax = 1e6;
+constexpr double kBatchFloorMax = 0.5;
 constexpr size_t kTenantNameMax = 64;
 
 bool is_name(std::string_view text) {
@@ -73,6 +74,9 @@ void read_shared(Section& section, TenantConfiguration& out) {
   section.numbers("gpus_allowed", out.gpus_allowed, kGpuMax);
   read_gpus_wanted(section, out.gpus_wanted);
   section.count("sessions_max", out.sessions_max, 0, kSessionsMax);
+  section.count("queued_max", out.queued_max, 1, kSessionsMax);
+  section.count("management_max", out.management_max, 1, kSessionsMax);
+  section.duration_ms("queue_time_max", out.queue_time_max_ms);
   section.duration_ms("kernel_time_max", out.kernel_time_max_ms);
   section.duration_ms("idle_time_max", out.idle_time_max_ms);
 }
@@ -202,9 +206,11 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   std::string open_tenant;
   server.text("open_tenant", open_tenant);
   server.numbers("gpus", out.gpus, kGpuMax);
+  server.duration_ms("resume_grace", out.resume_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);
   server.flag("scheduling", out.scheduling);
+  server.number("batch_floor", out.batch_floor, 0, kBatchFloorMax, true);
   server.count("sessions_per_gpu_max", out.sessions_per_gpu_max, 0, kSessionsMax);
   read_paths(server, out);
   server.finish();
@@ -219,6 +225,9 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   bool known = std::any_of(out.tenants.begin(), out.tenants.end(), [&](const auto& tenant) { return tenant.name == open_tenant; });
   if (!open_tenant.empty() && !known) server.wrong("open_tenant", fmt::format("is \"{}\", and there is no [tenants.{}]", open_tenant, open_tenant));
   if (!open_tenant.empty()) out.open_tenant = open_tenant;
+  auto guaranteed = std::count_if(out.tenants.begin(), out.tenants.end(), has_guarantee);
+  if (size_t(guaranteed) > out.sessions_max)
+    server.wrong("sessions_max", fmt::format("is {}, and {} tenants are guaranteed memory: each needs a place", out.sessions_max, guaranteed));
   if (out.tenants.empty()) mistakes.add(file.source(), "there is no tenant: nobody could use this server; as in [tenants.anna]");
   return out;
 }

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
-#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,36 +17,29 @@ struct Unit {
   double size;
 };
 
-constexpr double kKi = 1024;
-constexpr Unit kByteUnits[] = {{"", 1},          {"B", 1},        {"KiB", kKi},    {"MiB", kKi * kKi},     {"GiB", kKi * kKi * kKi}, {"TiB", kKi * kKi * kKi * kKi}};
 constexpr Unit kTimeUnits[] = {{"ms", 1}, {"s", 1e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
 // Above this a double does not hold every whole number.
 constexpr double kExactMax = 9007199254740992.0;
 
-tl::expected<uint64_t, std::string> parse(std::string_view text, std::span<const Unit> units, std::string_view what, std::string_view example) {
-  auto wrong = [&](std::string_view why) { return tl::unexpected(fmt::format("\"{}\" is no {}: {}; as in \"{}\"", text, what, why, example)); };
+}  // namespace
+
+tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text) {
+  auto wrong = [&](std::string_view why) { return tl::unexpected(fmt::format("\"{}\" is no duration: {}; as in \"30s\"", text, why)); };
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc() || !std::isfinite(number) || number < 0) return wrong("it does not begin with a number");
   std::string_view name = text.substr(size_t(end - text.data()));
   name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
-  auto unit = std::find_if(units.begin(), units.end(), [&](const Unit& one) { return one.name == name; });
-  if (unit == units.end()) {
+  auto unit = std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits), [&](const Unit& one) { return one.name == name; });
+  if (unit == std::end(kTimeUnits)) {
     std::vector<std::string_view> names;
-    for (const Unit& one : units) {
-      if (!one.name.empty()) names.push_back(one.name);
-    }
-    return wrong(name.empty() ? fmt::format("a unit is missing, one of {}", fmt::join(names, ", ")) : fmt::format("the unit is none of {}", fmt::join(names, ", ")));
+    for (const Unit& one : kTimeUnits) names.push_back(one.name);
+    return wrong(fmt::format(fmt::runtime(name.empty() ? "a unit is missing, one of {}" : "the unit is none of {}"), fmt::join(names, ", ")));
   }
   double value = std::round(number * unit->size);
   if (value > kExactMax) return wrong("it is too large");
   return uint64_t(value);
 }
-
-}  // namespace
-
-tl::expected<uint64_t, std::string> parse_bytes(std::string_view text) { return parse(text, kByteUnits, "size", "20GiB"); }
-tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text) { return parse(text, kTimeUnits, "duration", "30s"); }
 
 std::string_view nearest_word(std::string_view word, const std::vector<std::string_view>& known) {
   std::string_view best;

@@ -1,4 +1,4 @@
-// Amounts as people write them.
+// Durations as people write them (sizes: protocol/units), and words that are almost right.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,6 @@
 
 namespace gpuwire::server {
 
-// "20GiB", "512 MiB", "1.5GiB", "4096": bytes. Units: B, KiB, MiB, GiB, TiB; no GB, which some take for 1000. The error says what is wrong.
-tl::expected<uint64_t, std::string> parse_bytes(std::string_view text);
 // "30s", "500ms", "2h", "1d", "5min": milliseconds.
 tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "protocol/units/byte_size.hpp"
 #include "server/config/quantities.hpp"
 
 namespace gpuwire::server {
@@ -72,17 +73,14 @@ void Section::number(std::string_view key, double& out, double above, double mos
 void Section::bytes(std::string_view key, uint64_t& out) {
   const toml::node* value = node(key);
   if (!value) return;
-  if (auto* number = value->as_integer(); number && number->get() >= 0) {
-    out = uint64_t(number->get());
-  } else if (auto* text = value->as_string()) {
-    auto parsed = parse_bytes(text->get());
-    if (parsed)
-      out = *parsed;
-    else
-      wrong(key, fmt::format("is a size; {}", parsed.error()));
-  } else {
-    wrong(key, "is a size: a number of bytes, or a text as \"20GiB\"");
-  }
+  auto* number = value->as_integer();
+  auto* text = value->as_string();
+  if (!number && !text) return wrong(key, "is a size with its unit, a text as \"20GiB\"");
+  auto parsed = units::parse_byte_size(number ? std::to_string(number->get()) : text->get());
+  if (parsed)
+    out = *parsed;
+  else
+    wrong(key, fmt::format("is a size; {}", parsed.error()));
 }
 
 void Section::duration_ms(std::string_view key, uint64_t& out) {

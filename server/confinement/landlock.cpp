@@ -1,5 +1,6 @@
 #include "server/confinement/landlock.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -11,7 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "server/broker/handoff.hpp"
+#include "server/base/owned_descriptor.hpp"
+#include "server/confinement/all_threads.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -91,9 +93,12 @@ tl::expected<void, std::string> add(int ruleset, const PathRule& rule, uint64_t 
 
 }  // namespace
 
-tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules) {
-  long abi = ::syscall(SYS_landlock_create_ruleset, nullptr, 0, kGetVersion);
-  if (abi < 1) return "this kernel has no Landlock: the worker's files are not restricted";
+namespace {
+
+// 0: the kernel has no Landlock.
+long landlock_abi() { return std::max(0l, ::syscall(SYS_landlock_create_ruleset, nullptr, 0, kGetVersion)); }
+
+tl::expected<OwnedDescriptor, std::string> make_ruleset(std::span<const PathRule> rules, long abi) {
   uint64_t known = known_rights(abi);
   RulesetAttributes attributes{known, abi >= 4 ? kBindTcp | kConnectTcp : 0, abi >= 6 ? kScopeAbstractSockets | kScopeSignals : 0};
   size_t size = abi >= 6 ? sizeof attributes : abi >= 4 ? offsetof(RulesetAttributes, scoped) : offsetof(RulesetAttributes, handled_access_net);
@@ -103,10 +108,30 @@ tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> 
     if (auto added = add(ruleset.get(), rule, known); !added) return tl::unexpected(added.error());
   }
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return tl::unexpected(system_error("no_new_privs"));
-  if (::syscall(SYS_landlock_restrict_self, ruleset.get(), 0) != 0) return tl::unexpected(system_error("landlock_restrict_self"));
+  return ruleset;
+}
+
+}  // namespace
+
+tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules) {
+  const long abi = landlock_abi();
+  if (abi == 0) return "this kernel has no Landlock: the worker's files are not restricted";
+  auto ruleset = make_ruleset(rules, abi);
+  if (!ruleset) return tl::unexpected(ruleset.error());
+  if (::syscall(SYS_landlock_restrict_self, ruleset->get(), 0) != 0) return tl::unexpected(system_error("landlock_restrict_self"));
   if (abi < 4) return "this kernel's Landlock restricts files only, not connections";
   if (abi < 6) return "this kernel's Landlock does not restrict signals and abstract sockets";
   return "";
+}
+
+tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules) {
+  const long abi = landlock_abi();
+  if (abi == 0) return {};
+  auto ruleset = make_ruleset(rules, abi);
+  if (!ruleset) return tl::unexpected(ruleset.error());
+  if (auto restricted = call_in_all_threads(SYS_landlock_restrict_self, ruleset->get(), 0); !restricted)
+    return tl::unexpected(fmt::format("landlock_restrict_self in all threads: {}", restricted.error()));
+  return {};
 }
 
 }  // namespace gpuwire::server

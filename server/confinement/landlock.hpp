@@ -28,4 +28,8 @@ struct PathRule {
 // Gives what this kernel could not enforce, empty when all of it is; an error when Landlock is there but refuses.
 tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules);
 
+// Once more for a process that has threads by now: all of them keep only what these rules allow, too. Rules may name what the process could not open itself.
+// The error: some thread may reach more.
+tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules);
+
 }  // namespace gpuwire::server

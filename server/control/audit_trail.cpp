@@ -58,6 +58,15 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last)
       fields["warning"] = event.text;
       log.write("warned", fields);
       break;
+    case SessionEvent::Kind::detached:
+      fields["reason"] = event.text;
+      log.write("detached", fields);
+      break;
+    case SessionEvent::Kind::attached: log.write("attached", fields); break;
+    case SessionEvent::Kind::resume_refused:
+      fields["reason"] = event.text;
+      log.write("resume_refused", fields);
+      break;
     case SessionEvent::Kind::ended:
       fields["gpus"] = event.session.devices;
       add_end(fields, event, last);

@@ -178,7 +178,7 @@ void ControlServer::close() {
 }
 
 void ControlServer::accept() {
-  acceptor_.async_accept([this](error_code error, Protocol::socket socket) {
+  acceptor_.async_accept(lifetime_.guard([this](error_code error, Protocol::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (!error) {
       welcome(std::move(socket));
@@ -186,10 +186,10 @@ void ControlServer::accept() {
     }
     spdlog::warn("control socket: accept: {}", error.message());
     accept_timer_.expires_after(std::chrono::milliseconds(kControlAcceptRetryMs));
-    accept_timer_.async_wait([this](error_code stopped) {
+    accept_timer_.async_wait(lifetime_.guard([this](error_code stopped) {
       if (!stopped) accept();
-    });
-  });
+    }));
+  }));
 }
 
 // Users of tenants never take the places of who may do everything.

@@ -11,6 +11,7 @@
 #include <tl/expected.hpp>
 
 #include "server/control/requests.hpp"
+#include "server/base/lifetime.hpp"
 #include "server/control/sources.hpp"
 
 namespace gpuwire::server {
@@ -46,6 +47,7 @@ class ControlServer {
   boost::asio::steady_timer accept_timer_;
   std::filesystem::path path_;
   std::list<std::shared_ptr<Connection>> connections_;  // oldest first
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -52,6 +52,7 @@ struct DeviceFigures {
 struct TenantDeviceFigures {
   uint32_t device = 0;
   uint64_t gpu_time_ns = 0;               // charged since the server's start
+  uint64_t granted_ns = 0;                // the turns that it was given while others of its class wanted the device, used or not
   uint64_t memory_used_bytes = 0;
   uint64_t memory_limit_bytes = 0;        // 0: the whole device
   uint64_t memory_guaranteed_bytes = 0;
@@ -66,7 +67,7 @@ struct TenantFigures {
   uint64_t sessions_max = 0;              // 0: no bound
   std::map<std::string, uint64_t> sessions;   // now, by state
   std::vector<TenantDeviceFigures> devices;
-  uint64_t host_memory_used_bytes = 0, host_memory_limit_bytes = 0;  // pinned on the server
+  uint64_t host_memory_used_bytes = 0, host_memory_limit_bytes = 0;  // of the server's own memory
   uint64_t bytes_in = 0, bytes_out = 0;   // ended sessions included
   uint64_t replies = 0;                   // times that a program has waited for an answer
   uint64_t begun = 0;                     // sessions, since the start
@@ -99,6 +100,9 @@ struct SessionFigures {
   uint64_t gpu_time_ns = 0;               // since it began
   bool gate_open = true;
   bool holds_lease = false;
+  uint64_t leases = 0;                    // that it was granted since it began
+  std::string held;                       // why its next work stands at the gate: turn, class, drain, gang, no-show; empty: it does not
+  uint64_t held_by = 0;                   // the session that it waits for; 0: none in particular
   uint64_t in_flight_ns = 0;              // estimated GPU time of submitted work that is not done
   uint64_t gate_waits = 0, gate_wait_ns = 0;
   uint64_t bytes_in = 0, bytes_out = 0;

@@ -23,8 +23,8 @@ void each_field(Is<DeviceFigures> auto& f, auto&& visit) {
   visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("drain_us", f.drain_us);
 }
 void each_field(Is<TenantDeviceFigures> auto& f, auto&& visit) {
-  visit("device", f.device), visit("gpu_time_ns", f.gpu_time_ns), visit("memory_used_bytes", f.memory_used_bytes);
-  visit("memory_limit_bytes", f.memory_limit_bytes), visit("memory_guaranteed_bytes", f.memory_guaranteed_bytes);
+  visit("device", f.device), visit("gpu_time_ns", f.gpu_time_ns), visit("granted_ns", f.granted_ns);
+  visit("memory_used_bytes", f.memory_used_bytes), visit("memory_limit_bytes", f.memory_limit_bytes), visit("memory_guaranteed_bytes", f.memory_guaranteed_bytes);
   visit("memory_allowance_bytes", f.memory_allowance_bytes);
 }
 void each_field(Is<TenantFigures> auto& f, auto&& visit) {
@@ -41,7 +41,7 @@ void each_field(Is<SessionFigures> auto& f, auto&& visit) {
   visit("host", f.host), visit("security", f.security), visit("credential", f.credential), visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
   visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for), visit("devices", f.devices);
   visit("memory_limit_bytes", f.memory_limit_bytes), visit("gpu_time_ns", f.gpu_time_ns), visit("gate_open", f.gate_open);
-  visit("holds_lease", f.holds_lease), visit("in_flight_ns", f.in_flight_ns), visit("gate_waits", f.gate_waits), visit("gate_wait_ns", f.gate_wait_ns);
+  visit("holds_lease", f.holds_lease), visit("leases", f.leases), visit("held", f.held), visit("held_by", f.held_by), visit("in_flight_ns", f.in_flight_ns), visit("gate_waits", f.gate_waits), visit("gate_wait_ns", f.gate_wait_ns);
   visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies), visit("round_trip_us", f.round_trip_us);
   visit("warning", f.warning);
 }

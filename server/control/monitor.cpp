@@ -66,7 +66,10 @@ void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
   Past& past = this->past(tenant);
   switch (event.kind) {
     case SessionEvent::Kind::queued:
-    case SessionEvent::Kind::warned: break;
+    case SessionEvent::Kind::warned:
+    case SessionEvent::Kind::detached:
+    case SessionEvent::Kind::attached:
+    case SessionEvent::Kind::resume_refused: break;
     case SessionEvent::Kind::admitted:
       past.queue_wait_s.observe(std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));
       break;

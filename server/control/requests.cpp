@@ -80,16 +80,15 @@ ControlAnswer answer_end(const Asked& asked) {
   return {Json{{"ok", true}, {"ended", ended}}};
 }
 
-// The identity's files say that it is revoked; this is the note of it, and the end of who has come by it.
+// The identity's files say that it is revoked, and whose sessions end; this is the note of who has done it.
 ControlAnswer answer_revoked(const Asked& asked) {
-  std::string tenant = text_member(asked.request, "tenant");
-  if (tenant.empty()) return {failed_answer("revoked wants a tenant's name")};
-  auto end = asked.request.find("end_sessions");
-  bool end_sessions = end != asked.request.end() && end->is_boolean() && end->get<bool>();
-  size_t ended = 0;
-  if (end_sessions && asked.sources.end_tenant) ended = asked.sources.end_tenant(tenant, "the identity was revoked");
-  audit(asked, "revoked", {{"tenant", tenant}, {"identity", text_member(asked.request, "identity")}, {"sessions", ended}});
-  return {Json{{"ok", true}, {"ended", ended}}};
+  std::string tenant = text_member(asked.request, "tenant"), identity = text_member(asked.request, "identity");
+  if (tenant.empty() || identity.empty()) return {failed_answer("revoked wants a tenant's name and what was revoked")};
+  if (!asked.sources.revoked) return {failed_answer("this server has no identity")};
+  auto ended = asked.sources.revoked(text_member(asked.request, "directory"), identity);
+  if (!ended) return {failed_answer("this server uses another identity")};
+  audit(asked, "revoked", {{"tenant", tenant}, {"identity", identity}, {"sessions", *ended}});
+  return {Json{{"ok", true}, {"ended", *ended}}};
 }
 
 struct Command {

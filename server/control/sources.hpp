@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct ControlSources {
   std::function<bool(uint64_t session, const std::string& reason)> end_session;
   // How many sessions, waiting ones included, were told to end.
   std::function<size_t(const std::string& tenant, const std::string& reason)> end_tenant;
+  // A certificate or token of the identity in `directory` was revoked: how many sessions end with it. Nothing: the server uses another identity.
+  std::function<std::optional<size_t>(const std::string& directory, const std::string& identity)> revoked;
   // The tenants that this user may be on a Unix socket, and may see here.
   std::function<std::vector<std::string>(uid_t)> tenants_of_user;
   // What an administrator has done, for the audit log.

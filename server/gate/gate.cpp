@@ -32,6 +32,32 @@ void Gate::enter_executor() { held_up_by = this; }
 
 bool Gate::held_up() const { return held_up_by == this && unasked == 0; }
 
+// --- contexts that end -----------------------------------------------------------------------------------------------------------------------
+
+bool Gate::primary_is_active(CUdevice device) const {
+  unsigned flags = 0;
+  int active = 0;
+  return driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+CUcontext Gate::primary(CUdevice device) const {
+  CUcontext context = nullptr;
+  if (!primary_is_active(device) || driver().cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return nullptr;
+  driver().cuDevicePrimaryCtxRelease_v2(device);
+  return context;
+}
+
+CUresult Gate::end(const Meter::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
+  CUresult result = meter_.end_context(ending, call, gone);
+  if (parked_.load(std::memory_order_seq_cst)) call_meter();
+  return result;
+}
+
+CUcontext Gate::context_of(CUgreenCtx green) const {
+  CUcontext context = nullptr;
+  return driver().cuCtxFromGreenCtx && driver().cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS ? context : nullptr;
+}
+
 // --- passing ---------------------------------------------------------------------------------------------------------------------------------
 
 Gate::Passage Gate::enter(const Work& work) {

@@ -60,10 +60,19 @@ class Gate {
     meter_.enter_context(context);
     return call();
   }
+  // These calls block while kernels of the context run.
   template <class Call>
-  CUresult ends_context(Call&& call) {
-    meter_.forget();
-    return call();
+  CUresult ends_context(CUcontext context, Call&& call) {
+    return end({.native = context}, call, [](CUresult result) { return result == CUDA_SUCCESS; });
+  }
+  template <class Call>
+  CUresult ends_primary(CUdevice device, Call&& call) {
+    // Others may hold it, too: what counts is whether it is there afterwards.
+    return end({.native = primary(device)}, call, [&](CUresult) { return !primary_is_active(device); });
+  }
+  template <class Call>
+  CUresult ends_green(CUgreenCtx green, Call&& call) {
+    return end({.native = context_of(green), .outlived = true}, call, [](CUresult result) { return result == CUDA_SUCCESS; });
   }
 
   // --- the session ---------------------------------------------------------------------------------------------------------------------------
@@ -95,6 +104,10 @@ class Gate {
   Passage enter(const Work& work);
   void leave(const Work& work, bool done);
   bool held_up() const;
+  CUresult end(const Meter::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
+  bool primary_is_active(CUdevice device) const;
+  CUcontext primary(CUdevice device) const;   // null: there is none
+  CUcontext context_of(CUgreenCtx green) const;
   GateWord read(std::memory_order order = std::memory_order_acquire) const { return {word_.load(std::memory_order_relaxed)->load(order)}; }
   void wait_open(GateWord seen);
   void go_on(bool asks);

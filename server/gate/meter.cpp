@@ -45,10 +45,36 @@ void Meter::enter_context(CUcontext context) {
   find_or_add(context);
 }
 
-void Meter::forget() {
+// Moves the context out of sight of who looks: its events go with it, and are asked no more.
+std::list<PageTime>::iterator Meter::begin_ending(const Ending& ending, std::list<Context>& moved) {
   std::lock_guard looking(looking_);
   std::lock_guard lock(mutex_);
-  for (Context& context : contexts_) {
+  PageTime now = page_now(), since = now;
+  for (auto context = contexts_.begin(); context != contexts_.end();) {
+    auto next = std::next(context);
+    if (ending.native && context->native == ending.native) {
+      if (context->marks != 0) since = std::min(since, context->progress);
+      moved.splice(moved.end(), contexts_, context);
+    }
+    context = next;
+  }
+  auto entry = endings_.insert(endings_.end(), since);
+  if (start_context_ && start_context_ == ending.native) started(now);
+  if (!burst_) begin_burst(now);
+  update_quiet(now);
+  tell();
+  return entry;
+}
+
+void Meter::finish_ending(std::list<PageTime>::iterator entry, std::list<Context>& moved, bool gone) {
+  std::lock_guard lock(mutex_);
+  endings_.erase(entry);
+  if (!gone) contexts_.splice(contexts_.begin(), moved);
+  tell();
+}
+
+void Meter::give_back(std::list<Context>& contexts) {
+  for (Context& context : contexts) {
     for (Lane& lane : context.lanes) {
       for (Mark& mark : lane.marks) driver_.cuEventDestroy_v2(mark.event);
     }
@@ -56,9 +82,16 @@ void Meter::forget() {
     if (context.sample) driver_.cuEventDestroy_v2(context.sample);
     if (context.start_word) driver_.cuMemFreeHost(context.start_word);
   }
-  contexts_.clear();
-  if (start_context_) started(began_);
-  tell();
+  contexts.clear();
+}
+
+CUresult Meter::end_context(const Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
+  std::list<Context> moved;
+  auto entry = begin_ending(ending, moved);
+  if (ending.outlived) give_back(moved);
+  CUresult result = call();
+  finish_ending(entry, moved, gone(result));
+  return result;
 }
 
 bool Meter::is_capturing(CUstream stream) const {
@@ -94,7 +127,7 @@ CUresult Meter::end_capture(CUstream stream, const std::function<CUresult()>& ca
 // --- submissions -----------------------------------------------------------------------------------------------------------------------------
 
 bool Meter::in_flight() const {
-  return submitting_ != 0 || tail_expected_ || std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
+  return submitting_ != 0 || tail_expected_ || !endings_.empty() || std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
 }
 
 void Meter::submitting(const Work& work) {
@@ -242,6 +275,7 @@ void Meter::end_burst(PageTime now) {
   if (start_context_) started(began_);
   count_busy(now);
   burst_ = false;
+  completions_ = submissions_;  // with those that got no mark of their own
   page_.last_end.store(count(now), std::memory_order_relaxed);
 }
 
@@ -261,7 +295,7 @@ void Meter::set_waiting(bool waiting) {
 }
 
 PageTime Meter::least_progress() const {
-  PageTime least{};
+  PageTime least = endings_.empty() ? PageTime{} : *std::ranges::min_element(endings_);
   for (const Context& context : contexts_) {
     if (context.marks != 0 && (least == PageTime{} || context.progress < least)) least = context.progress;
   }
@@ -273,6 +307,7 @@ void Meter::tell() {
   for (const Context& context : contexts_) estimated += context.estimated;
   page_.in_flight_ns.store(uint64_t(estimated.count()), std::memory_order_relaxed);
   page_.busy_ns.store(uint64_t(busy_.count()), std::memory_order_relaxed);
+  page_.completions.store(completions_, std::memory_order_relaxed);
   page_.quiet_ns.store(uint64_t(quiet_.count()), std::memory_order_relaxed);
   page_.quiet_since.store(count(quiet_since_), std::memory_order_relaxed);
   page_.stuck_since.store(start_context_ ? 0 : count(least_progress()), std::memory_order_relaxed);
@@ -315,6 +350,7 @@ void Meter::collect(Context& context, std::unique_lock<std::mutex>& lock) {
       context.estimated -= mark.estimate;
       context.unknown -= !mark.known;
       --context.marks;
+      completions_ += mark.key != 0;
       context.done.push_back(mark);
       lane.marks.pop_front();
     }
@@ -426,7 +462,7 @@ bool Meter::sample(Sampling& sampling) {
   std::lock_guard lock(mutex_);
   bool busy = burst_;  // while a capture is open nobody can look: as it was
   if (captures_.empty() && driver_.cuCtxRecordEvent) {
-    busy = false;
+    busy = !endings_.empty();
     for (Context& context : contexts_) {
       driver_.cuCtxSetCurrent(context.native);
       if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;

@@ -45,8 +45,13 @@ class Meter {
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
   void enter_context(CUcontext context);
-  // A context is about to go: all events are given up, of all contexts; what was in flight elsewhere counts as done.
-  void forget();
+  struct Ending {
+    CUcontext native = nullptr;
+    bool outlived = false;  // another context has its events and memory, and lives on
+  };
+  // Around a driver call that ends a context, with no lock held: it blocks while the context's kernels run, and counts as in flight. `gone`, asked with the
+  // call's result: the context is not there any more; then its marks are dropped, and the driver has given back what they stood on.
+  CUresult end_context(const Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
 
   // The session waits at the gate, or does not any more: then it wants the GPU although nothing is in flight.
   void set_waiting(bool waiting);
@@ -99,6 +104,9 @@ class Meter {
     std::vector<Mark> done;                // of this look
   };
 
+  std::list<PageTime>::iterator begin_ending(const Ending& ending, std::list<Context>& moved);
+  void finish_ending(std::list<PageTime>::iterator entry, std::list<Context>& moved, bool gone);
+  void give_back(std::list<Context>& contexts);
   Context* find(CUcontext native);
   Context* find_or_add(CUcontext native);
   Context* current();
@@ -125,15 +133,16 @@ class Meter {
 
   const DriverTable& driver_;
   SessionPage& page_;
-  std::mutex looking_;              // over a whole look; forget() takes it, so that no event goes while it is asked. Taken before mutex_
+  std::mutex looking_;              // over a whole look; who ends a context takes it, so that no event goes while it is asked. Taken before mutex_
   std::vector<CUevent> asked_;      // under looking_
   std::atomic<size_t> capture_count_{0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
   std::mutex mutex_;                // over all below, and over driver calls that do not wait for the device
   std::list<Context> contexts_;     // at most kGateContextsMax
+  std::list<PageTime> endings_;     // of calls that end contexts, one for each: since when its context makes no progress
   std::vector<CUstream> captures_;  // where captures have begun
   Estimates estimates_;
   size_t submitting_ = 0;
-  uint64_t submissions_ = 0;
+  uint64_t submissions_ = 0, completions_ = 0;
   bool told_in_flight_ = false;
   bool tail_expected_ = false;
   bool waiting_ = false;

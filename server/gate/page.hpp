@@ -14,7 +14,7 @@
 
 namespace gpuwire::server {
 
-inline constexpr uint32_t kPageVersion = 2;
+inline constexpr uint32_t kPageVersion = 3;
 
 // CLOCK_MONOTONIC, which is one for all processes.
 using PageTime = std::chrono::nanoseconds;
@@ -64,6 +64,7 @@ struct SessionPage {
   alignas(64) std::atomic<uint64_t> busy_ns{0};  // GPU time: sums of first start to drain
   std::atomic<uint64_t> bursts{0};               // times that it went from nothing in flight to something
   std::atomic<uint64_t> submissions{0};          // of those that were counted
+  std::atomic<uint64_t> completions{0};          // of submissions: seen done
   std::atomic<uint64_t> in_flight_ns{0};         // estimated GPU time in flight
   std::atomic<uint64_t> quiet_ns{0};             // time with nothing in flight and nothing at the gate, up to quiet_since
   std::atomic<int64_t> quiet_since{0};           // PageTime: it is quiet since; zero: it is not

@@ -1,5 +1,6 @@
 #include "server/identity/administration.hpp"
 
+#include <algorithm>
 #include <functional>
 
 #include <fmt/format.h>
@@ -70,8 +71,8 @@ tl::expected<void, std::string> init_identity(const fs::path& directory, const I
   if (!signer) return Failure(signer.error());
   auto server = issue_server_certificate(*signer, options.hosts, {now, options.server_days});
   if (!server) return Failure(server.error());
-  if (auto written = create_private_file(directory / kAuthorityKeyFile, authority->key_pem); !written) return written;
-  if (auto written = create_private_file(directory / kAuthorityCertificateFile, authority->certificate_pem); !written) return written;
+  if (auto written = replace_private_file(directory / kAuthorityKeyFile, authority->key_pem); !written) return written;
+  if (auto written = replace_private_file(directory / kAuthorityCertificateFile, authority->certificate_pem); !written) return written;
   if (auto written = write_server(directory, *server); !written) return written;
   return write_register(directory, Register{});
 }
@@ -139,7 +140,7 @@ tl::expected<ServerFacts, std::string> server_facts(const fs::path& directory) {
   return ServerFacts{subject_of(authority->get()), expiry_of(authority->get()), expiry_of(server->get()), hosts_of(server->get())};
 }
 
-tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, const std::vector<std::string>& hosts, unsigned days, WallTime now) {
+tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, const std::vector<std::string>& hosts, bool replace_hosts, unsigned days, WallTime now) {
   {
     auto lock = IdentityLock::take(directory);
     if (!lock) return Failure(lock.error());
@@ -147,7 +148,10 @@ tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, c
     if (!authority) return Failure(authority.error());
     auto before = server_facts(directory);
     if (!before && hosts.empty()) return Failure(before.error() + "; --host says for which names");
-    auto server = issue_server_certificate(*authority, hosts.empty() ? before->hosts : hosts, {now, days});
+    std::vector<std::string> names = before && !(replace_hosts && !hosts.empty()) ? before->hosts : std::vector<std::string>();
+    for (const std::string& host : hosts)
+      if (std::find(names.begin(), names.end(), host) == names.end()) names.push_back(host);
+    auto server = issue_server_certificate(*authority, names, {now, days});
     if (!server) return Failure(server.error());
     if (auto written = write_server(directory, *server); !written) return Failure(written.error());
   }

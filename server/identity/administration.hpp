@@ -37,8 +37,10 @@ struct ServerFacts {
   WallTime authority_expires, server_expires;
   std::vector<std::string> hosts;
 };
-// A new key and certificate for the server, by the same authority, so that clients notice nothing. `hosts`: empty for the old ones.
-tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory, const std::vector<std::string>& hosts, unsigned days, WallTime now);
+// A new key and certificate for the server, by the same authority, so that clients notice nothing. `hosts` are added to the names that there were, or with
+// `replace_hosts` take their place if there are any.
+tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory, const std::vector<std::string>& hosts, bool replace_hosts, unsigned days,
+                                                    WallTime now);
 tl::expected<ServerFacts, std::string> server_facts(const std::filesystem::path& directory);
 
 }  // namespace gpuwire::server

@@ -22,10 +22,22 @@ constexpr unsigned kLockStepMs = 20;
 
 std::string failure(const fs::path& file, int error) { return fmt::format("{}: {}", file.string(), std::strerror(error)); }
 
-// Empty: it is ours alone.
-std::string why_not_private(const struct stat& facts) {
-  if (facts.st_uid != ::geteuid() && facts.st_uid != 0) return fmt::format("it belongs to user {}, not to the one that the server runs as", facts.st_uid);
-  if (facts.st_mode & 077) return fmt::format("others can get at it (mode {:04o}); chmod go= mends that", facts.st_mode & 07777);
+// The user whose server reads a folder: root's commands work for that user, too.
+uid_t owner_of(const fs::path& folder) {
+  struct stat facts {};
+  return ::geteuid() == 0 && ::stat(folder.empty() ? "." : folder.c_str(), &facts) == 0 ? facts.st_uid : ::geteuid();
+}
+
+// What root writes into another user's folder is that user's.
+bool give_to_owner_of(const fs::path& folder, int descriptor) {
+  uid_t owner = owner_of(folder);
+  return owner == ::geteuid() || ::fchown(descriptor, owner, gid_t(-1)) == 0;
+}
+
+// Empty: it is the owner's alone.
+std::string why_not_private(const struct stat& facts, uid_t owner) {
+  if (facts.st_uid != ::geteuid() && facts.st_uid != 0 && facts.st_uid != owner) return fmt::format("it belongs to user {}, not to the one that the server runs as", facts.st_uid);
+  if (facts.st_mode & 077) return fmt::format("others can get at it (mode {:04o}); `chmod go= FILE` takes that away", facts.st_mode & 07777);
   return {};
 }
 
@@ -47,10 +59,11 @@ bool write_whole(int descriptor, std::string_view text) {
   return ::fsync(descriptor) == 0;
 }
 
-tl::expected<void, std::string> write_new(const fs::path& file, std::string_view text) {
+// `of_folder`: it belongs to whom its folder belongs to.
+tl::expected<void, std::string> write_new(const fs::path& file, std::string_view text, bool of_folder) {
   OpenFile out{::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
   if (out.descriptor < 0) return tl::unexpected(failure(file, errno));
-  if (write_whole(out.descriptor, text)) return {};
+  if (write_whole(out.descriptor, text) && (!of_folder || give_to_owner_of(file.parent_path(), out.descriptor))) return {};
   int error = errno;
   ::unlink(file.c_str());
   return tl::unexpected(failure(file, error));
@@ -75,6 +88,7 @@ tl::expected<IdentityLock, std::string> IdentityLock::take(const fs::path& direc
   int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (descriptor < 0) return tl::unexpected(failure(file, errno));
   IdentityLock lock(descriptor);
+  if (!give_to_owner_of(directory, descriptor)) return tl::unexpected(failure(file, errno));
   for (unsigned waited_ms = 0; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; waited_ms += kLockStepMs) {
     if (errno != EWOULDBLOCK && errno != EINTR) return tl::unexpected(failure(file, errno));
     if (waited_ms >= kLockWaitMs) return tl::unexpected(fmt::format("{}: another process has been changing this folder for {} s", file.string(), kLockWaitMs / 1000));
@@ -98,7 +112,7 @@ tl::expected<void, std::string> make_identity_directory(const fs::path& director
   struct stat facts {};
   if (::stat(directory.c_str(), &facts) != 0) return tl::unexpected(failure(directory, errno));
   if (!S_ISDIR(facts.st_mode)) return tl::unexpected(fmt::format("{}: no folder", directory.string()));
-  if (std::string reason = why_not_private(facts); !reason.empty()) return tl::unexpected(fmt::format("{}: {}", directory.string(), reason));
+  if (std::string reason = why_not_private(facts, owner_of(directory)); !reason.empty()) return tl::unexpected(fmt::format("{}: {}", directory.string(), reason));
   return {};
 }
 
@@ -108,7 +122,7 @@ tl::expected<int, std::string> open_private_file(const fs::path& file) {
   struct stat facts {};
   if (in.descriptor < 0 || ::fstat(in.descriptor, &facts) != 0) return tl::unexpected(failure(file, errno));
   if (!S_ISREG(facts.st_mode)) return tl::unexpected(fmt::format("{}: no regular file", file.string()));
-  if (std::string reason = why_not_private(facts); !reason.empty()) return tl::unexpected(fmt::format("{}: {}", file.string(), reason));
+  if (std::string reason = why_not_private(facts, owner_of(file.parent_path())); !reason.empty()) return tl::unexpected(fmt::format("{}: {}", file.string(), reason));
   return std::exchange(in.descriptor, -1);
 }
 
@@ -135,7 +149,7 @@ tl::expected<void, std::string> replace_private_file(const fs::path& file, std::
   fs::path fresh = file;
   fresh += ".new";
   ::unlink(fresh.c_str());  // of one that was interrupted; who holds the lock is alone
-  if (auto written = write_new(fresh, text); !written) return written;
+  if (auto written = write_new(fresh, text, true); !written) return written;
   if (::rename(fresh.c_str(), file.c_str()) != 0) {
     int error = errno;
     ::unlink(fresh.c_str());
@@ -145,7 +159,7 @@ tl::expected<void, std::string> replace_private_file(const fs::path& file, std::
   return {};
 }
 
-tl::expected<void, std::string> create_private_file(const fs::path& file, std::string_view text) { return write_new(file, text); }
+tl::expected<void, std::string> create_private_file(const fs::path& file, std::string_view text) { return write_new(file, text, false); }
 
 tl::expected<Register, std::string> read_register(const fs::path& directory) {
   fs::path file = directory / kRegisterFile;

@@ -41,9 +41,9 @@ tl::expected<int, std::string> open_private_file(const std::filesystem::path& fi
 tl::expected<std::string, std::string> read_private_file(const std::filesystem::path& file, size_t bytes_max);
 // From the beginning of an open one, whatever its position.
 tl::expected<std::string, std::string> read_descriptor(int descriptor, std::string_view name, size_t bytes_max);
-// 0600; whoever reads sees the old text or the new one.
+// 0600; whoever reads sees the old text or the new one. Written by root into another user's folder, it is that user's: the server's.
 tl::expected<void, std::string> replace_private_file(const std::filesystem::path& file, std::string_view text);
-// The same for one that must not be there yet.
+// 0600, of the caller, and must not be there yet.
 tl::expected<void, std::string> create_private_file(const std::filesystem::path& file, std::string_view text);
 
 tl::expected<Register, std::string> read_register(const std::filesystem::path& directory);

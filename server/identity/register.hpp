@@ -1,4 +1,4 @@
-// Which credentials a server has given out, to whom, and which of them count no more: register.json.
+// Which credentials a server has given out, to whom, and which of them are no longer accepted: register.json.
 #pragma once
 
 #include <cstdint>

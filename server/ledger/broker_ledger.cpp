@@ -1,6 +1,7 @@
 #include "server/ledger/broker_ledger.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include <fcntl.h>
@@ -52,7 +53,7 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     for (const Tenant& tenant : tenants.all()) {
       TenantState& state = tenants_[tenant.id];
       state.name = tenant.settings.name;
-      state.host_bytes = tenant.settings.host_memory_bytes;
+      state.host_bytes = tenant.settings.host_memory_bytes ? tenant.settings.host_memory_bytes : settings_.host_bytes;
       for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
         scheduler::MemoryShare share = tenant.known || !state.slots.empty() ? share_of(tenant, device) : scheduler::MemoryShare{};
         if ((share.guaranteed_bytes > ledger_->share(tenant.id, device).guaranteed_bytes) != growing) continue;
@@ -82,7 +83,7 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
   if (!page) return tl::unexpected(page.error());
   state.page.emplace(std::move(*page));
   TenantPage& fresh = **state.page;
-  fresh.slots = kLeftSlot + 1;
+  fresh.slots = state.slots_used = kLeftSlot + 1;
   for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
     fresh.column[device].allowance = ledger_->allowance(tenant, device);
     fresh.column[device].context_bytes = context_bytes_[device];
@@ -93,10 +94,13 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
 }
 
 std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const {
-  for (uint32_t slot = kLeftSlot + 1; slot < kPageSlotsMax; ++slot) {
-    if ((*state.page)->slot[slot].session.load() == 0) return slot;
-  }
-  return std::nullopt;
+  // By what was given out, and not by the page, which the tenant's workers can write.
+  std::array<bool, kPageSlotsMax> taken{};
+  for (const auto& [session, slot] : state.slots) taken[slot] = true;
+  taken[kLeftSlot] = true;
+  auto free = std::find(taken.begin(), taken.end(), false);
+  if (free == taken.end()) return std::nullopt;
+  return uint32_t(free - taken.begin());
 }
 
 tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionOrder& order, Handoff& handoff) {
@@ -121,7 +125,9 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   if (!slot) return tl::unexpected(fmt::format("tenant {} has {} sessions already", session.tenant, kPageSlotsMax - 1));
   TenantPage& page = **(*state)->page;
   // Before anybody writes there: whoever sums up has to look at it from now on.
-  page.slots = std::max(page.slots.load(), *slot + 1);
+  TenantState& of = **state;
+  of.slots_used = std::max(of.slots_used, *slot + 1);
+  page.slots = of.slots_used;
   page.slot[*slot].client_pid = session.client_pid;
   page.slot[*slot].session = uint64_t(session.number);
   auto handed = hand_page(session, *slot, order, handoff);
@@ -171,7 +177,8 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   if (device >= kPageDevicesMax || found == tenants_.end()) return;
   uint64_t target = ledger_->lower_target(tenant, device, used(tenant, device));
   if (target >= ledger_->allowance(tenant, device)) return;
-  uint64_t holds = found->second.page ? lower_allowance(**found->second.page, device, target) : target;
+  // At least the target, whatever the tenant's workers have written over the page's copy.
+  uint64_t holds = found->second.page ? std::max(target, lower_allowance(**found->second.page, device, target)) : target;
   ledger_->lowered(tenant, device, holds);
   if (found->second.page) (*found->second.page)->column[device].allowance = ledger_->allowance(tenant, device);
 }
@@ -234,7 +241,8 @@ bool BrokerLedger::heard(const SessionRecord& session, Handoff& message) {
     return true;
   }
   Raised raised = raise(session.tenant_id, message.number, bytes);
-  if (raised != Raised::short_of_memory || waiters_.size() >= kMemoryWaitersMax) {
+  auto of_session = std::count_if(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.session == session.number; });
+  if (raised != Raised::short_of_memory || waiters_.size() >= kMemoryWaitersMax || size_t(of_session) >= kMemoryWaitersPerSessionMax) {
     answer(session.number, message.id, raised == Raised::yes);
     return true;
   }
@@ -277,6 +285,14 @@ void BrokerLedger::await_next_look() {
 
 // --- figures -------------------------------------------------------------------------------------------------------------------------------------
 
+uint64_t BrokerLedger::host_bytes(const SessionRecord& session) const {
+  auto tenant = tenants_.find(session.tenant_id);
+  if (tenant == tenants_.end() || !tenant->second.page) return 0;
+  auto slot = tenant->second.slots.find(session.number);
+  if (slot == tenant->second.slots.end() || slot->second == kLeftSlot) return 0;
+  return bounded((*tenant->second.page)->column[kHostColumn].used[slot->second].load());
+}
+
 void BrokerLedger::add(const SessionRecord& session, SessionFigures& figures) {
   auto tenant = tenants_.find(session.tenant_id);
   if (tenant == tenants_.end() || !tenant->second.page || session.devices.empty()) return;
@@ -285,7 +301,10 @@ void BrokerLedger::add(const SessionRecord& session, SessionFigures& figures) {
   auto slot = tenant->second.slots.find(session.number);
   if (slot == tenant->second.slots.end() || slot->second == kLeftSlot) return;
   for (SessionDeviceFigures& device : figures.devices) {
-    if (device.device < kPageDevicesMax) device.memory_used_bytes = bounded((*tenant->second.page)->column[device.device].used[slot->second].load());
+    if (device.device >= kPageDevicesMax) continue;
+    const PageColumn& column = (*tenant->second.page)->column[device.device];
+    device.memory_used_bytes = bounded(column.used[slot->second].load());
+    device.memory_peak_bytes = bounded(column.peak[slot->second].load(std::memory_order_relaxed));
   }
 }
 

@@ -22,13 +22,14 @@ namespace gpuwire::server {
 // How long a worker waits for memory that others may give back, before its program hears CUDA_ERROR_OUT_OF_MEMORY.
 inline constexpr std::chrono::milliseconds kMemoryShortage{300};
 inline constexpr std::chrono::milliseconds kMemoryShortageLook{10};
-inline constexpr size_t kMemoryWaitersMax = 1024;
+inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 16;
 
 // The broker's thread only.
 class BrokerLedger final : public SessionAttachments, public FigureSource {
  public:
   struct Settings {
     unsigned spare_workers = 1;   // how many contexts are kept ready that are no tenant's
+    uint64_t host_bytes = 0;      // host memory of a tenant whose configuration says nothing; 0: no bound
   };
   // `control` outlives it.
   BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings) : control_(control), settings_(settings), timer_(io) {}
@@ -44,14 +45,17 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
   void add(Snapshot& snapshot) override;
   // What the ledger may give out on the device.
   uint64_t device_bytes(scheduler::DeviceIndex device) const { return ledger_ ? ledger_->device_bytes(device) : 0; }
+  // What the session holds of this machine's memory, as its worker says.
+  uint64_t host_bytes(const SessionRecord& session) const;
   // How much could be reserved for this tenant now (Placement::FreeBytes).
   uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
 
  private:
   struct TenantState {
     std::string name;
-    uint64_t host_bytes = 0;             // 0: no bound
+    uint64_t host_bytes = 0;             // of host memory; 0: no bound
     std::optional<PageMapping> page;     // while it has sessions
+    uint32_t slots_used = 0;             // those from here on were never given out since the page was made
     std::map<scheduler::SessionId, uint32_t> slots;   // kLeftSlot: a management session, which has none
   };
   struct Waiter {

@@ -90,6 +90,7 @@ LedgerParts::LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::
       arrays(ledger),
       modules(ledger),
       streams(ledger),
+      module_code(ledger),
       pools(std::make_unique<PoolCharges>(*this)),
       virtual_memory(std::make_unique<VirtualMemoryCharges>(ledger)),
       contexts(std::make_unique<ContextCharges>(*this)),

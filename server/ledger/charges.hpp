@@ -134,6 +134,7 @@ struct LedgerParts {
 
   ChunkBook chunks;
   HeldBook memory, host, arrays, modules, streams;
+  HeldBook module_code;                 // what the driver keeps of modules in host memory
   std::unique_ptr<PoolCharges> pools;
   std::unique_ptr<VirtualMemoryCharges> virtual_memory;
   std::unique_ptr<ContextCharges> contexts;

@@ -135,6 +135,49 @@ uint64_t container_device_bytes(const void* container, fatbin::ComputeCapability
 
 }  // namespace
 
+namespace {
+
+HostBytes operator+(HostBytes a, HostBytes b) { return {sum(a.kept, b.kept), sum(a.while_loading, b.while_loading)}; }
+
+HostBytes host_bytes(uint64_t contents, bool text) { return {contents, product(contents, text ? kCompilerHostFactor : kLoaderHostFactor)}; }
+
+tl::expected<HostBytes, fatbin::Error> container_host_bytes(const void* container) {
+  auto whole = fatbin::span_of_trusted_image(container);
+  if (!whole) return tl::unexpected(whole.error());
+  auto entries = fatbin::read_container(*whole);
+  if (!entries) return tl::unexpected(entries.error());
+  HostBytes most;
+  for (const fatbin::Entry& entry : *entries) {
+    HostBytes takes = host_bytes(std::max<uint64_t>(entry.decompressed_bytes, entry.payload.size()), entry.kind == fatbin::Kind::ptx);
+    most = {std::max(most.kept, takes.kept), std::max(most.while_loading, takes.while_loading)};
+  }
+  return most;
+}
+
+tl::expected<HostBytes, fatbin::Error> wrapper_host_bytes(const void* wrapper) {
+  auto wrapped = fatbin::wrapped_containers(wrapper);
+  if (!wrapped) return tl::unexpected(wrapped.error());
+  auto all = container_host_bytes(wrapped->container);
+  for (const void* part : wrapped->linked_from) {
+    auto one = container_host_bytes(part);
+    if (!all || !one) return all ? one : all;
+    all = *all + *one;
+  }
+  return all;
+}
+
+}  // namespace
+
+tl::expected<HostBytes, fatbin::Error> image_host_bytes(const void* image) {
+  constexpr size_t kKindBytes = 8;
+  fatbin::ImageKind kind = fatbin::image_kind({static_cast<const uint8_t*>(image), kKindBytes});
+  if (kind == fatbin::ImageKind::wrapper) return wrapper_host_bytes(image);
+  if (kind == fatbin::ImageKind::container) return container_host_bytes(image);
+  auto whole = fatbin::span_of_trusted_image(image);
+  if (!whole) return tl::unexpected(whole.error());
+  return host_bytes(whole->size(), kind == fatbin::ImageKind::text);
+}
+
 uint64_t image_device_bytes(const void* image, fatbin::ComputeCapability device) {
   constexpr size_t kKindBytes = 8;
   switch (fatbin::image_kind({static_cast<const uint8_t*>(image), kKindBytes})) {

@@ -1,8 +1,10 @@
-// How much of a device's memory a program image takes when it is loaded.
+// How much memory a program image takes when it is loaded, of the device and of this machine.
 #pragma once
 
 #include <cstdint>
 #include <span>
+
+#include <tl/expected.hpp>
 
 #include "protocol/fatbin/fatbin.hpp"
 
@@ -11,6 +13,18 @@ namespace gpuwire::server {
 // Of a cubin: the sections that are loaded, with those that are all zeroes. Of PTX: its variables, and its length for the code. Of a fat binary: the entry
 // that the device takes. The image's own lengths have been checked (replay/module_calls.cpp); what cannot be read counts as it lies in memory.
 uint64_t image_device_bytes(const void* image, fatbin::ComputeCapability device);
+
+// What the driver takes of this machine's memory for an image.
+struct HostBytes {
+  uint64_t kept = 0;           // until it is unloaded: its contents, decompressed
+  uint64_t while_loading = 0;  // in all, while the driver reads or compiles it
+};
+// A compiler's data for each byte of PTX, and copies of a cubin while it is read: generous, since nobody tells.
+inline constexpr uint64_t kCompilerHostFactor = 16, kLoaderHostFactor = 2;
+
+// By what the headers say, of the largest entry of a container; nothing is decompressed. The error: a container that is none, or an entry that claims
+// more than kDecompressedBytesMax.
+tl::expected<HostBytes, fatbin::Error> image_host_bytes(const void* image);
 
 // For tests.
 uint64_t cubin_device_bytes(std::span<const uint8_t> cubin);

@@ -49,7 +49,11 @@ bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   if (used > allowance || bytes > allowance - used) return false;
   // Said first, looked at again then: see lower_allowance(). The words of workers that did not wait for their turn are seen in the same way.
   of.used[slot_].fetch_add(bytes);
-  if (used_by_all(page_, column) <= allowed(of)) return true;
+  if (used_by_all(page_, column) <= allowed(of)) {
+    // Only figures are made of it: relaxed. Under the mutex, so that it never falls.
+    of.peak[slot_].store(std::max(of.peak[slot_].load(std::memory_order_relaxed), of.used[slot_].load()), std::memory_order_relaxed);
+    return true;
+  }
   of.used[slot_].fetch_sub(bytes);
   return false;
 }

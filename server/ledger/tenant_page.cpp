@@ -87,9 +87,10 @@ void clear_slot(TenantPage& page, uint32_t slot) {
   for (PageColumn& column : page.column) {
     uint64_t left = std::min(bounded(column.shared[slot].load()), bounded(column.used[slot].load()));
     // First there, then gone here: the sum is too large for a moment and never too small.
-    column.used[kLeftSlot].fetch_add(left);
+    column.used[kLeftSlot].store(bounded(bounded(column.used[kLeftSlot].load()) + left));
     column.used[slot].store(0);
     column.shared[slot].store(0);
+    column.peak[slot].store(0);
   }
   page.slot[slot].imports.store(0);
   page.slot[slot].client_pid.store(0);

@@ -14,7 +14,7 @@
 namespace gpuwire::server {
 
 inline constexpr uint64_t kTenantPageMagic = 0x3165'6761'7074'6e74;  // "tntpage1"
-inline constexpr uint32_t kTenantPageVersion = 1;
+inline constexpr uint32_t kTenantPageVersion = 2;
 inline constexpr uint32_t kPageDevicesMax = 64;
 inline constexpr uint32_t kPageSlotsMax = 256;               // sessions of a tenant at one time, and kLeftSlot
 inline constexpr uint32_t kLeftSlot = 0;                     // the broker's own: what ended sessions have left in the hands of others
@@ -32,6 +32,7 @@ struct PageColumn {
   std::atomic<uint64_t> context_bytes;  // what a context takes by itself
   // Each written by one session's worker; the broker zeroes it when the worker is gone.
   alignas(64) std::atomic<uint64_t> used[kPageSlotsMax];
+  std::atomic<uint64_t> peak[kPageSlotsMax];    // the most that `used` has been
   std::atomic<uint64_t> shared[kPageSlotsMax];  // of `used`: what other sessions may hold on to after the session
 };
 

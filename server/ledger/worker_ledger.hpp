@@ -6,6 +6,7 @@
 
 #include <tl/expected.hpp>
 
+#include "server/base/host_memory.hpp"
 #include "server/broker/session_order.hpp"
 #include "server/ledger/allowance_asker.hpp"
 #include "server/ledger/ledgered_driver.hpp"
@@ -13,6 +14,17 @@
 #include "server/ledger/tenant_page.hpp"
 
 namespace gpuwire::server {
+
+// The tenant's column of host memory, for what the worker itself takes for its session. Any thread.
+class HostAccount final : public HostMemory {
+ public:
+  explicit HostAccount(SessionLedger& ledger) : ledger_(ledger) {}
+  bool reserve(uint64_t bytes) override { return ledger_.reserve(kHostColumn, bytes); }
+  void give_back(uint64_t bytes) override { ledger_.give_back(kHostColumn, bytes); }
+
+ private:
+  SessionLedger& ledger_;
+};
 
 // Made once, before the session; lives as long as the process.
 class WorkerLedger {
@@ -22,6 +34,7 @@ class WorkerLedger {
                                                                        int handoff);
 
   const DriverTable& table() const { return driver_.table(); }
+  HostMemory& host_memory() { return host_; }
   // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.
   bool charge_warm_primary();
   // Before the process ends.
@@ -36,6 +49,7 @@ class WorkerLedger {
   PageMapping page_;
   AllowanceAsker asker_;
   SessionLedger ledger_;
+  HostAccount host_{ledger_};
   LedgeredDriver driver_;
 };
 

@@ -9,6 +9,13 @@
 
 namespace gpuwire::server {
 
+namespace {
+
+// The text of device printf passes a buffer of this machine, too.
+bool is_mirrored(CUlimit limit) { return limit == CU_LIMIT_PRINTF_FIFO_SIZE; }
+
+}  // namespace
+
 bool ContextCharges::reserve(CUdevice device, uint64_t& bytes) {
   auto column = parts_.column(device);
   if (!column) return false;
@@ -26,7 +33,7 @@ void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes)
 }
 
 void ContextCharges::gone(CUcontext context) {
-  for (HeldBook* book : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.streams}) book->drop(context);
+  for (HeldBook* book : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.module_code, &parts_.streams}) book->drop(context);
   parts_.frames->forget();
   parts_.pools->memory_was_freed();
   parts_.graphs->settle();
@@ -34,7 +41,10 @@ void ContextCharges::gone(CUcontext context) {
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
   uint64_t bytes = found->second.bytes;
-  for (const auto& [limit, more] : found->second.limits) bytes += more.charged;
+  for (const auto& [limit, more] : found->second.limits) {
+    bytes += more.charged;
+    if (is_mirrored(limit)) parts_.ledger.give_back(kHostColumn, more.charged);
+  }
   give_back(found->second.device, bytes);
   contexts_.erase(found);
 }
@@ -123,7 +133,8 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   auto beyond = [&](uint64_t at) { return limit_bytes(place.device, limit, at) - std::min(known->fresh, limit_bytes(place.device, limit, at)); };
   uint64_t wanted = beyond(value);
   Reservation growth(parts_.ledger, place.column, wanted - std::min(wanted, known->charged));
-  if (!growth) return CUDA_ERROR_OUT_OF_MEMORY;
+  Reservation host_growth(parts_.ledger, kHostColumn, is_mirrored(limit) ? growth.bytes() : 0);
+  if (!growth || !host_growth) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = parts_.driver.cuCtxSetLimit(limit, value);
   size_t now = 0;
   if (result != CUDA_SUCCESS || parts_.driver.cuCtxGetLimit(&now, limit) != CUDA_SUCCESS) return result;
@@ -131,6 +142,10 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   uint64_t has = std::min(beyond(now), known->charged + growth.bytes());
   growth.keep(has - std::min(has, known->charged));
   parts_.ledger.give_back(place.column, known->charged - std::min(has, known->charged));
+  if (is_mirrored(limit)) {
+    host_growth.keep(has - std::min(has, known->charged));
+    parts_.ledger.give_back(kHostColumn, known->charged - std::min(has, known->charged));
+  }
   known->charged = has;
   // Who was launched before makes it grow again.
   if (limit == CU_LIMIT_STACK_SIZE) parts_.frames->forget();

@@ -24,12 +24,21 @@ CUresult charged(Handle* handle, const void* image, bool of_context, Load&& load
     if (of_context || error == CUDA_ERROR_OUT_OF_MEMORY || parts.columns.empty()) return error;
     place = {.column = parts.columns[0]};
   }
+  auto host = image_host_bytes(image);
+  if (!host) return CUDA_ERROR_INVALID_IMAGE;
+  // Before the image is looked into: that decompresses it.
+  Reservation host_reservation(parts.ledger, kHostColumn, host->while_loading);
+  if (!host_reservation) return CUDA_ERROR_OUT_OF_MEMORY;
   Reservation reservation(parts.ledger, place.column, image_device_bytes(image, capability(place.device)));
   if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load();
   if (result != CUDA_SUCCESS) return result;
-  parts.modules.put(reinterpret_cast<uint64_t>(*handle), {.column = place.column, .bytes = reservation.bytes(), .context = of_context ? place.context : nullptr});
+  auto key = reinterpret_cast<uint64_t>(*handle);
+  CUcontext context = of_context ? place.context : nullptr;
+  parts.modules.put(key, {.column = place.column, .bytes = reservation.bytes(), .context = context});
   reservation.keep(reservation.bytes());
+  parts.module_code.put(key, {.column = kHostColumn, .bytes = host->kept, .context = context});
+  host_reservation.keep(host->kept);
   return result;
 }
 
@@ -49,15 +58,21 @@ CUresult library_load_data(CUlibrary* library, const void* image, CUjit_option* 
   });
 }
 
+template <class Unload>
+CUresult unloaded(uint64_t key, Unload&& unload) {
+  LedgerParts& parts = ledger_parts();
+  return parts.module_code.free(key, [&] { return parts.modules.free(key, unload); });
+}
+
 CUresult module_unload(CUmodule module) {
   LedgerParts& parts = ledger_parts();
   parts.frames->forget();
-  return parts.modules.free(reinterpret_cast<uint64_t>(module), [&] { return parts.driver.cuModuleUnload(module); });
+  return unloaded(reinterpret_cast<uint64_t>(module), [&] { return parts.driver.cuModuleUnload(module); });
 }
 CUresult library_unload(CUlibrary library) {
   LedgerParts& parts = ledger_parts();
   parts.frames->forget();
-  return parts.modules.free(reinterpret_cast<uint64_t>(library), [&] { return parts.driver.cuLibraryUnload(library); });
+  return unloaded(reinterpret_cast<uint64_t>(library), [&] { return parts.driver.cuLibraryUnload(library); });
 }
 
 }  // namespace

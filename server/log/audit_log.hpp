@@ -7,7 +7,7 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/handoff.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/log/log.hpp"
 
 namespace gpuwire::server {

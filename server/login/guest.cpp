@@ -177,7 +177,8 @@ void Guest::log_in() {
                             .host = login.host,
                             .process_id = login.process_id,
                             .peer = arrival_.peer,
-                            .management = arrival_.management});
+                            .management = arrival_.management,
+                            .resume = login.resume});
 }
 
 void Guest::queued(const LoginQueued& place) {

@@ -42,20 +42,12 @@ void LoginDesk::read_identity(Handoff message) {
     identity_.reset();
     return broker_.send(login_message(LoginKind::identity_read, 0, {}, 1));
   }
-  struct {
-    std::string_view name;
-    size_t bytes_max;
-    std::string IdentityTexts::* text;
-  } constexpr kFiles[] = {{kAuthorityCertificateFile, kPemBytesMax, &IdentityTexts::authority},
-                          {kServerCertificateFile, kPemBytesMax, &IdentityTexts::server_certificate},
-                          {kServerKeyFile, kPemBytesMax, &IdentityTexts::server_key},
-                          {kRegisterFile, kRegisterBytesMax, &IdentityTexts::credentials}};
   IdentityTexts texts;
   std::string error;
   if (message.more.size() + 1 != size_t(IdentityFile::count)) error = "the broker sent not all files of the identity";
   for (size_t i = 0; i < size_t(IdentityFile::count) && error.empty(); ++i) {
-    auto text = read_descriptor(i == 0 ? message.socket.get() : message.more[i - 1].get(), kFiles[i].name, kFiles[i].bytes_max);
-    if (text) texts.*kFiles[i].text = std::move(*text);
+    auto text = read_descriptor(i == 0 ? message.socket.get() : message.more[i - 1].get(), kIdentityFileTexts[i].name, kIdentityFileTexts[i].bytes_max);
+    if (text) texts.*kIdentityFileTexts[i].text = std::move(*text);
     else error = text.error();
   }
   if (error.empty()) {
@@ -83,9 +75,20 @@ void LoginDesk::welcome(Handoff message) {
 void LoginDesk::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kGuestsPerAddressMax) return drop_from(address);
-  if (strangers_.size() < kGuestsMax) return;
-  auto most = std::max_element(from_address_.begin(), from_address_.end(), [](const auto& one, const auto& other) { return one.second < other.second; });
-  drop_from(std::string(most->first));
+  if (strangers_.size() >= kGuestsMax) drop_from(most_crowded());
+}
+
+// Of several that have as many, the one whose oldest guest has been here longest.
+std::string LoginDesk::most_crowded() const {
+  const std::string* crowded = nullptr;
+  size_t most = 0;
+  for (const auto& guest : strangers_) {
+    size_t count = from_address_.at(guest->arrival().address);
+    if (count <= most) continue;
+    crowded = &guest->arrival().address;
+    most = count;
+  }
+  return crowded ? *crowded : std::string();
 }
 
 void LoginDesk::drop_from(const std::string& address) {

@@ -29,6 +29,7 @@ class LoginDesk final : private GuestKeeper {
   void read_identity(Handoff message);
   void welcome(Handoff message);
   void make_room(const std::string& address);
+  std::string most_crowded() const;
   void drop_from(const std::string& address);
 
   std::shared_ptr<const ServerIdentity> identity() const override { return identity_; }

@@ -21,6 +21,9 @@ std::string printable(capnp::Text::Reader text) {
   return out;
 }
 
+// All of it: what is converted by itself ends at the first NUL.
+std::string whole(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+
 template <class Fill>
 std::string answer_frame(Fill&& fill) {
   capnp::MallocMessageBuilder message;
@@ -64,13 +67,16 @@ LoginFrameReader::State LoginFrameReader::read_message() {
   auto wrong = wire::read_guarded([&] {
     wire::SegmentReader message(kj::arrayPtr(message_.data(), header_.message_words));
     auto login = message.getRoot<schema::Login>();
-    frame_ = {.token = login.getToken(),
+    frame_ = {.token = whole(login.getToken()),
               .gpus = login.getGpus(),
               .memory_bytes = login.getMemoryBytes(),
               .program = printable(login.getProgram()),
               .host = printable(login.getHost()),
               .process_id = login.getProcessId()};
+    auto resume = login.getResume().asChars();
+    frame_.resume.assign(resume.begin(), resume.size());
   });
+  if (!wrong && !frame_.resume.empty() && frame_.resume.size() != sizeof wire::Preface::session_id) return set_fault("a session's identity of a wrong length");
   return wrong ? set_fault(*wrong) : State::complete;
 }
 

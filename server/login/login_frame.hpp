@@ -22,6 +22,7 @@ struct LoginFrame {
   uint64_t memory_bytes = 0;
   std::string program, host;
   uint32_t process_id = 0;
+  std::string resume;  // the session to carry on: as many bytes as an identity has, or none
 };
 
 // Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login is not for this process.

@@ -6,12 +6,15 @@
 #include <span>
 #include <string>
 
+#include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <grp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "command_line/command_line.hpp"
 #include "protocol/tls/openssl.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "server/confinement/landlock.hpp"
@@ -79,6 +82,12 @@ tl::expected<void, std::string> give_up_rights() {
   return {};
 }
 
+// Whoever starts this by hand is told so, instead of a failure of the first call on a descriptor that is not there.
+bool started_by_broker() {
+  struct stat facts {};
+  return ::fstat(kHandoffDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode);
+}
+
 int run() {
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
   tls::start_openssl();
@@ -101,4 +110,9 @@ int run() {
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() { return "detect_leaks=0"; }
 #endif
 
-int main() { return gpuwire::server::run(); }
+int main(int argc, char** argv) {
+  CLI::App app("Finds out who connects to a server. Started by gpuwire serve; of no use by itself.", "gpuwire login");
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  if (!gpuwire::server::started_by_broker()) return gpuwire::server::fail("is started by gpuwire serve, and of no use by itself");
+  return gpuwire::server::run();
+}

@@ -14,20 +14,21 @@ MessageChannel::MessageChannel(boost::asio::io_context& io, OwnedDescriptor desc
   listen();
 }
 
-MessageChannel::~MessageChannel() { *alive_ = false; }
-
 void MessageChannel::listen() {
-  descriptor_.async_wait(stream_descriptor::wait_read, [this, alive = alive_](error_code error) {
-    if (error || !*alive) return;
-    for (size_t i = 0; i < kMessagesPerTurn && *alive; ++i) {
+  descriptor_.async_wait(stream_descriptor::wait_read, lifetime_.guard([this](error_code error) {
+    if (error) return;
+    const Lifetime::Watch life = lifetime_.watch();
+    const Heard heard = heard_;  // outlives the channel, which it may destroy
+    for (size_t i = 0; i < kMessagesPerTurn; ++i) {
       Handoff message;
       HandoffReceived received = receive_handoff(descriptor_.native_handle(), false, message);
       if (received == HandoffReceived::none_yet) break;
       if (received == HandoffReceived::closed) return close();
-      heard_(std::move(message));
+      heard(std::move(message));
+      if (life.gone()) return;
     }
-    if (*alive && !over_) listen();
-  });
+    if (!over_) listen();
+  }));
 }
 
 void MessageChannel::send(Handoff message) {
@@ -48,11 +49,11 @@ void MessageChannel::drain() {
     }
     if (errno != EAGAIN && errno != EWOULDBLOCK) return waiting_.clear();  // the reading side sees the end, and says so
     writing_ = true;
-    descriptor_.async_wait(stream_descriptor::wait_write, [this, alive = alive_](error_code error) {
-      if (error || !*alive) return;
+    descriptor_.async_wait(stream_descriptor::wait_write, lifetime_.guard([this](error_code error) {
+      if (error) return;
       writing_ = false;
       drain();
-    });
+    }));
     return;
   }
 }
@@ -61,7 +62,8 @@ void MessageChannel::close() {
   if (over_) return;
   over_ = true;
   waiting_.clear();
-  closed_();
+  const Closed closed = closed_;  // outlives the channel, which it may destroy
+  closed();
 }
 
 }  // namespace gpuwire::server

@@ -3,11 +3,11 @@
 
 #include <deque>
 #include <functional>
-#include <memory>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "server/base/lifetime.hpp"
 #include "server/broker/handoff.hpp"
 
 namespace gpuwire::server {
@@ -15,11 +15,10 @@ namespace gpuwire::server {
 // For the thread that runs the io_context.
 class MessageChannel {
  public:
-  // `closed`: the other end is gone; nothing comes any more. Neither may destroy the channel.
+  // `closed`: the other end is gone; nothing comes any more. Either may destroy the channel.
   using Heard = std::function<void(Handoff)>;
   using Closed = std::function<void()>;
   MessageChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Heard heard, Closed closed);
-  ~MessageChannel();
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
@@ -38,7 +37,7 @@ class MessageChannel {
   const Closed closed_;
   std::deque<Handoff> waiting_;
   bool writing_ = false, over_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -24,6 +24,7 @@ struct Request {
   processId @7 :UInt32;
   peer @8 :Text;
   management @9 :Bool;
+  resume @10 :Data;         # 16 bytes, or none
 }
 
 struct Queued {

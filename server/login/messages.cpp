@@ -78,6 +78,7 @@ std::string encode(const LoginRequestMessage& request) {
     root.setProcessId(request.process_id);
     root.setPeer(cut(request.peer));
     root.setManagement(request.management);
+    root.setResume({reinterpret_cast<const kj::byte*>(request.resume.data()), request.resume.size()});
   });
 }
 
@@ -107,7 +108,9 @@ bool decode(const std::string& text, Arrival& arrival) {
 bool decode(const std::string& text, LoginRequestMessage& request) {
   return unpack<login_text::Request>(text, [&](auto root) {
     request = {root.getTenant(), root.getSecurity(), root.getCredential(), root.getGpus(), root.getMemoryBytes(),
-               root.getProgram(), root.getHost(), root.getProcessId(), root.getPeer(), root.getManagement()};
+               root.getProgram(), root.getHost(), root.getProcessId(), root.getPeer(), root.getManagement(), {}};
+    auto resume = root.getResume().asChars();
+    request.resume.assign(resume.begin(), resume.size());
   });
 }
 

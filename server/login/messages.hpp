@@ -45,6 +45,7 @@ struct LoginRequestMessage {
   uint32_t process_id = 0;
   std::string peer;         // these two as they arrived
   bool management = false;
+  std::string resume;       // the wire identity of the session that this connection is to carry on; empty: a new one
 };
 
 struct LoginQueued {

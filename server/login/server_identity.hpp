@@ -1,13 +1,16 @@
 // What the login process judges clients by: the server's certificate and key, the authority, the register. Made anew when a file changes.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <openssl/ssl.h>
 #include <tl/expected.hpp>
 
 #include "protocol/tls/openssl.hpp"
+#include "server/identity/identity_directory.hpp"
 #include "server/identity/register.hpp"
 #include "server/login/tenant_choice.hpp"
 
@@ -16,6 +19,17 @@ namespace gpuwire::server {
 struct IdentityTexts {
   std::string authority, server_certificate, server_key, credentials;
 };
+
+// Which file of the identity folder is which text, in the order of IdentityFile, in which the broker sends them.
+struct IdentityFileText {
+  std::string_view name;
+  size_t bytes_max;
+  std::string IdentityTexts::* text;
+};
+inline constexpr std::array<IdentityFileText, 4> kIdentityFileTexts{{{kAuthorityCertificateFile, kPemBytesMax, &IdentityTexts::authority},
+                                                                     {kServerCertificateFile, kPemBytesMax, &IdentityTexts::server_certificate},
+                                                                     {kServerKeyFile, kPemBytesMax, &IdentityTexts::server_key},
+                                                                     {kRegisterFile, kRegisterBytesMax, &IdentityTexts::credentials}}};
 
 // Immutable, shared by the connections that began under it.
 class ServerIdentity {

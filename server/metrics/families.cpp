@@ -125,8 +125,8 @@ void add_shares(Writer& out, const Snapshot& snapshot) {
 
 void add_tenants(Writer& out, const Snapshot& snapshot) {
   using Tenant = TenantFigures;
-  out.of_tenants(out.gauge("gpuwire_host_memory_used_bytes", "Pinned host memory that the tenant has on the server"), snapshot, [](const Tenant& t) { return double(t.host_memory_used_bytes); });
-  out.of_tenants(out.gauge("gpuwire_host_memory_limit_bytes", "Pinned host memory that the tenant may have; 0: no bound"), snapshot, [](const Tenant& t) { return double(t.host_memory_limit_bytes); });
+  out.of_tenants(out.gauge("gpuwire_host_memory_used_bytes", "What the tenant holds of the server's own memory"), snapshot, [](const Tenant& t) { return double(t.host_memory_used_bytes); });
+  out.of_tenants(out.gauge("gpuwire_host_memory_limit_bytes", "What the tenant may hold of the server's own memory; 0: no bound"), snapshot, [](const Tenant& t) { return double(t.host_memory_limit_bytes); });
   out.of_tenants(out.counter("gpuwire_received_bytes_total", "Bytes from the tenant's clients"), snapshot, [](const Tenant& t) { return double(t.bytes_in); });
   out.of_tenants(out.counter("gpuwire_sent_bytes_total", "Bytes to the tenant's clients"), snapshot, [](const Tenant& t) { return double(t.bytes_out); });
   out.of_tenants(out.counter("gpuwire_client_waits_total", "Times that a program of the tenant waited for an answer of the server"), snapshot, [](const Tenant& t) { return double(t.replies); });

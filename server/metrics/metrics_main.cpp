@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "command_line/command_line.hpp"
 #include "server/cli/listen_address.hpp"
 #include "server/control/socket_path.hpp"
 #include "server/log/log.hpp"
@@ -17,8 +18,6 @@
 
 namespace gpuwire::server {
 namespace {
-
-constexpr int kExitUsage = 2;
 
 constexpr const char* kDescription =
     "Offers the figures of the server on this machine to Prometheus, at http://HOST:PORT/metrics. `gpuwire serve` starts it when its configuration has\n"
@@ -46,7 +45,7 @@ int fail(int status, const std::string& reason) {
 
 int serve(const MetricsOptions& options) {
   auto where = parse_listen_address(options.listen);
-  if (!where) return fail(kExitUsage, where.error());
+  if (!where) return fail(kUsageError, where.error());
   auto control = find_control_socket(options.control);
   if (!control) return fail(1, control.error());
   start_log("gpuwire-metrics", options.log_format == "json" ? LogFormat::json : LogFormat::text, "info");
@@ -69,16 +68,11 @@ int main(int argc, char** argv) {
   gpuwire::server::MetricsOptions options;
   CLI::App app(gpuwire::server::kDescription, "gpuwire metrics");
   app.footer(gpuwire::server::kFooter);
-  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
   app.add_option("--listen", options.listen, "Where Prometheus finds it; port 0 picks a free one")->type_name("HOST:PORT")->capture_default_str();
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
   app.add_option("--log-format", options.log_format)->check(CLI::IsMember({"text", "json"}))->group("");
   app.add_flag("--with-parent", options.with_parent)->group("");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : gpuwire::server::kExitUsage;
-  }
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   if (options.with_parent) ::prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
   try {
     return gpuwire::server::serve(options);

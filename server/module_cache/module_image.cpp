@@ -16,12 +16,14 @@ size_t with_zero_page(size_t bytes) { return (bytes + 2 * page_bytes() - 1) / pa
 
 }  // namespace
 
-std::shared_ptr<ModuleImage> ModuleImage::create(size_t bytes) {
+std::shared_ptr<ModuleImage> ModuleImage::create(size_t bytes, HostCharge charge) {
   size_t mapped = with_zero_page(bytes);
   if (bytes == 0 || mapped < bytes) return nullptr;
   void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  return std::shared_ptr<ModuleImage>(new ModuleImage(static_cast<std::byte*>(memory), bytes, mapped));
+  std::shared_ptr<ModuleImage> image(new ModuleImage(static_cast<std::byte*>(memory), bytes, mapped));
+  image->charge_ = std::move(charge);
+  return image;
 }
 
 std::shared_ptr<ModuleImage> ModuleImage::map(int descriptor, size_t bytes) {

@@ -5,14 +5,16 @@
 #include <memory>
 #include <span>
 
+#include "server/base/host_memory.hpp"
+
 namespace gpuwire::server {
 
 // Owns a mapping; at least one page of zeros follows the bytes, so that PTX text ends where it should and a reader who misjudges the
 // size finds nothing of the process's.
 class ModuleImage {
  public:
-  // Room for `bytes` (> 0) that are about to be filled in. Null: no memory.
-  static std::shared_ptr<ModuleImage> create(size_t bytes);
+  // Room for `bytes` (> 0) that are about to be filled in; keeps the charge that stands for them. Null: no memory.
+  static std::shared_ptr<ModuleImage> create(size_t bytes, HostCharge charge = {});
   // Maps an open file of `bytes` (> 0) bytes, read-only. Null: it cannot be mapped. The file may be unlinked, but not truncated, meanwhile.
   static std::shared_ptr<ModuleImage> map(int descriptor, size_t bytes);
 
@@ -29,6 +31,7 @@ class ModuleImage {
   std::byte* data_;
   size_t bytes_;
   size_t mapped_bytes_;
+  HostCharge charge_;  // none for a mapped file: its pages are the system's to drop
 };
 
 }  // namespace gpuwire::server

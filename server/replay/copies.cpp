@@ -60,13 +60,15 @@ void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream
     replay.state().host_regions().deliver();
     return finish(replay, call, result);
   }
-  call.answered = true;
   auto shared = std::make_shared<PooledEvent>(std::move(event));
-  replay.wait_elsewhere([&replay, shared, sequence = call.header.sequence] {
-    CUresult waited = wait_for_event(replay.driver(), shared->get());
+  DeviceWait wait;
+  wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
+  wait.events = [shared] { return std::vector{shared->get()}; };
+  wait.finish = [&replay, shared, sequence = call.header.sequence](CUresult waited) {
     replay.state().host_regions().deliver();
     send_result(replay, sequence, waited);
-  });
+  };
+  replay.poll_or_defer(call, std::move(wait));
 }
 
 void copy_to_device(Replay& replay, Call& call) {

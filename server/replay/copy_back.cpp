@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "protocol/wire/limits.hpp"
 #include "server/replay/completion.hpp"
 #include "server/replay/host_regions.hpp"
 #include "server/replay/polling.hpp"
@@ -11,18 +12,22 @@
 
 namespace gpuwire::server {
 
-void send_copy(Replay& replay, const CopyFromDeviceState& copy, CUresult result) {
+void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result) {
   std::span<const std::byte> bulk;
   if (result == CUDA_SUCCESS && copy.bytes) bulk = {copy.block.data(), copy.bytes};
+  // What is small is copied for the way, and its staging is free at once.
+  std::shared_ptr<const void> keeper;
+  if (bulk.size() > wire::kPostedBulkBytesMax) keeper = std::make_shared<StagingBlock>(std::move(copy.block));
   if (copy.called) {
     replay.state().host_regions().deliver();
-    return send_result(replay, copy.sequence, result, bulk);
+    return send_result(replay, copy.sequence, result, bulk, std::move(keeper));
   }
   SmallMessage<> message;
   auto notice = message.root<schema::CopyData>();
   notice.setSequence(copy.sequence);
   notice.setResult(result);
   notice.setLast(true);
+  if (keeper) return replay.outbox().notice_kept(wire::NoticeOrdinal::copy_data, *message, bulk, std::move(keeper));
   replay.outbox().notice(wire::NoticeOrdinal::copy_data, *message, bulk);
 }
 

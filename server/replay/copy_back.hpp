@@ -49,7 +49,7 @@ class CopyBack {
   std::atomic<size_t> count_{0};
 };
 
-// Sends one finished copy: the bytes, or the error in their place. Any thread.
-void send_copy(Replay& replay, const CopyFromDeviceState& copy, CUresult result);
+// Sends one finished copy: the bytes, or the error in their place. Its block is given away. Any thread.
+void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result);
 
 }  // namespace gpuwire::server

@@ -146,7 +146,8 @@ class Incoming {
 
   // --- handles after the call -----------------------------------------------------------------------------------------------------------
   void insert(wire::HandleKind kind, uint64_t handle, uint64_t native) {
-    expect(replay_.handles().insert(kind, handle, reinterpret_cast<void*>(native)), "a new handle that is malformed or taken");
+    if (replay_.handles().insert(kind, handle, reinterpret_cast<void*>(native))) return;
+    expect(false, replay_.handles().out_of_memory() ? "no host memory is left for another handle" : "a new handle that is malformed or taken");
   }
   void erase(wire::HandleKind kind, uint64_t handle) { replay_.handles().erase(kind, handle); }
   // The handle of an object of the driver: the one it has, else `candidate`, which it has from now on. 0 for no object.
@@ -196,6 +197,7 @@ class Incoming {
   }
   template <class Results>
   void reply(capnp::MessageBuilder& message, Results&& results, CUresult result) {
+    replay_.explain(result);
     results.setResult(int32_t(result));
     results.setDeferred(int32_t(replay_.take_deferred()));
     replay_.outbox().reply(call_.header.sequence, message);

@@ -33,6 +33,8 @@ CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
     if (blocks_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
     if (blocks_.size() >= wire::kRegionsMax || block.mapped_bytes > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  block.charge = HostCharge(replay_.host_memory());
+  if (!block.charge.grow(bytes) || !(block.shadow = ZeroedMemory(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = drive(replay_.driver().cuMemHostRegister_v2, memory, size_t(block.mapped_bytes), unsigned(CU_MEMHOSTREGISTER_PORTABLE));
@@ -41,7 +43,6 @@ CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
     return result;
   }
   block.memory = static_cast<std::byte*>(memory);
-  block.shadow.resize(bytes);
   place = reinterpret_cast<uint64_t>(memory);
   std::lock_guard lock(mutex_);
   mapped_bytes_ += block.mapped_bytes;
@@ -85,7 +86,7 @@ void GraphMemory::release_destroyed() {
 bool GraphMemory::write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   std::lock_guard lock(mutex_);
   auto found = blocks_.find(number);
-  return found != blocks_.end() && wire::apply_changes(found->second.memory, found->second.shadow, offset, bytes, mask);
+  return found != blocks_.end() && wire::apply_changes(found->second.memory, found->second.shadow.bytes(), offset, bytes, mask);
 }
 
 bool GraphMemory::launched(const std::vector<uint64_t>& numbers) {
@@ -110,7 +111,7 @@ void GraphMemory::deliver() {
   std::lock_guard lock(mutex_);
   for (auto& [number, block] : blocks_) {
     if (block.running == 0) continue;
-    wire::take_changes(block.memory, block.shadow, [&, at = number](const wire::ByteChanges& changes) {
+    wire::take_changes(block.memory, block.shadow.bytes(), [&, at = number](const wire::ByteChanges& changes) {
       capnp::MallocMessageBuilder message(unsigned(changes.mask.size() / sizeof(capnp::word) + 16));
       auto notice = message.initRoot<schema::RegionChange>();
       notice.setAddress(at);

@@ -12,6 +12,9 @@
 
 #include <capnp/list.h>
 
+#include "server/base/host_memory.hpp"
+#include "server/base/zeroed_memory.hpp"
+
 namespace gpuwire::server {
 
 class Replay;
@@ -43,7 +46,8 @@ class GraphMemory {
   struct Block {
     std::byte* memory = nullptr;
     uint64_t mapped_bytes = 0;
-    std::vector<std::byte> shadow;  // what the client's memory holds, as far as known here
+    ZeroedMemory shadow;            // what the client's memory holds, as far as known here
+    HostCharge charge;              // of the shadow; the driver's ledger has the mapping
     unsigned running = 0;           // launches that use it
     bool destroyed = false;
   };

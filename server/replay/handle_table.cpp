@@ -11,6 +11,8 @@ constexpr uint32_t kPageBits = 10;
 constexpr uint32_t kPageSlots = 1u << kPageBits;
 // A client numbers its handles densely, so pages fill up; one that scatters them runs into this bound instead of into the server's memory.
 constexpr size_t kHandlePagesMax = wire::kHandlesPerSessionMax / kPageSlots + 256;
+// What a handle counts for in the tenant's host memory: its place in the table, and the driver's own object, of which nobody tells the size.
+constexpr uint64_t kHandleHostBytes = 256;
 
 // What dies with its context. Libraries, kernels, graphs, pools and physical allocations belong to no context.
 bool belongs_to_context(wire::HandleKind kind) {
@@ -50,7 +52,7 @@ struct HandleTable::Page {
   Slot slots[kPageSlots];
 };
 
-HandleTable::HandleTable() = default;
+HandleTable::HandleTable(HostMemory* account) : charge_(account) {}
 HandleTable::~HandleTable() = default;
 
 HandleTable::Slot* HandleTable::slot(wire::HandleKind kind, uint64_t handle) const {
@@ -69,6 +71,8 @@ bool HandleTable::insert(wire::HandleKind kind, uint64_t handle, void* native) {
   auto& page = pages[index >> kPageBits];
   if (!page) {
     if (page_count_ >= kHandlePagesMax) return false;
+    out_of_memory_ = !charge_.grow(kPageSlots * kHandleHostBytes);
+    if (out_of_memory_) return false;
     page = std::make_unique<Page>();
     ++page_count_;
   }

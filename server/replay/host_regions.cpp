@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "protocol/wire/byte_changes.hpp"
@@ -21,6 +24,8 @@ namespace gpuwire::server {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t page_floor(uint64_t address) { return address & ~(kPageBytes - 1); }
+constexpr uint64_t page_ceiling(uint64_t address) { return page_floor(address + kPageBytes - 1); }
 constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 
 void unmap(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
@@ -38,60 +43,108 @@ bool map_pages(uint64_t begin, uint64_t end) {
 // Regions that are left here are still known to the driver; the process is about to end.
 HostRegions::~HostRegions() = default;
 
+CUresult HostRegions::make_pages(uint64_t begin, uint64_t end) {
+  if (end - begin > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!map_pages(begin, end)) return CUDA_ERROR_NOT_SUPPORTED;
+  const DriverTable& driver = replay_.driver();
+  void* memory = reinterpret_cast<void*>(begin);
+  CUresult result = drive(driver.cuMemHostRegister_v2, memory, size_t(end - begin), kRegisterFlags);
+  if (result == CUDA_SUCCESS) {
+    CUdeviceptr seen = 0;
+    result = drive(driver.cuMemHostGetDevicePointer_v2, &seen, memory, 0u);
+    if (result == CUDA_SUCCESS && seen != begin) result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS) drive(driver.cuMemHostUnregister, memory);
+  }
+  if (result != CUDA_SUCCESS) {
+    unmap(begin, end);
+    return result;
+  }
+  pages_.emplace(begin, Pages{end, 0});
+  mapped_bytes_ += end - begin;
+  return CUDA_SUCCESS;
+}
+
+// Makes what is missing of [begin, end); all of it then has one region more.
+CUresult HostRegions::add_pages(uint64_t begin, uint64_t end) {
+  auto at = pages_.upper_bound(begin);
+  if (at != pages_.begin() && std::prev(at)->second.end > begin) --at;
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t next = begin; next < end && result == CUDA_SUCCESS;) {
+    if (at != pages_.end() && at->first <= next) {
+      next = at->second.end;
+      ++at;
+      continue;
+    }
+    uint64_t gap_end = at == pages_.end() ? end : std::min(end, at->first);
+    result = make_pages(next, gap_end);
+    next = gap_end;
+  }
+  for (auto& [first, pages] : pages_) {
+    if (first < end && pages.end > begin) ++pages.regions;
+  }
+  if (result != CUDA_SUCCESS) drop_pages(begin, end);
+  return result;
+}
+
+void HostRegions::drop_pages(uint64_t begin, uint64_t end) {
+  for (auto at = pages_.begin(); at != pages_.end() && at->first < end;) {
+    auto& [first, pages] = *at;
+    if (pages.end <= begin || --pages.regions != 0) {
+      ++at;
+      continue;
+    }
+    // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with it.
+    drive(replay_.driver().cuMemHostUnregister, reinterpret_cast<void*>(first));
+    unmap(first, pages.end);
+    mapped_bytes_ -= pages.end - first;
+    at = pages_.erase(at);
+  }
+}
+
 CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
   if (bytes == 0 || address < wire::kRegionAddressMin || address >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (regions_.size() >= wire::kRegionsMax || bytes > wire::kRegionBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto next = regions_.lower_bound(address);
+  bool overlaps = (next != regions_.end() && next->first < address + bytes) ||
+                  (next != regions_.begin() && std::prev(next)->first + std::prev(next)->second.shadow.bytes().size() > address);
+  if (overlaps) return CUDA_ERROR_NOT_SUPPORTED;
   Region region;
-  region.begin = address & ~(kPageBytes - 1);
-  region.end = (address + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-  uint64_t mapped = region.end - region.begin;
-  // Only the executor changes the table, and it holds no lock while it calls the driver: a callback in a graph may wait for that lock, and the
-  // driver for the callback.
-  if (regions_.size() >= wire::kRegionsMax || mapped > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (regions_.contains(address) || !map_pages(region.begin, region.end)) return CUDA_ERROR_NOT_SUPPORTED;
-  const DriverTable& driver = replay_.driver();
-  void* memory = reinterpret_cast<void*>(region.begin);
-  CUresult result = drive(driver.cuMemHostRegister_v2, memory, size_t(mapped), kRegisterFlags);
-  if (result == CUDA_SUCCESS) {
-    CUdeviceptr seen = 0;
-    result = drive(driver.cuMemHostGetDevicePointer_v2, &seen, memory, 0u);
-    if (result == CUDA_SUCCESS && seen != region.begin) result = CUDA_ERROR_NOT_SUPPORTED;
-    if (result != CUDA_SUCCESS) drive(driver.cuMemHostUnregister, memory);
+  region.charge = HostCharge(replay_.host_memory());
+  if (!region.charge.grow(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (CUresult error = add_pages(page_floor(address), page_ceiling(address + bytes))) return error;
+  // After the region: before, it might be mapped where the region has to be.
+  if (!(region.shadow = ZeroedMemory(bytes))) {
+    drop_pages(page_floor(address), page_ceiling(address + bytes));
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (result != CUDA_SUCCESS) {
-    unmap(region.begin, region.end);
-    return result;
-  }
-  region.shadow.resize(bytes);
+  // Pages that were there before hold what is none of this region's.
+  std::memset(reinterpret_cast<void*>(address), 0, bytes);
   std::lock_guard lock(mutex_);
   regions_.emplace(address, std::move(region));
-  mapped_bytes_ += mapped;
   count_.store(regions_.size(), std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
 CUresult HostRegions::destroy(uint64_t address) {
-  Region region;
+  uint64_t bytes = 0;
   {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(address);
     if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
-    region = std::move(found->second);
+    bytes = found->second.shadow.bytes().size();
     regions_.erase(found);
-    mapped_bytes_ -= region.end - region.begin;
     count_.store(regions_.size(), std::memory_order_release);
   }
-  // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with it.
-  drive(replay_.driver().cuMemHostUnregister, reinterpret_cast<void*>(region.begin));
-  unmap(region.begin, region.end);
+  drop_pages(page_floor(address), page_ceiling(address + bytes));
   return CUDA_SUCCESS;
 }
 
 bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   std::lock_guard lock(mutex_);
   auto found = regions_.find(address);
-  return found != regions_.end() && wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset, bytes, mask);
+  return found != regions_.end() && wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow.bytes(), offset, bytes, mask);
 }
 
 void HostRegions::deliver() {
@@ -99,7 +152,7 @@ void HostRegions::deliver() {
   if (!any()) return;
   std::lock_guard lock(mutex_);
   for (auto& [address, region] : regions_) {
-    wire::take_changes(reinterpret_cast<const std::byte*>(address), region.shadow,
+    wire::take_changes(reinterpret_cast<const std::byte*>(address), region.shadow.bytes(),
                        [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
   }
 }
@@ -115,7 +168,8 @@ void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::b
 
 void HostRegions::clear() {
   std::lock_guard lock(mutex_);
-  for (auto& [address, region] : regions_) unmap(region.begin, region.end);
+  for (auto& [first, pages] : pages_) unmap(first, pages.end);
+  pages_.clear();
   regions_.clear();
   mapped_bytes_ = 0;
   count_.store(0, std::memory_order_release);

@@ -11,6 +11,9 @@
 #include <span>
 #include <vector>
 
+#include "server/base/host_memory.hpp"
+#include "server/base/zeroed_memory.hpp"
+
 namespace gpuwire::server {
 
 class Replay;
@@ -38,15 +41,28 @@ class HostRegions {
 
  private:
   struct Region {
-    uint64_t begin = 0, end = 0;     // the mapping: whole pages
-    std::vector<std::byte> shadow;   // what the client's copy holds, as far as known here
+    ZeroedMemory shadow;  // what the client's copy holds, as far as known here
+    HostCharge charge;    // of the shadow; the driver's ledger has the mapping
   };
+  // Whole pages, mapped and registered. A program may register memory that begins in a page where other registered memory ends: then a
+  // region has the pages that another one has brought, and brings those that are missing.
+  struct Pages {
+    uint64_t end = 0;
+    uint32_t regions = 0;  // that have bytes in it
+  };
+  CUresult add_pages(uint64_t begin, uint64_t end);
+  CUresult make_pages(uint64_t begin, uint64_t end);
+  void drop_pages(uint64_t begin, uint64_t end);
+
   void send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
 
   Replay& replay_;
   std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left
   std::map<uint64_t, Region> regions_;  // by the client's address
-  uint64_t mapped_bytes_ = 0;
+  // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock, and the driver for the
+  // callback.
+  std::map<uint64_t, Pages> pages_;  // by first page; disjoint
+  uint64_t mapped_bytes_ = 0;        // of all pages
   // Size of regions_, changed under the lock. Acquire/release: a thread that must see a region was started by the executor after it was made.
   std::atomic<size_t> count_{0};
 };

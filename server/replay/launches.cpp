@@ -112,6 +112,7 @@ void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   DeviceWait wait;
   wait.query = [&replay, event] { return drive(replay.driver().cuEventQuery, event->get()); };
   wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event->get()); };
+  wait.events = [event] { return std::vector{event->get()}; };
   wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
     waited = settle(replay, event->get(), waited);
     replay.state().copy_back().deliver_finished();

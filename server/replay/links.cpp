@@ -24,7 +24,11 @@ Link* LinkTable::add(uint64_t handle) {
 
 namespace {
 
+// The driver keeps a copy of each input until the end, and makes an image of them.
+constexpr uint64_t kLinkCopies = 2;
+
 void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool missing = false) {
+  replay.explain(missing ? CUDA_SUCCESS : result);
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<schema::LinkReply>();
   out.setResult(result);
@@ -45,6 +49,7 @@ CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params, s
   JitOptions options(params.getJitOptions(), 0, 0, false);
   if (options.result) return options.result;
   if (link.inputs.size() >= kLinkInputsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!link.charge.grow(input->bytes().size() * kLinkCopies)) return CUDA_ERROR_OUT_OF_MEMORY;
   link.inputs.push_back(input);
   auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
   const std::string name(params.getName().cStr(), params.getName().size());
@@ -58,6 +63,7 @@ void link_create(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::LinkCreate>();
   Link* link = replay.state().links().add(params.getState());
   if (!link) return reply(replay, call, CUDA_ERROR_OUT_OF_MEMORY, nullptr);
+  link->charge = HostCharge(replay.host_memory());
   link->options = std::make_unique<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
   JitOptions& options = *link->options;
   CUresult result = options.result;

@@ -10,6 +10,7 @@
 
 #include <cuda.h>
 
+#include "server/base/host_memory.hpp"
 #include "server/module_cache/module_image.hpp"
 #include "server/replay/jit_options.hpp"
 
@@ -23,6 +24,7 @@ struct Link {
   std::unique_ptr<JitOptions> options;                     // the driver writes to its logs until the end
   std::vector<std::shared_ptr<const ModuleImage>> inputs;  // until the end, too
   std::span<const std::byte> image;                        // the driver's, once it is complete
+  HostCharge charge;                                       // of what the driver makes of the inputs
 };
 
 // Executor thread only. By the client's handle.

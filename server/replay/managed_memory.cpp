@@ -122,6 +122,9 @@ void managed_read(Replay& replay, Call& call) {
     data = pageable;
   }
   call.answered = true;
+  if (pageable.empty() && bytes > wire::kPostedBulkBytesMax) {
+    return send_result(replay, call.header.sequence, CUDA_SUCCESS, data, std::make_shared<StagingBlock>(std::move(block)));
+  }
   send_result(replay, call.header.sequence, CUDA_SUCCESS, data);
 }
 

@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "protocol/fatbin/image_size.hpp"
-#include "protocol/fatbin/linked_image.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/contexts.hpp"
+#include "server/replay/driver_image.hpp"
 #include "server/replay/jit_options.hpp"
 #include "server/replay/module_store.hpp"
 #include "server/replay/reply.hpp"
@@ -16,33 +15,6 @@
 namespace gpuwire::server {
 
 namespace {
-
-std::span<const uint8_t> unsigned_bytes(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
-}
-
-// The driver is given no length, so what the image says of its own must lie within what came. The wrapper holds pointers and never travels.
-bool well_formed(std::span<const std::byte> bytes) {
-  std::span<const uint8_t> image = unsigned_bytes(bytes);
-  tl::expected<uint64_t, fatbin::Error> size = 0;
-  switch (fatbin::image_kind(image)) {
-    case fatbin::ImageKind::wrapper: return false;
-    case fatbin::ImageKind::container: size = fatbin::container_bytes(image); break;
-    case fatbin::ImageKind::elf: size = fatbin::elf_bytes(image); break;
-    case fatbin::ImageKind::text: return true;
-  }
-  return size && *size <= image.size();
-}
-
-// What the driver is given for an image: its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed.
-const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper) {
-  std::span<const uint8_t> bytes = unsigned_bytes(image.bytes());
-  if (!fatbin::is_linked_image(bytes)) return well_formed(image.bytes()) ? bytes.data() : nullptr;
-  auto containers = fatbin::read_linked_image(bytes);
-  if (!containers) return nullptr;
-  wrapper = std::make_shared<fatbin::LinkedWrapper>(*containers);
-  return wrapper->image();
-}
 
 CUresult load(Replay& replay, uint64_t handle, const void* bytes, JitOptions& options, void*& native) {
   const DriverTable& driver = replay.driver();
@@ -76,10 +48,11 @@ bool module_or_library(uint64_t handle) {
 
 void module_offer(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ModuleOffer>();
-  bool have = replay.state().modules().offer(read_digest(params.getDigest()), params.getBytes());
+  ModuleStore::Offer offer = replay.state().modules().offer(read_digest(params.getDigest()), params.getBytes());
   SmallMessage<> message;
   auto reply = message.root<schema::ModuleOfferReply>();
-  reply.setHave(have);
+  reply.setResult(offer == ModuleStore::Offer::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+  reply.setHave(offer == ModuleStore::Offer::have);
   reply.setDeferred(replay.take_deferred());
   call.answered = true;
   replay.outbox().reply(call.header.sequence, *message);
@@ -120,6 +93,7 @@ void module_load(Replay& replay, Call& call) {
       modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, {}} : ModuleStore::Loaded{});
     }
   }
+  replay.explain(missing ? CUDA_SUCCESS : result);
   capnp::MallocMessageBuilder message;
   auto reply = message.initRoot<schema::ModuleLoadReply>();
   reply.setResult(result);

@@ -8,19 +8,21 @@
 
 namespace gpuwire::server {
 
-bool ModuleStore::offer(const Digest& digest, uint64_t bytes) {
+ModuleStore::Offer ModuleStore::offer(const Digest& digest, uint64_t bytes) {
   if (bytes == 0 || bytes > wire::kModuleBytesMax) throw ProtocolFault{"module_offer: an image of impossible size"};
   if (auto image = find(digest)) {
     if (image->bytes().size() != bytes) throw ProtocolFault{"module_offer: not the size of this image"};
-    return true;
+    return Offer::have;
   }
   // Offered again before it was sent: the pieces start over.
   transfers_.erase(digest);
   if (transfers_.size() >= kTransfersMax) throw ProtocolFault{"module_offer: too many images offered and not sent"};
-  auto image = ModuleImage::create(bytes);
-  if (!image) throw ProtocolFault{"module_offer: no memory for the image"};
+  HostCharge charge(account_);
+  if (!charge.grow(bytes)) return Offer::no_memory;
+  auto image = ModuleImage::create(bytes, std::move(charge));
+  if (!image) return Offer::no_memory;
   transfers_[digest] = {std::move(image), 0};
-  return false;
+  return Offer::wanted;
 }
 
 void ModuleStore::receive(const Digest& digest, uint64_t offset, bool last, BulkReader& bulk) {

@@ -37,10 +37,16 @@ class ModuleStore {
     std::vector<uint64_t> functions;           // handles of its functions or kernels
   };
 
-  ModuleStore(ModuleCache* cache, std::string tenant) : cache_(cache), tenant_(std::move(tenant)) {}
+  // `account`: of the images; outlives them all, null: nobody counts.
+  ModuleStore(ModuleCache* cache, std::string tenant, HostMemory* account = nullptr) : cache_(cache), tenant_(std::move(tenant)), account_(account) {}
 
-  // The client means to load this image. True: it is here. False: its bytes are expected, from offset 0.
-  bool offer(const Digest& digest, uint64_t bytes);
+  enum class Offer : uint8_t {
+    have,          // it is here
+    wanted,        // its bytes are expected, from offset 0
+    no_memory,     // the tenant may not have so much more of this machine's memory
+  };
+  // The client means to load this image.
+  Offer offer(const Digest& digest, uint64_t bytes);
   // The next piece. Throws ProtocolFault when it is not the one that is due, or the image turns out to be another.
   void receive(const Digest& digest, uint64_t offset, bool last, BulkReader& bulk);
   // An image that was offered or has been used before; null: it must be offered (again).
@@ -60,6 +66,7 @@ class ModuleStore {
 
   ModuleCache* cache_;
   std::string tenant_;
+  HostMemory* const account_;
   std::map<Digest, Transfer> transfers_;
   std::deque<std::pair<Digest, std::shared_ptr<const ModuleImage>>> recent_;  // newest last
   uint64_t recent_bytes_ = 0;

@@ -17,6 +17,7 @@
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/handle.hpp"
 #include "protocol/wire/ordinals.hpp"
+#include "server/base/host_memory.hpp"
 
 namespace gpuwire::server {
 
@@ -28,13 +29,16 @@ class SessionState;       // session_state.hpp
 // Client handle -> the driver's. Every lookup checks kind, generation and presence. Executor thread only.
 class HandleTable {
  public:
-  HandleTable();
+  // `account`: of the memory that the table and the driver's objects behind it take; outlives the table, null: nobody counts.
+  explicit HandleTable(HostMemory* account = nullptr);
   ~HandleTable();
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
   // False: the number is malformed, taken, of another kind or over the limit (kHandlesPerSessionMax).
   bool insert(wire::HandleKind kind, uint64_t handle, void* native);
+  // An insertion was refused because the account has no room.
+  bool out_of_memory() const { return out_of_memory_; }
   // False: never given out, destroyed, or of another kind.
   bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
   bool erase(wire::HandleKind kind, uint64_t handle);
@@ -63,6 +67,8 @@ class HandleTable {
   uint64_t insertions_ = 0;
   uint32_t context_ = 0;
   uint32_t stream_context_ = 0;
+  HostCharge charge_;
+  bool out_of_memory_ = false;
 };
 
 // The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after it.
@@ -80,6 +86,16 @@ class Outbox {
   virtual ~Outbox() = default;
   virtual void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) = 0;
   virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) = 0;
+
+  // The same with bulk that belongs to `keeper`: large bulk is not copied, and its keeper lives until the client has all of it.
+  virtual void reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
+    reply(sequence, message, bulk);
+    keeper.reset();
+  }
+  virtual void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
+    notice(ordinal, message, bulk);
+    keeper.reset();
+  }
 };
 
 // One decoded frame.
@@ -92,10 +108,13 @@ struct Call {
 
 // A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to go on; `wait` blocks until it is done; `finish`
 // sends the reply, exactly once, with what either of them answered. query runs on the executor, wait on a waiter thread with the caller's
-// context current, finish on whichever of the two came to the end.
+// context current, finish on whichever of the two came to the end. When many calls wait already, `events` are watched in place of `wait`, and finish
+// runs on the watcher's thread: a program's threads are not to be counted here, and the frame that ends a wait may be one of those behind it.
 struct DeviceWait {
   std::function<CUresult()> query;  // may be empty: then it goes to a waiter at once
   std::function<CUresult()> wait;
+  // On the executor: events that have all completed when the wait is over; they live until finish has run. Empty, or gives none: only `wait` will do.
+  std::function<std::vector<CUevent>()> events;
   std::function<void(CUresult)> finish;
 };
 
@@ -107,8 +126,8 @@ class Replay {
   virtual Outbox& outbox() = 0;
 
   // A call that waits: `work` runs on a waiter thread, where it makes the driver call that waits and sends the reply itself. The caller's
-  // context is made current there. Bounded (kWaitersMax): past it the executor waits for a free one. Executor and waiters run in
-  // CU_STREAM_CAPTURE_MODE_RELAXED: which calls a capture forbids to which thread of the program is the client's to judge.
+  // context is made current there. Never waits for a free thread; a session that has too many such calls at once (kBlockedWaitersMax) ends. Executor and
+  // waiters run in CU_STREAM_CAPTURE_MODE_RELAXED: which calls a capture forbids to which thread of the program is the client's to judge.
   virtual void wait_elsewhere(std::function<void()> work) = 0;
 
   // The native context of the frame being executed, made current on the executor thread before the call runs.
@@ -130,6 +149,10 @@ class Replay {
   virtual std::chrono::microseconds poll_time() const = 0;
   // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any thread.
   virtual void drain_output() = 0;
+  // Before a call is answered: what the driver printed about a failure is there before its error code.
+  void explain(CUresult result) {
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) drain_output();
+  }
 
   // Most waits are short: asks wait.query for up to poll_time() on the executor while the client sends nothing new, then leaves the rest to
   // a waiter thread. Sets call.answered. True: finished already.
@@ -144,6 +167,9 @@ class Replay {
   // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts fast). True once, for
   // that device: the reference is the caller's from now on, in place of a cuDevicePrimaryCtxRetain of its own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
+
+  // The account of what the session takes of this machine's memory; null: nobody counts.
+  virtual HostMemory* host_memory() { return nullptr; }
 
   // Of a management session; null in one that runs a program.
   virtual Management* management() { return nullptr; }

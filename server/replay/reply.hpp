@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,11 +29,14 @@ class SmallMessage {
 };
 
 // The reply of a called frame that has nothing to say but its result. Any thread.
-inline void send_result(Replay& replay, uint64_t sequence, CUresult result, std::span<const std::byte> bulk = {}) {
+// `keeper`: see Outbox::reply_kept().
+inline void send_result(Replay& replay, uint64_t sequence, CUresult result, std::span<const std::byte> bulk = {}, std::shared_ptr<const void> keeper = {}) {
+  replay.explain(result);
   SmallMessage<> message;
   auto reply = message.root<schema::Result>();
   reply.setResult(result);
   reply.setDeferred(replay.take_deferred());
+  if (keeper) return replay.outbox().reply_kept(sequence, *message, bulk, std::move(keeper));
   replay.outbox().reply(sequence, *message, bulk);
 }
 

@@ -30,7 +30,7 @@ SessionState::SessionState(Replay& replay, SessionSettings settings)
       shares_(settings.shares),
       tenant_(settings.tenant),
       contexts_(std::make_unique<ContextTable>(replay)),
-      modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant))),
+      modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant), replay.host_memory())),
       links_(std::make_unique<LinkTable>()),
       device_resources_(std::make_unique<DeviceResources>()),
       copy_back_(std::make_unique<CopyBack>(replay)),

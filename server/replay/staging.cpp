@@ -29,8 +29,8 @@ StagingBlock::~StagingBlock() {
   if (pool_) pool_->give(data_, capacity_, slab_);
 }
 
-StagingPool::StagingPool(const DriverTable& driver, size_t bytes_max, size_t urgent_bytes_max)
-    : driver_(driver), bytes_max_(bytes_max), urgent_bytes_max_(urgent_bytes_max) {}
+StagingPool::StagingPool(const DriverTable& driver, HostMemory* account, size_t bytes_max, size_t urgent_bytes_max)
+    : driver_(driver), account_(account), bytes_max_(bytes_max), urgent_bytes_max_(urgent_bytes_max) {}
 
 StagingPool::~StagingPool() {
   for (Slab& slab : slabs_) release(slab);
@@ -74,14 +74,19 @@ bool StagingPool::add_slab(size_t size_class, size_t limit) {
   // Not pinned (the driver cannot, or the limit on locked memory is reached): the same copies, only slower.
   slab.pinned = driver_.cuMemHostRegister_v2 && driver_.cuMemHostUnregister &&
                 driver_.cuMemHostRegister_v2(slab.data, slab.bytes, CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS;
+  slab.charge = HostCharge(account_);
+  if (!slab.pinned && !slab.charge.grow(slab.bytes)) {
+    munmap(slab.data, slab.bytes);
+    return false;
+  }
   slab_bytes_ += slab.bytes;
   auto place = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& other) { return !other.data; });
   if (place == slabs_.end()) place = slabs_.insert(place, Slab{});
-  *place = slab;
   size_t index = size_t(place - slabs_.begin());
   for (size_t offset = slab.bytes; offset >= block_bytes; offset -= block_bytes) {
     free_[size_class].push_back({slab.data + offset - block_bytes, index});
   }
+  *place = std::move(slab);
   return true;
 }
 

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "server/base/host_memory.hpp"
+
 namespace gpuwire::server {
 
 struct DriverTable;
@@ -52,7 +54,9 @@ class StagingBlock {
 // that a block whose context has died can still be read.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
-  explicit StagingPool(const DriverTable& driver, size_t bytes_max = kStagingBytesMax, size_t urgent_bytes_max = kStagingUrgentBytesMax);
+  // `account`: of what is not pinned, since the driver's ledger counts what is; outlives the pool, null: nobody counts.
+  explicit StagingPool(const DriverTable& driver, HostMemory* account = nullptr, size_t bytes_max = kStagingBytesMax,
+                       size_t urgent_bytes_max = kStagingUrgentBytesMax);
   ~StagingPool();
 
   // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no memory.
@@ -71,6 +75,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     size_t block_bytes = 0;
     size_t taken = 0;
     bool pinned = false;
+    HostCharge charge;  // when it is not
   };
   struct FreeBlock {
     std::byte* data;
@@ -85,6 +90,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   void release(Slab& slab);
 
   const DriverTable& driver_;
+  HostMemory* const account_;
   const size_t bytes_max_;
   const size_t urgent_bytes_max_;
   mutable std::mutex mutex_;

@@ -1,5 +1,6 @@
 // Calls that wait for the device. None holds up the executor for longer than it may poll.
 #include <memory>
+#include <vector>
 
 #include "schema/api_context.capnp.h"
 #include "schema/api_event.capnp.h"
@@ -57,13 +58,41 @@ bool streams_idle(Replay& replay) {
   return idle;
 }
 
-void synchronise_context(Replay& replay, Call& call) {
-  Context* context = replay.state().contexts().current();
+// Events behind all that the session has put on the context's streams; none when one of them cannot be marked.
+std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
+  const DriverTable& driver = replay.driver();
+  std::vector<PooledEvent> marks;
+  bool all = true;
+  auto add = [&](CUstream stream) {
+    CUresult result = CUDA_SUCCESS;
+    PooledEvent event = mark(replay, context, stream, result);
+    if (event) marks.push_back(std::move(event));
+    return result;
+  };
+  // The legacy stream waits for every other one that does not opt out of it.
+  all = add(nullptr) == CUDA_SUCCESS;
+  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
+    if (!all) return;
+    auto stream = static_cast<CUstream>(native);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    all = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!all || drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS) return;
+    CUresult result = add(stream);
+    // The event is of this context; a stream of another one does not take it, and is not waited for.
+    all = result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_HANDLE;
+  });
+  if (!all) marks.clear();
+  return marks;
+}
+
+// `context` is current.
+void synchronise_context(Replay& replay, Call& call, Context& context) {
   uint64_t sequence = call.header.sequence;
-  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   CUresult result = CUDA_SUCCESS;
-  // The legacy stream waits for every other one that does not opt out of it; those that do are asked singly.
-  auto event = std::make_shared<PooledEvent>(mark(replay, *context, nullptr, result));
+  // Those that do not wait for the legacy stream are asked singly.
+  auto event = std::make_shared<PooledEvent>(mark(replay, context, nullptr, result));
+  auto lease = std::make_shared<PooledEvent>(context.events->lease());
+  auto marks = std::make_shared<std::vector<PooledEvent>>();
   DeviceWait wait;
   if (*event) {
     wait.query = [&replay, event] {
@@ -72,8 +101,23 @@ void synchronise_context(Replay& replay, Call& call) {
       return streams_idle(replay) ? drive(replay.driver().cuCtxSynchronize) : CUDA_ERROR_NOT_READY;
     };
   }
-  wait.wait = [&replay] { return drive(replay.driver().cuCtxSynchronize); };
-  wait.finish = [&replay, sequence](CUresult waited) { answer(replay, sequence, waited); };
+  wait.wait = [&replay, lease, native = context.native] {
+    drive(replay.driver().cuCtxSetCurrent, native);
+    return drive(replay.driver().cuCtxSynchronize);
+  };
+  wait.events = [&replay, &context, marks] {
+    *marks = mark_all(replay, context);
+    std::vector<CUevent> events;
+    for (const PooledEvent& one : *marks) events.push_back(one.get());
+    return events;
+  };
+  wait.finish = [&replay, marks, sequence](CUresult waited) {
+    // Writes out what the device has printed; none of them is waited for any more.
+    for (const PooledEvent& one : *marks) {
+      if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, one.get());
+    }
+    answer(replay, sequence, waited);
+  };
   replay.poll_or_defer(call, std::move(wait));
 }
 
@@ -81,7 +125,11 @@ void synchronise_context(Replay& replay, Call& call) {
 
 namespace hand {
 
-void cuCtxSynchronize(Replay& replay, Call& call) { synchronise_context(replay, call); }
+void cuCtxSynchronize(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  synchronise_context(replay, call, *context);
+}
 
 void cuCtxSynchronize_v2(Replay& replay, Call& call) {
   // The context may be another than the caller's current one.
@@ -90,17 +138,9 @@ void cuCtxSynchronize_v2(Replay& replay, Call& call) {
     Context* context = replay.state().contexts().find(wire_context(handle));
     if (!context || context->handle != handle) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
     if (CUresult error = replay.state().contexts().make_current(wire_context(handle))) return finish(replay, call, error);
-    uint64_t sequence = call.header.sequence;
-    call.answered = true;
-    // A lease keeps the context until the waiter is done with it.
-    auto lease = std::make_shared<PooledEvent>(context->events->lease());
-    replay.wait_elsewhere([&replay, lease, native = context->native, sequence] {
-      drive(replay.driver().cuCtxSetCurrent, native);
-      answer(replay, sequence, drive(replay.driver().cuCtxSynchronize));
-    });
-    return;
+    return synchronise_context(replay, call, *context);
   }
-  synchronise_context(replay, call);
+  cuCtxSynchronize(replay, call);
 }
 
 void cuStreamSynchronize(Replay& replay, Call& call) {
@@ -125,6 +165,7 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   DeviceWait wait;
   wait.query = [&replay, shared] { return drive(replay.driver().cuEventQuery, shared->get()); };
   wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
+  wait.events = [shared] { return std::vector{shared->get()}; };
   wait.finish = [&replay, shared, sequence](CUresult waited) {
     if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, shared->get());
     answer(replay, sequence, waited);
@@ -164,6 +205,7 @@ void cuEventSynchronize(Replay& replay, Call& call) {
   DeviceWait wait;
   wait.query = [&replay, event] { return drive(replay.driver().cuEventQuery, event); };
   wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event); };
+  wait.events = [event] { return std::vector{event}; };
   wait.finish = [&replay, &watched, lease, event, sequence](CUresult waited) {
     if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, event);
     watched.leave(event);

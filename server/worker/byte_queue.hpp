@@ -1,4 +1,4 @@
-// Bytes that were received before anybody could use them.
+// Bytes that were received before anybody could use them, charged to the session's account of host memory.
 #pragma once
 
 #include <algorithm>
@@ -8,18 +8,24 @@
 #include <memory>
 #include <span>
 
+#include "server/base/host_memory.hpp"
+
 namespace gpuwire::server {
 
 class ByteQueue {
  public:
   static constexpr size_t kBlockBytes = 256u << 10;
 
+  // `account` outlives the queue; null: nobody counts.
+  explicit ByteQueue(HostMemory* account) : charge_(account) {}
+
   bool empty() const { return bytes_ == 0; }
   size_t size() const { return bytes_; }
 
-  // Room for the next bytes, never empty; added() says how many of them came.
+  // Room for the next bytes, empty when the account has none; added() says how many of them came.
   std::span<std::byte> space() {
     if (blocks_.empty() || end_ == kBlockBytes) {
+      if (!charge_.grow(kBlockBytes)) return {};
       blocks_.emplace_back(new std::byte[kBlockBytes]);
       end_ = 0;
     }
@@ -28,6 +34,15 @@ class ByteQueue {
   void added(size_t bytes) {
     end_ += bytes;
     bytes_ += bytes;
+  }
+
+  // Calls back with all of them, oldest first, in pieces.
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      size_t begin = i == 0 ? begin_ : 0, end = i + 1 == blocks_.size() ? end_ : kBlockBytes;
+      if (begin != end) visit(std::span<const std::byte>(blocks_[i].get() + begin, end - begin));
+    }
   }
 
   // Takes the oldest bytes out, as many as there are and fit.
@@ -42,6 +57,7 @@ class ByteQueue {
       bytes_ -= piece;
       if (piece == here) {
         blocks_.pop_front();
+        charge_.shrink(kBlockBytes);
         begin_ = 0;
         if (blocks_.empty()) end_ = 0;
       }
@@ -51,6 +67,7 @@ class ByteQueue {
 
  private:
   std::deque<std::unique_ptr<std::byte[]>> blocks_;
+  HostCharge charge_;
   size_t begin_ = 0;  // of the first block
   size_t end_ = 0;    // of the last
   size_t bytes_ = 0;

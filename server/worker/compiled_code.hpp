@@ -20,9 +20,10 @@ class CompiledCode {
   CompiledCode(const CompiledCode&) = delete;
   CompiledCode& operator=(const CompiledCode&) = delete;
 
-  // Before the first code is compiled; once. Empty: nobody's, nothing is kept. What cannot be made costs time, not correctness.
-  void belongs_to(std::string_view tenant);
-  // Removes the link and the folder of its own: nothing is compiled any more.
+  // Before the first code is compiled; once. Empty: nobody's, nothing is kept. What cannot be made costs time, not correctness. Gives the folder that the driver
+  // writes in from now on; empty: in none.
+  std::filesystem::path belongs_to(std::string_view tenant);
+  // Removes the link and the folder of its own, as far as they are in reach: nothing is compiled any more.
   void forget();
 
  private:

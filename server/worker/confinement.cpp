@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "server/base/host_memory.hpp"
+#include "server/base/machine.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/confinement/landlock.hpp"
 #include "server/confinement/system_calls.hpp"
@@ -45,19 +47,26 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
     std::filesystem::create_directories(path, ignored);
     out.push_back({path, PathAccess::write});
   }
-  // nvidia0, nvidiactl, nvidia-uvm, nvidia-caps/...: the names that NVIDIA's driver gives its device files.
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev", error))
-    if (entry.path().filename().string().starts_with("nvidia")) out.push_back({entry.path(), PathAccess::device});
+  for (const auto& path : rules.devices) out.push_back({path, PathAccess::device});
   return out;
 }
 
 }  // namespace
 
+// nvidia0, nvidiactl, nvidia-uvm, nvidia-caps/...
+std::vector<std::filesystem::path> device_files() {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error))
+    if (entry.path().filename().string().starts_with("nvidia")) files.push_back(entry.path());
+  return files;
+}
+
 tl::expected<std::string, std::string> confine_process(const ConfinementRules& rules) {
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
+  set_kill_order(::getpid(), kKillOrderOfWorkers);
   ::close_range(kHandoffDescriptor + 1, ~0u, 0);
   // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
@@ -68,6 +77,21 @@ tl::expected<std::string, std::string> confine_process(const ConfinementRules& r
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last: a change of credentials clears it
   return restricted;
+}
+
+tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules, const std::vector<std::filesystem::path>& write) {
+  if (rules.level == Confinement::off) return {};
+  ConfinementRules of_tenant = rules;
+  of_tenant.write = write;
+  return restrict_paths_further(path_rules(of_tenant));
+}
+
+void bound_own_memory(uint64_t bytes) {
+  if (bytes == 0) return;
+  // Counted by the kernel when it is mapped, not when it is touched. Address space that a driver keeps free is not writable and does not count.
+  rlim_t most = data_bytes() + bytes + kHostSlackBytes;
+  rlimit bound{most, most};
+  ::setrlimit(RLIMIT_DATA, &bound);
 }
 
 tl::expected<void, std::string> confine_system_calls(Confinement level) {

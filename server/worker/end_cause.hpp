@@ -11,6 +11,7 @@ enum class EndCause : uint8_t {
   fault,     // the client sent what cannot be
   stopped,   // stop() was called
   internal,  // the server's own failure
+  resume_grace,  // the connection was lost, and the client did not come back in time
 };
 
 constexpr const char* name_of(EndCause cause) {
@@ -20,6 +21,7 @@ constexpr const char* name_of(EndCause cause) {
     case EndCause::fault: return "fault";
     case EndCause::stopped: return "stopped";
     case EndCause::internal: return "internal";
+    case EndCause::resume_grace: return "resume_grace";
   }
   return "unknown";
 }

@@ -1,13 +1,8 @@
 #include "server/worker/frame_source.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "protocol/transport/looking.hpp"
 #include "server/worker/limits.hpp"
@@ -15,12 +10,14 @@
 namespace gpuwire::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using transport::IoStatus;
+using transport::kReadable;
+using transport::kWoken;
+
+// One wait without a deadline of its own; repeated.
+constexpr transport::Nanoseconds kLongWait = std::chrono::hours(1);
 
 }  // namespace
-
-FrameSource::FrameSource(Channel& channel, int wake, uint32_t spin_us)
-    : channel_(channel), wake_(wake), spin_us_(spin_us), decoder_(wire::Sender::client), wanted_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 // --- the executor ---------------------------------------------------------------------------------------------------------------------------
 
@@ -30,8 +27,7 @@ void FrameSource::reclaim() {
   if (role_.compare_exchange_strong(held, Role::executor, std::memory_order_acquire)) [[likely]] return;
   awaited_.store(true, std::memory_order_relaxed);
   do {
-    uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = ::write(wanted_.get(), &one, sizeof one);
+    link_.wake();
     role_.wait(Role::stand_in, std::memory_order_relaxed);
     held = Role::nobody;
   } while (!role_.compare_exchange_strong(held, Role::executor, std::memory_order_acquire));
@@ -39,11 +35,11 @@ void FrameSource::reclaim() {
 }
 
 void FrameSource::keep() {
-  if (shared_) reclaim();
-  shared_ = false;
+  if (!kept_role_) reclaim();
+  kept_role_ = true;
 }
 
-FrameSource::Filled FrameSource::fill(int deadline_ms) {
+FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& deadline) {
   std::span<std::byte> room = decoder_.space();
   room = room.first(std::min(room.size(), kReadBytes));
   if (!kept_.empty()) [[unlikely]] {
@@ -54,16 +50,15 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
   }
   Clock::time_point started{};
   for (;;) {
-    ssize_t got = channel_.receive(room.data(), room.size());
-    if (got > 0) {
-      decoder_.filled(size_t(got));
-      buffered_ += uint64_t(got);
-      received_ += uint64_t(got);
+    transport::IoResult got = link_.try_receive(room);
+    if (got.status == IoStatus::ok) {
+      decoder_.filled(got.bytes);
+      buffered_ += got.bytes;
+      received_ += got.bytes;
+      meter_.received(got.bytes);
       return Filled::some;
     }
-    if (got == 0) return Filled::ended;
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN) return Filled::ended;
+    if (got.status != IoStatus::would_block) return Filled::ended;
     Clock::time_point now = Clock::now();
     if (started == Clock::time_point{}) started = now;
     std::chrono::microseconds patience(spin_us_);
@@ -72,23 +67,15 @@ FrameSource::Filled FrameSource::fill(int deadline_ms) {
       relax(now - started);
       continue;
     }
-    int wait_ms = -1;
-    if (deadline_ms >= 0) {
-      auto spent_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - started).count();
-      if (spent_ms >= deadline_ms) return Filled::late;
-      wait_ms = int(deadline_ms - spent_ms);
+    transport::Nanoseconds wait = kLongWait;
+    if (deadline) {
+      if (now >= *deadline) return Filled::late;
+      wait = *deadline - now;
     }
     if (observer_) observer_(true);
-    bool readable = wait_readable(wait_ms);
+    link_.wait(kReadable | kWoken, wait);
     if (observer_) observer_(false);
-    if (!readable) return Filled::ended;
   }
-}
-
-bool FrameSource::wait_readable(int timeout_ms) {
-  pollfd ready[2] = {{channel_.descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}};
-  ::poll(ready, 2, channel_.pending() ? 0 : timeout_ms);
-  return ready[1].revents == 0;
 }
 
 FrameSource::Next FrameSource::next(int deadline_ms) {
@@ -99,17 +86,23 @@ FrameSource::Next FrameSource::next(int deadline_ms) {
 }
 
 FrameSource::Next FrameSource::next_frame(int deadline_ms) {
+  // Of the whole frame: a byte now and then gains no time.
+  std::optional<Clock::time_point> deadline;
+  if (deadline_ms >= 0) deadline = Clock::now() + std::chrono::milliseconds(deadline_ms);
   if (decoder_.bulk_left() != 0 && !discard_bulk()) return Next::ended;
   for (;;) {
     switch (decoder_.next()) {
       case wire::FrameDecoder::Next::frame:
         buffered_ -= sizeof(wire::FrameHeader) + uint64_t(header().message_words) * sizeof(capnp::word);
+        frame_end_ += sizeof(wire::FrameHeader) + uint64_t(header().message_words) * sizeof(capnp::word) + header().bulk_bytes;
         return Next::frame;
       case wire::FrameDecoder::Next::fault: return Next::fault;
       case wire::FrameDecoder::Next::need_more: break;
     }
-    switch (fill(deadline_ms)) {
-      case Filled::some: break;
+    switch (fill(deadline)) {
+      case Filled::some:
+        if (deadline && Clock::now() >= *deadline) return Next::late;
+        break;
       case Filled::ended: return Next::ended;
       case Filled::late: return Next::late;
     }
@@ -121,7 +114,7 @@ bool FrameSource::input_pending() {
   uint64_t here = buffered_ + kept_.size();
   if (here > decoder_.bulk_left()) return true;
   if (here != 0) return false;  // still within this frame's bulk
-  return channel_.input();
+  return link_.input();
 }
 
 bool FrameSource::read(std::span<std::byte> out) {
@@ -143,19 +136,19 @@ bool FrameSource::read_bulk(std::span<std::byte> out) {
     out = out.subspan(taken);
   }
   while (!out.empty()) {
-    ssize_t got = channel_.receive_bulk(out.data(), out.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EAGAIN) {
-      if (wait_readable(-1)) continue;
-      got = 0;  // woken
+    transport::IoResult got = link_.receive_bulk(out);
+    if (got.status == IoStatus::would_block) {
+      link_.wait(kReadable | kWoken, kLongWait);
+      continue;
     }
-    if (got <= 0) {
+    if (got.status != IoStatus::ok) {
       broken_ = true;
       return false;
     }
-    decoder_.bulk_read_elsewhere(size_t(got));
-    received_ += uint64_t(got);
-    out = out.subspan(size_t(got));
+    decoder_.bulk_read_elsewhere(got.bytes);
+    received_ += got.bytes;
+    meter_.received(got.bytes);
+    out = out.subspan(got.bytes);
   }
   return true;
 }
@@ -182,21 +175,18 @@ void FrameSource::give_back() {
 
 FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes) {
   for (;;) {
-    pollfd ready[3] = {{channel_.descriptor(), POLLIN, 0}, {wake_, POLLIN, 0}, {wanted_.get(), POLLIN, 0}};
-    if (::poll(ready, 3, channel_.pending() ? 0 : -1) < 0) continue;
-    if (ready[2].revents != 0) {
-      uint64_t count = 0;
-      [[maybe_unused]] ssize_t got = ::read(wanted_.get(), &count, sizeof count);
-      return Ahead::wanted;
-    }
-    if (ready[1].revents != 0) return Ahead::ended;
+    if (awaited_.load(std::memory_order_relaxed)) return Ahead::wanted;
     std::span<std::byte> room = kept_.space();
-    ssize_t got = channel_.receive(room.data(), room.size());
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (got <= 0) return Ahead::ended;  // which the executor finds, too
-    kept_.added(size_t(got));
-    bytes = room.first(size_t(got));
-    return Ahead::some;
+    if (room.empty()) return Ahead::no_memory;
+    transport::IoResult got = link_.try_receive(room);
+    if (got.status == IoStatus::ok) {
+      kept_.added(got.bytes);
+      meter_.received(got.bytes);
+      bytes = room.first(got.bytes);
+      return Ahead::some;
+    }
+    if (got.status != IoStatus::would_block) return Ahead::ended;  // which the executor finds, too
+    link_.wait(kReadable | kWoken, kLongWait);
   }
 }
 

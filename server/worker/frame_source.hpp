@@ -1,30 +1,33 @@
-// The receiving half of a session's connection: bytes in, checked frames and their bulk out.
+// The receiving half of a session's link: bytes in, checked frames and their bulk out.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "protocol/link/link.hpp"
 #include "protocol/wire/frame_decoder.hpp"
-#include "server/broker/handoff.hpp"
 #include "server/replay/replay.hpp"
 #include "server/worker/byte_queue.hpp"
-#include "server/worker/channel.hpp"
+#include "server/worker/link_meter.hpp"
 
 namespace gpuwire::server {
 
-// Reads a connection for one thread, the executor. Does not own it.
+// Reads a link for one thread, the executor. Does not own it. A connection that is replaced is not seen here: a read lasts longer.
 //
-// Once it is shared, a second thread may read ahead while the executor is kept in a call (stand_in.hpp): the connection then belongs to
-// whoever holds the role. What the second thread has read is kept as it came, and the executor finds it before what is still in the socket.
+// A second thread may read ahead while the executor is kept in a call (stand_in.hpp): the link's receiving side belongs to whoever holds the
+// role. What the second thread has read is kept as it came, and the executor finds it before what is still in the socket.
 class FrameSource final : public BulkReader {
  public:
-  // `wake`: a descriptor that, once readable, ends every wait. `spin_us`: how long to look at the socket after the last bytes before
-  // sleeping in the kernel.
-  FrameSource(Channel& channel, int wake, uint32_t spin_us);
+  // `spin_us`: how long to look at the connection after the last bytes before sleeping in the kernel. Link::interrupt() ends every wait. `account`: of the
+  // bytes that are kept.
+  FrameSource(link::Link& link, LinkMeter& meter, uint32_t spin_us, HostMemory* account = nullptr)
+      : link_(link), meter_(meter), spin_us_(spin_us), decoder_(wire::Sender::client), kept_(account) {}
   // The broker's leave to look for longer than that; outlives the source. Before the first wait.
   void look_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
   // Told before the executor sleeps because there is nothing to read, and after it. Before the first wait.
@@ -32,7 +35,7 @@ class FrameSource final : public BulkReader {
 
   enum class Next : uint8_t {
     frame,
-    ended,  // the connection is closed or cut, or `wake` is readable
+    ended,  // the link has ended or was interrupted
     fault,  // bytes that cannot be a frame: fault() says why. Nothing after them can be read
     late,   // the deadline has passed
   };
@@ -46,6 +49,8 @@ class FrameSource final : public BulkReader {
   const std::string& fault() const { return decoder_.fault(); }
   // The second thread has seen this frame, and executed it if it is one of those that need not wait.
   bool seen_ahead() const { return seen_ahead_; }
+  // Position in the client's stream behind this frame and its bulk.
+  uint64_t frame_end() const { return frame_end_; }
 
   // Has the client sent anything beyond the frame (and bulk) in hand? Costs one system call at most.
   bool input_pending();
@@ -55,9 +60,7 @@ class FrameSource final : public BulkReader {
   // A read was broken off: the frame in hand has not got all of its bulk.
   bool broken() const { return broken_; }
 
-  // From now on there is a second thread. Costs two atomic operations a frame.
-  void share() { shared_ = true; }
-  // There is none any more.
+  // The role is the executor's for good: the second thread is about to end.
   void keep();
 
   // --- the second thread's -------------------------------------------------------------------------------------------------------------
@@ -71,10 +74,13 @@ class FrameSource final : public BulkReader {
   uint64_t bulk_in_hand() const { return decoder_.bulk_left(); }
   // With the role: how many bytes the executor has taken from the socket itself.
   uint64_t received() const { return received_; }
-  enum class Ahead : uint8_t { some, wanted, ended };
-  // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back.
+  enum class Ahead : uint8_t { some, wanted, ended, no_memory };
+  // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back. no_memory: the account has no room to keep them.
   Ahead read_ahead(std::span<const std::byte>& bytes);
   size_t kept_bytes() const { return kept_.size(); }
+  // With the role: all bytes that are kept, oldest first.
+  template <class Visit>
+  void for_each_kept(Visit&& visit) const { kept_.for_each(visit); }
   // With the role: all frames up to this one have been seen.
   void set_seen(uint64_t sequence) { seen_ = sequence; }
 
@@ -85,40 +91,41 @@ class FrameSource final : public BulkReader {
   class Use {
    public:
     explicit Use(FrameSource& source) : source_(source) {
-      if (source_.shared_) [[unlikely]] source_.reclaim();
+      if (!source_.kept_role_) [[likely]] source_.reclaim();
     }
     ~Use() {
-      if (source_.shared_) [[unlikely]] source_.role_.store(Role::nobody, std::memory_order_release);
+      if (!source_.kept_role_) [[likely]] source_.role_.store(Role::nobody, std::memory_order_release);
     }
 
    private:
     FrameSource& source_;
   };
+  using Clock = std::chrono::steady_clock;
+
   void reclaim();
   Next next_frame(int deadline_ms);
   bool read_bulk(std::span<std::byte> out);
-  bool wait_readable(int timeout_ms);  // false: woken
-  Filled fill(int deadline_ms);
+  Filled fill(const std::optional<Clock::time_point>& deadline);  // nothing: none
   bool discard_bulk();
 
-  Channel& channel_;
-  const int wake_;
+  link::Link& link_;
+  LinkMeter& meter_;
   const uint32_t spin_us_;
   const std::atomic<uint32_t>* longer_us_ = nullptr;  // written by another process at any time, publishes nothing: relaxed
   std::function<void(bool)> observer_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;
   bool seen_ahead_ = false;
-  bool shared_ = false;
+  bool kept_role_ = false;
+  uint64_t frame_end_ = 0;
   uint64_t buffered_ = 0;  // bytes that the decoder holds beyond what has been taken out of it
 
   // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up: each finds what the
   // other left.
   std::atomic<Role> role_{Role::nobody};
   // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the stand-in holds the role and
-  // before it is woken by the descriptor below, so it sees it when it is back.
+  // before it is woken in the link, so it sees it when it is back.
   std::atomic<bool> awaited_{false};
-  OwnedDescriptor wanted_;            // an eventfd: the executor waits for the role
   std::atomic<uint64_t> visits_{0};   // only compared; relaxed
   ByteQueue kept_;
   uint64_t received_ = 0;

@@ -19,13 +19,17 @@ struct Patience {
 inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
 inline constexpr unsigned kPatientCoresMin = 8;
 inline constexpr Patience kNoPatience{0, 0, 0}, kBrief{40, 80, 30}, kPatient{20'000, 200, 30};
-inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls
+inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls; a wait for events beyond that is the watcher's
+inline constexpr unsigned kBlockedWaitersMax = 1024;  // those for calls that only the driver can wait for included; one more ends the session
 inline constexpr size_t kWatchedMax = 64 * 1024; // events watched at once
 inline constexpr uint32_t kWatchSleepMinUs = 20;
 inline constexpr uint32_t kWatchSleepMaxUs = 500;
 
 // --- the connection ----------------------------------------------------------------------------------------------------------------------
 inline constexpr size_t kReadBytes = 64u << 10;           // one read; no more than this of a bulk is copied twice
+inline constexpr size_t kReplyBulkBytesMax = 128u << 20;       // bulk of replies and notices that stays in staging until the client has acknowledged it
+inline constexpr size_t kReadAheadReserveBytes = 1u << 20;     // of the window's ring, for the thread that must not wait for room (StandIn)
+inline constexpr uint32_t kRoomLookMs = 100;                   // who waits for room looks again after so long, though it is told
 inline constexpr uint32_t kPeerStallMs = 30'000;          // a client that takes nothing for so long has gone
 inline constexpr uint32_t kKeepaliveIdleS = 15, kKeepaliveIntervalS = 5, kKeepaliveProbes = 4;
 
@@ -35,6 +39,9 @@ inline constexpr unsigned kStandInQuietTicks = 50;     // without an answer to w
 inline constexpr size_t kOutOfTurnBulkBytesMax = wire::kRegionPieceBytes;
 // All that a client may send without an acknowledgement: kept for the executor.
 inline constexpr size_t kKeptBytesMax = wire::kSendWindowBytes + wire::kBulkWindowBytes;
+
+// --- another connection ----------------------------------------------------------------------------------------------------------------
+inline constexpr size_t kResumesMax = 4;  // connections that are being proved at once; more are dropped
 
 // --- the end -------------------------------------------------------------------------------------------------------------------------------
 inline constexpr uint32_t kEndGraceMs = 800;      // from the client's (or the broker's) end to the worker's own, whatever the driver is doing

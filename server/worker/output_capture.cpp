@@ -1,7 +1,10 @@
 #include "server/worker/output_capture.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <iterator>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,7 +15,18 @@
 
 namespace gpuwire::server {
 
-OutputCapture::~OutputCapture() { stop(); }
+OutputCapture::OutputCapture() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK | O_DIRECT) != 0) return;  // no lines, then
+  lines_.read_end = ends[0];
+  say_end_ = ends[1];
+}
+
+OutputCapture::~OutputCapture() {
+  stop();
+  if (lines_.read_end >= 0) ::close(lines_.read_end);
+  if (say_end_ >= 0) ::close(say_end_);
+}
 
 bool OutputCapture::open_pipe(Pipe& pipe, int descriptor) {
   int ends[2];
@@ -49,19 +63,29 @@ void OutputCapture::read_all(const Pipe& pipe, uint8_t descriptor) {
   }
 }
 
+void OutputCapture::read_everything() {
+  read_all(lines_, kServerLine);
+  for (uint8_t i = 0; i < 2; ++i) read_all(pipes_[i], uint8_t(i + 1));
+}
+
+void OutputCapture::say(std::string_view line) {
+  // A packet is whole up to PIPE_BUF.
+  [[maybe_unused]] ssize_t written = ::write(say_end_, line.data(), std::min<size_t>(line.size(), PIPE_BUF));
+}
+
 void OutputCapture::drain() {
   std::fflush(stdout);
   std::lock_guard lock(mutex_);
-  for (uint8_t i = 0; i < 2; ++i) read_all(pipes_[i], uint8_t(i + 1));
+  read_everything();
 }
 
 void OutputCapture::forward() {
   for (;;) {
-    pollfd ready[3] = {{pipes_[0].read_end, POLLIN, 0}, {pipes_[1].read_end, POLLIN, 0}, {stop_event_, POLLIN, 0}};
-    if (::poll(ready, 3, -1) < 0 && errno != EINTR) return;
-    if (ready[2].revents) return;
+    pollfd ready[] = {{stop_event_, POLLIN, 0}, {pipes_[0].read_end, POLLIN, 0}, {pipes_[1].read_end, POLLIN, 0}, {lines_.read_end, POLLIN, 0}};
+    if (::poll(ready, std::size(ready), -1) < 0 && errno != EINTR) return;
+    if (ready[0].revents) return;
     std::lock_guard lock(mutex_);
-    for (uint8_t i = 0; i < 2; ++i) read_all(pipes_[i], uint8_t(i + 1));
+    read_everything();
   }
 }
 

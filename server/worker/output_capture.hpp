@@ -1,4 +1,5 @@
-// What the driver prints into this process: device printf on descriptor 1, device asserts on 2. It belongs to the client's program.
+// What the driver prints into this process: device printf on descriptor 1, device asserts on 2. It belongs to the client's program. Lines of
+// the server's own take the same way, each on its own.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <thread>
 
 namespace gpuwire::server {
@@ -13,10 +15,12 @@ namespace gpuwire::server {
 // Puts pipes in place of descriptors 1 and 2 of the process and forwards what comes out of them. One at a time.
 class OutputCapture {
  public:
+  static constexpr uint8_t kServerLine = 0;  // for a descriptor: one whole line of the server's own
+
   // Called with at most kOutputPieceBytes, in order, on whichever thread found the text, under the capture's lock.
   using Sink = std::function<void(uint8_t descriptor, std::span<const std::byte> text)>;
 
-  OutputCapture() = default;
+  OutputCapture();
   ~OutputCapture();
   OutputCapture(const OutputCapture&) = delete;
   OutputCapture& operator=(const OutputCapture&) = delete;
@@ -25,6 +29,8 @@ class OutputCapture {
   bool start(Sink sink);
   // When it returns, everything printed by calls that had returned before has been given to the sink. Any thread.
   void drain();
+  // Gives a line to the sink. Never waits: it is lost where the sink takes nothing. Any thread, before start() too.
+  void say(std::string_view line);
   // Drains and puts the original descriptors back.
   void stop();
 
@@ -34,12 +40,15 @@ class OutputCapture {
     int original = -1;  // what the descriptor was before
   };
   bool open_pipe(Pipe& pipe, int descriptor);
+  void read_everything();                               // under mutex_
   void read_all(const Pipe& pipe, uint8_t descriptor);  // under mutex_
   void forward();
 
   std::mutex mutex_;
   Sink sink_;
   Pipe pipes_[2];  // of descriptors 1 and 2
+  Pipe lines_;     // of packets, a line each; open for as long as this object, so that say() needs no lock
+  int say_end_ = -1;
   int stop_event_ = -1;
   std::thread thread_;
 };

@@ -5,8 +5,6 @@
 #include <stdexcept>
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "protocol/cuda_abi/sticky.hpp"
 #include "protocol/wire/limits.hpp"
@@ -53,10 +51,11 @@ CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<
 
 Session::Session(SessionParts parts)
     : parts_(std::move(parts)),
-      wake_(::eventfd(0, EFD_CLOEXEC)),
-      source_(*parts_.channel, wake_.get(), patience(parts_.cores).socket_spin_us),
+      meter_(*parts_.link, parts_.counters),
+      source_(*parts_.link, meter_, patience(parts_.cores).socket_spin_us, parts_.host_memory),
+      outbox_(*parts_.link, meter_, outbox_hooks()),
       stand_in_(stand_in_parts()),
-      outbox_(*parts_.channel),
+      handles_(parts_.host_memory),
       watcher_(watcher_driver(*parts_.driver), patience(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
       poll_time_(patience(parts_.cores).wait_poll_us) {
@@ -85,7 +84,10 @@ bool runs_ahead(const ReplayEntry& entry, const wire::FrameHeader& header) {
 
 StandIn::Parts Session::stand_in_parts() {
   return {.source = source_,
-          .awaited = [this] { return state_->callbacks().awaiting(); },
+          .awaited = [this] { return state_ && state_->callbacks().awaiting(); },
+          .room_awaited = [this] {
+            return outbox_.room_awaited() || (hung_up_.load(std::memory_order_relaxed) && parts_.link->state() == link::Link::State::attached);
+          },
           .out_of_turn = [this](const wire::FrameHeader& header) -> const ReplayEntry* {
             const ReplayEntry* entry = find_entry(header.ordinal);
             return entry && runs_ahead(*entry, header) ? entry : nullptr;
@@ -100,6 +102,15 @@ StandIn::Parts Session::stand_in_parts() {
           .fault = [this](std::string reason) { stop(EndCause::fault, std::move(reason)); }};
 }
 
+LinkOutbox::Hooks Session::outbox_hooks() {
+  return {.room_wanted =
+              [this] {
+                stand_in_.start();
+                stand_in_.awake();
+              },
+          .reads_ahead = [] { return StandIn::is_caller(); }};
+}
+
 // --- the beginning -----------------------------------------------------------------------------------------------------------------------
 
 std::optional<SessionEnd> Session::begin() {
@@ -110,11 +121,17 @@ std::optional<SessionEnd> Session::begin() {
   auto welcome = parts_.welcome->getRoot<schema::Welcome>();
   auto id = welcome.getSessionId();
   std::copy_n(parts_.id.begin(), std::min(parts_.id.size(), id.size()), id.begin());
+  resumable_ = parts_.resume_grace_ms != 0 && client_comes_back_;
+  if (resumable_) {
+    welcome.setResumeSecret({parts_.resume_secret.data(), parts_.resume_secret.size()});
+    welcome.setResumeGraceMs(parts_.resume_grace_ms);
+    parts_.link->outlive_connections();
+  }
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
   enter_thread();
   primary_warm_ = parts_.claim_primary && parts_.claim_primary();
   if (parts_.gate) parts_.gate->enter_executor();
-  start_capture();
+  if (parts_.captures_output) start_capture();
   state_ = std::make_unique<SessionState>(*this, parts_.settings);
   return std::nullopt;
 }
@@ -134,6 +151,7 @@ std::optional<SessionEnd> Session::read_hello() {
     wire::SegmentReader message(source_.message());
     auto hello = message.getRoot<schema::Hello>();
     client_ = {logged(hello.getRelease()), logged(hello.getProgram()), logged(hello.getHost()), hello.getProcessId()};
+    client_comes_back_ = !hello.getEndsWithConnection();
     auto key = hello.getCacheKey();
     key_of_user.assign(key.begin(), key.end());
   });
@@ -143,7 +161,8 @@ std::optional<SessionEnd> Session::read_hello() {
   if (tenant.empty()) tenant = std::move(key_of_user);
   // With neither there is nobody whose images these are: they are kept for the session only.
   if (tenant.empty()) parts_.settings.module_cache = nullptr;
-  if (parts_.tenant_known) parts_.tenant_known(tenant);
+  if (!parts_.tenant_known) return std::nullopt;
+  if (auto known = parts_.tenant_known(tenant); !known) return SessionEnd{EndCause::internal, "the worker could not be confined to its tenant: " + known.error()};
   return std::nullopt;
 }
 
@@ -180,10 +199,14 @@ std::optional<SessionEnd> Session::execute() {
   switch (wire::FrameKind(header.kind)) {
     case wire::FrameKind::posted:
     case wire::FrameKind::called: return execute_call();
-    case wire::FrameKind::acknowledge: return std::nullopt;  // nothing is kept for resuming yet
+    case wire::FrameKind::acknowledge:  // the link has seen it already
+      if (parts_.link->bad_acknowledgement()) return SessionEnd{EndCause::fault, "an acknowledgement of what was not sent"};
+      return std::nullopt;
     case wire::FrameKind::control:
       if (header.ordinal == uint32_t(wire::ControlOrdinal::goodbye)) return SessionEnd{EndCause::finished, "goodbye"};
-      break;
+      if (header.ordinal != uint32_t(wire::ControlOrdinal::acknowledge_now)) break;
+      outbox_.acknowledge(source_.frame_end(), true);
+      return std::nullopt;
     default: break;
   }
   return SessionEnd{EndCause::fault, fmt::format("a frame of kind {} and ordinal {} within a session", header.kind, header.ordinal)};
@@ -219,8 +242,7 @@ std::optional<SessionEnd> Session::execute_call() {
   }
   run_postponed_frees(*this);
   executed_ = header.sequence;
-  bytes_since_acknowledged_ += sizeof(wire::FrameHeader) + uint64_t(header.message_words) * sizeof(capnp::word) + header.bulk_bytes;
-  acknowledge_if_due();
+  outbox_.acknowledge(source_.frame_end());
   return std::nullopt;
 }
 
@@ -241,13 +263,6 @@ void Session::dispatch(const ReplayEntry& entry, Call& call) {
   if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
 }
 
-void Session::acknowledge_if_due() {
-  if (executed_ - acknowledged_ < wire::kAcknowledgeMessages && bytes_since_acknowledged_ < wire::kAcknowledgeBytes) return;
-  outbox_.acknowledge(executed_);
-  acknowledged_ = executed_;
-  bytes_since_acknowledged_ = 0;
-}
-
 // --- waiting -----------------------------------------------------------------------------------------------------------------------------------
 
 bool Session::poll_or_defer(Call& call, DeviceWait wait) {
@@ -259,12 +274,37 @@ bool Session::poll_or_defer(Call& call, DeviceWait wait) {
       return true;
     }
   }
+  if (watch_instead(wait)) return false;
   wait_elsewhere([wait = std::move(wait)] { wait.finish(wait.wait()); });
   return false;
 }
 
+// When threads for waits are short, the watcher takes those that end with events. False: it does not.
+bool Session::watch_instead(const DeviceWait& wait) {
+  if (!wait.events || !waiters_.crowded()) return false;
+  std::vector<CUevent> events = wait.events();
+  if (events.empty()) return false;
+  struct Rest {
+    size_t open;
+    CUresult result = CUDA_SUCCESS;  // the first failure
+    std::function<void(CUresult)> finish;
+  };
+  // The watcher's thread alone touches it from the first watch on.
+  auto rest = std::make_shared<Rest>(Rest{events.size(), CUDA_SUCCESS, wait.finish});
+  for (CUevent event : events) {
+    bool watched = watcher_.watch(context_, event, [rest](CUresult result) {
+      if (rest->result == CUDA_SUCCESS) rest->result = result;
+      if (--rest->open == 0) rest->finish(rest->result);
+    });
+    if (watched) continue;
+    stop(EndCause::fault, fmt::format("more than {} calls wait at once", kWatchedMax));
+    break;
+  }
+  return true;
+}
+
 void Session::wait_elsewhere(std::function<void()> work) {
-  waiters_.run([this, context = context_, work = std::move(work)] {
+  bool taken = waiters_.run([this, context = context_, work = std::move(work)] {
     try {
       if (context) parts_.driver->cuCtxSetCurrent(context);
       work();
@@ -274,6 +314,7 @@ void Session::wait_elsewhere(std::function<void()> work) {
       stop(EndCause::internal, "unknown exception");
     }
   });
+  if (!taken) stop(EndCause::fault, fmt::format("more than {} calls wait at once for what only the driver can wait for", kBlockedWaitersMax));
 }
 
 void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
@@ -308,8 +349,13 @@ void Session::stop(EndCause cause, std::string reason) {
   stopping_.store(true, std::memory_order_relaxed);
   outbox_.withhold_replies();
   if (parts_.gate) parts_.gate->interrupt();
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  parts_.link->interrupt();
+}
+
+void Session::connection_hung_up() {
+  hung_up_.store(true, std::memory_order_relaxed);
+  stand_in_.start();
+  stand_in_.awake();
 }
 
 std::optional<SessionEnd> Session::stopped() {
@@ -319,12 +365,12 @@ std::optional<SessionEnd> Session::stopped() {
 
 SessionEnd Session::connection_ended() {
   if (auto end = stopped()) return *end;
-  if (std::string broken = parts_.channel->failure(); !broken.empty()) return {EndCause::cut, std::move(broken)};
+  if (std::string broken = parts_.link->failure(); !broken.empty()) return {EndCause::cut, std::move(broken)};
   return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
 }
 
 void Session::tell_ending(const SessionEnd& end) {
-  if (end.cause == EndCause::finished || end.cause == EndCause::cut) return;
+  if (end.cause == EndCause::finished || end.cause == EndCause::cut || end.cause == EndCause::resume_grace) return;
   capnp::MallocMessageBuilder builder(uint(16 + end.reason.size() / sizeof(capnp::word)));
   auto notice = builder.initRoot<schema::Ending>();
   notice.setReason(end.reason);

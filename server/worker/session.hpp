@@ -13,14 +13,15 @@
 #include <optional>
 #include <string>
 
-#include "server/broker/handoff.hpp"
+#include <tl/expected.hpp>
+
 #include "server/replay/replay.hpp"
 #include "server/replay/session_state.hpp"
 #include "server/worker/end_cause.hpp"
 #include "server/worker/frame_source.hpp"
+#include "server/worker/link_outbox.hpp"
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
-#include "server/worker/socket_outbox.hpp"
 #include "server/worker/stand_in.hpp"
 #include "server/worker/waiter_pool.hpp"
 
@@ -39,18 +40,24 @@ struct SessionEnd {
 
 // What a session stands on; all of it outlives the session.
 struct SessionParts {
-  Channel* channel = nullptr;  // connected; a bare socket is a blocking one
+  link::Link* link = nullptr;  // attached
+  LinkCounters* counters = nullptr;  // null: nothing is counted
   const DriverTable* driver = nullptr;
   const CallTable* calls = nullptr;
   capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id
   std::array<uint8_t, 16> id{};
+  std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
+  uint32_t resume_grace_ms = 0;  // how long the session stays without a connection; 0: it ends with its connection
   // Makes the first device's primary context, which the process has ahead, the session's (Replay::take_prewarmed_primary); false: there is none for it.
   // Called once, by begin(): it may ask the broker, whose answers reach the process only once its warden runs.
   std::function<bool()> claim_primary;
+  HostMemory* host_memory = nullptr;  // the account of what the session takes of this machine's memory; null: nobody counts
   unsigned cores = 1;         // how many the process may run on
   SessionSettings settings;   // its tenant: who it is known to be, or empty, then the client's key stands for it
-  std::function<void(const std::string& tenant)> tenant_known;  // called once, before the first call; empty: nobody's
+  // Called once, before the first call; the tenant may be empty: nobody. The error ends the session.
+  std::function<tl::expected<void, std::string>(const std::string& tenant)> tenant_known;
   Management* management = nullptr;  // of a management session
+  bool captures_output = true;       // what the driver prints into the process's standard output and error goes to the client
   Gate* gate = nullptr;              // that stands before the driver's functions; null: none
 };
 
@@ -68,11 +75,19 @@ class Session final : public Replay {
   // Shakes hands. Not empty: why there is no session; the client has been told.
   std::optional<SessionEnd> begin();
   const ClientFacts& client() const { return client_; }
+  // After begin(): the session outlives its connection.
+  bool resumable() const { return resumable_; }
+  // The client has closed its side of the connection: everything up to there is read now, even while the executor is kept. Any thread.
+  void connection_hung_up();
+  // It has another one. Any thread.
+  void connection_attached() { hung_up_.store(false, std::memory_order_relaxed); }
   // Executes until the end of the session, then tells the client why if it is the server that ends it. On the thread that called begin().
   SessionEnd run();
   // Everything the session holds in the driver is given back. False: the device did not come to rest; only the process's end frees it.
   bool release();
 
+  // A line for the standard error of the client's program; a client that reads nothing misses it. Any thread, any time.
+  void say(std::string_view line) { capture_.say(line); }
   // Ends the session soon, whatever it is doing except a driver call that does not return. Any thread, any time.
   void stop(EndCause cause, std::string reason);
 
@@ -92,6 +107,7 @@ class Session final : public Replay {
   bool take_prewarmed_primary(CUdevice device) override;
   void expect_answers() override { stand_in_.start(); }
   void answer_awaited() override { stand_in_.awake(); }
+  HostMemory* host_memory() override { return parts_.host_memory; }
   Management* management() override { return parts_.management; }
 
  private:
@@ -102,7 +118,8 @@ class Session final : public Replay {
   void dispatch(const ReplayEntry& entry, Call& call);
   const ReplayEntry* find_entry(uint32_t ordinal) const;
   StandIn::Parts stand_in_parts();
-  void acknowledge_if_due();
+  LinkOutbox::Hooks outbox_hooks();
+  bool watch_instead(const DeviceWait& wait);
   SessionEnd connection_ended();
   void tell_ending(const SessionEnd& end);
   void start_capture();
@@ -110,10 +127,10 @@ class Session final : public Replay {
   std::optional<SessionEnd> stopped();
 
   SessionParts parts_;
-  OwnedDescriptor wake_;  // an eventfd that stop() makes readable
+  LinkMeter meter_;
   FrameSource source_;
+  LinkOutbox outbox_;
   StandIn stand_in_;
-  SocketOutbox outbox_;
   OutputCapture capture_;
   HandleTable handles_;
   PollingWatcher watcher_;
@@ -123,15 +140,17 @@ class Session final : public Replay {
 
   CUcontext context_ = nullptr;
   bool primary_warm_ = false;
+  bool resumable_ = false;
+  bool client_comes_back_ = false;
   const std::chrono::microseconds poll_time_;
   uint64_t executed_ = 0;  // sequence of the last frame
-  uint64_t acknowledged_ = 0;
-  uint64_t bytes_since_acknowledged_ = 0;
 
   // The first failure of a posted call that no reply has told. Written by whoever fails, taken by whoever replies; it publishes nothing else.
   std::atomic<int> deferred_{CUDA_SUCCESS};
   std::mutex stop_mutex_;
   std::optional<SessionEnd> stop_;  // under stop_mutex_; the first one counts
+  // A hint for the stand-in, which is woken after it was set.
+  std::atomic<bool> hung_up_{false};
   std::atomic<bool> stopping_{false};  // set after stop_, looked at before each frame; the reason is read under the mutex, so relaxed is enough
 };
 

@@ -32,12 +32,15 @@ class WholeBulk final : public BulkReader {
   std::span<const std::byte> bytes_;
 };
 
+thread_local bool t_stands_in = false;
+
 }  // namespace
 
+bool StandIn::is_caller() { return t_stands_in; }
+
 void StandIn::start() {
-  if (thread_.joinable()) return;
-  parts_.source.share();
-  thread_ = std::thread([this] { run(); });
+  std::lock_guard lock(mutex_);
+  if (!thread_.joinable() && !stopping_) thread_ = std::thread([this] { run(); });
 }
 
 void StandIn::awake() {
@@ -57,9 +60,11 @@ void StandIn::stop() {
 }
 
 void StandIn::run() {
+  t_stands_in = true;
   ::prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);  // ns; the default of 50 us would be a part of the tick
   uint64_t visits = parts_.source.visits();
   unsigned quiet = 0;
+  bool in_vain = false;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     if (quiet == kStandInQuietTicks || blind_) {
@@ -68,48 +73,71 @@ void StandIn::run() {
       quiet = 0;
       visits = parts_.source.visits();
     }
-    changed_.wait_for(lock, std::chrono::microseconds(kStandInTickUs), [&] { return stopping_; });
+    if (in_vain || !parts_.room_awaited()) changed_.wait_for(lock, std::chrono::microseconds(kStandInTickUs), [&] { return stopping_; });
     lock.unlock();
+    bool room = parts_.room_awaited();
     bool awaited = parts_.awaited();
-    quiet = awaited ? 0 : quiet + 1;
+    quiet = awaited || room ? 0 : quiet + 1;
     bool kept = std::exchange(visits, parts_.source.visits()) == visits;
-    if (awaited && kept && !blind_) serve();
+    in_vain = !blind_ && (room || (awaited && kept)) && !serve();
     lock.lock();
   }
 }
 
-void StandIn::serve() {
+bool StandIn::serve() {
   FrameSource& source = parts_.source;
-  if (!source.take_over()) return;
+  if (!source.take_over()) return false;
   // The executor may be slow for want of a core, with a write in hand that an answer behind it counts on: those never pass each other.
   const wire::FrameHeader& in_hand = source.header();
-  if (in_hand.sequence > seen_ && parts_.out_of_turn(in_hand)) return source.give_back();
-  if (source.received() != received_) catch_up();
-  scan();
-  while (!blind_ && parts_.awaited()) {
-    std::span<const std::byte> bytes;
-    FrameSource::Ahead ahead = source.read_ahead(bytes);
-    if (ahead == FrameSource::Ahead::wanted) break;
-    if (ahead == FrameSource::Ahead::ended) {
-      blind_ = true;
-      break;
+  if (in_hand.sequence > seen_ && parts_.out_of_turn(in_hand)) {
+    keep_reading();
+  } else {
+    if (source.received() != received_) catch_up();
+    scan();
+    while (!blind_ && more_to_read()) {
+      std::span<const std::byte> bytes;
+      FrameSource::Ahead ahead = source.read_ahead(bytes);
+      if (ahead == FrameSource::Ahead::wanted) break;
+      if (ahead == FrameSource::Ahead::no_memory) {
+        give_up("no host memory is left to keep what was sent while a host function is awaited");
+        break;
+      }
+      blind_ = ahead == FrameSource::Ahead::ended;
+      if (blind_) break;
+      put_in(bytes);
+      if (!within_bound()) break;
     }
-    put_in(bytes);
-    if (source.kept_bytes() > parts_.kept_bytes_max) {
-      give_up(fmt::format("more than {} bytes were sent without an acknowledgement", parts_.kept_bytes_max));
-    }
+    received_ = source.received();
   }
-  received_ = source.received();
   source.give_back();
+  return true;
 }
 
-// The executor has read from the connection itself since, so what was scanned here is behind it.
+// Reads for who waits for room and executes nothing; what is kept is looked at when the executor has done what it has in hand.
+void StandIn::keep_reading() {
+  while (!blind_ && parts_.room_awaited()) {
+    std::span<const std::byte> bytes;
+    FrameSource::Ahead ahead = parts_.source.read_ahead(bytes);
+    if (ahead != FrameSource::Ahead::some) return;
+    received_ = kNothingScanned;
+    if (!within_bound()) return;
+  }
+}
+
+bool StandIn::within_bound() {
+  if (parts_.source.kept_bytes() <= parts_.kept_bytes_max) return true;
+  give_up(fmt::format("more than {} bytes were sent without an acknowledgement", parts_.kept_bytes_max));
+  return false;
+}
+
+// What is scanned begins where the executor is.
 void StandIn::catch_up() {
   decoder_ = wire::FrameDecoder(wire::Sender::client);
   in_frame_ = false;
   entry_ = nullptr;
   skip_ = parts_.source.bulk_in_hand();
   put_in(parts_.source.unused());
+  parts_.source.for_each_kept([this](std::span<const std::byte> bytes) { put_in(bytes); });
 }
 
 void StandIn::put_in(std::span<const std::byte> bytes) {

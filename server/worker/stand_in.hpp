@@ -19,12 +19,15 @@ namespace gpuwire::server {
 // A thread that sleeps until a stream waits for an answer of the client, and from then on looks every kStandInTickUs whether the executor
 // is still in the call that it was in before. If so, it reads ahead in its place, executes the frames that need not wait for those before
 // them (ReplayEntry::out_of_turn: the answers), and keeps everything as it came for the executor, until that is back or no answer is awaited.
+// It does the same, at once, while a thread waits for room in the window: the link takes acknowledgements out of what is read.
 class StandIn {
  public:
   struct Parts {
     FrameSource& source;
     // Does a stream wait for an answer? Any thread.
     std::function<bool()> awaited;
+    // Does a thread wait for room in the window, which comes with the client's acknowledgements, or to hear of the connection's end? Any thread.
+    std::function<bool()> room_awaited = [] { return false; };
     // Is this a call that may be executed out of turn? Null: no.
     std::function<const ReplayEntry*(const wire::FrameHeader& header)> out_of_turn;
     // Executes it; throws what the replay throws on bad bytes.
@@ -38,16 +41,22 @@ class StandIn {
   StandIn(const StandIn&) = delete;
   StandIn& operator=(const StandIn&) = delete;
 
-  // Executor: from now on answers may be awaited.
+  // From now on answers may be awaited. Any thread.
   void start();
-  // An answer is awaited. Any thread.
+  // An answer is awaited, or room. Any thread, after start().
   void awake();
+  // Is the caller this object's thread, any session's? It executes calls and must not wait for what it alone can read.
+  static bool is_caller();
   // Ends the thread. Executor; the source is its alone again.
   void stop();
 
  private:
   void run();
-  void serve();
+  // False: the executor reads.
+  bool serve();
+  void keep_reading();
+  bool more_to_read() const { return parts_.awaited() || parts_.room_awaited(); }
+  bool within_bound();
   void catch_up();
   void put_in(std::span<const std::byte> bytes);
   void scan();
@@ -71,7 +80,8 @@ class StandIn {
   std::vector<std::byte> bulk_;                 // of that frame, as far as it has arrived
   bool in_frame_ = false;
   uint64_t seen_ = 0;                           // sequence of the last whole frame
-  uint64_t received_ = ~uint64_t{0};            // the source's count when the role was laid down
+  static constexpr uint64_t kNothingScanned = ~uint64_t{0};
+  uint64_t received_ = kNothingScanned;         // the source's count when the role was laid down
 };
 
 }  // namespace gpuwire::server

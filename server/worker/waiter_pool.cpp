@@ -14,16 +14,22 @@ void WaiterPool::finish() {
   threads_.clear();
 }
 
-void WaiterPool::run(Task task) {
+bool WaiterPool::crowded() {
+  std::lock_guard lock(mutex_);
+  return threads_.size() - idle_ + tasks_.size() >= kWaitersMax;
+}
+
+bool WaiterPool::run(Task task) {
   std::unique_lock lock(mutex_);
-  room_.wait(lock, [&] { return idle_ > tasks_.size() || threads_.size() < kWaitersMax; });
   if (idle_ == tasks_.size()) {
+    if (threads_.size() == kBlockedWaitersMax) return false;
     threads_.emplace_back([this] { serve(); });
     ++idle_;
   }
   tasks_.push_back(std::move(task));
   lock.unlock();
   work_.notify_one();
+  return true;
 }
 
 void WaiterPool::serve() {
@@ -40,7 +46,6 @@ void WaiterPool::serve() {
     task = nullptr;  // what it holds is released outside the lock
     lock.lock();
     ++idle_;
-    room_.notify_one();
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace gpuwire::server {
 
-// Grows on demand up to kWaitersMax threads and keeps them until the end.
+// Grows on demand up to kBlockedWaitersMax threads and keeps them until the end.
 class WaiterPool {
  public:
   using Task = std::function<void()>;
@@ -21,8 +21,11 @@ class WaiterPool {
   WaiterPool(const WaiterPool&) = delete;
   WaiterPool& operator=(const WaiterPool&) = delete;
 
-  // Hands over to a thread; waits for a free one while kWaitersMax tasks are under way. Any thread but the pool's own.
-  void run(Task task);
+  // Hands over to a thread, at once: who hands over may be the one that ends what the others wait for. False: kBlockedWaitersMax tasks are under way.
+  // Any thread.
+  bool run(Task task);
+  // kWaitersMax tasks are under way: a wait for which something else will do should take that.
+  bool crowded();
   // Waits for all tasks and ends the threads; nothing may be handed over any more.
   void finish();
 
@@ -31,7 +34,7 @@ class WaiterPool {
 
   const Task enter_;
   std::mutex mutex_;
-  std::condition_variable work_, room_;
+  std::condition_variable work_;
   std::deque<Task> tasks_;  // at most one per idle thread
   size_t idle_ = 0;         // threads that are not in a task, those that a queued task is meant for included
   bool ending_ = false;

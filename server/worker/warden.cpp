@@ -1,5 +1,6 @@
 #include "server/worker/warden.hpp"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <poll.h>
@@ -18,8 +19,13 @@ void signal(const OwnedDescriptor& event) {
 
 }  // namespace
 
-Warden::Warden(int handoff, int socket, Hooks hooks)
-    : handoff_(handoff), socket_(socket), hooks_(std::move(hooks)), wake_(::eventfd(0, EFD_CLOEXEC)), quit_(::eventfd(0, EFD_CLOEXEC)) {
+Warden::Warden(int handoff, std::shared_ptr<transport::Transport> connection, Hooks hooks)
+    : handoff_(handoff),
+      hooks_(std::move(hooks)),
+      connection_(std::move(connection)),
+      changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wake_(::eventfd(0, EFD_CLOEXEC)),
+      quit_(::eventfd(0, EFD_CLOEXEC)) {
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -45,18 +51,75 @@ bool Warden::hear_broker() {
   return true;
 }
 
+void Warden::outlive_connections() {
+  std::lock_guard lock(mutex_);
+  outlives_ = true;
+}
+
+void Warden::detached(uint32_t grace_ms) {
+  {
+    std::lock_guard lock(mutex_);
+    deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
+    connection_.reset();
+  }
+  signal(changed_);
+}
+
+void Warden::attached(std::shared_ptr<transport::Transport> connection) {
+  {
+    std::lock_guard lock(mutex_);
+    deadline_.reset();
+    connection_ = std::move(connection);
+  }
+  signal(changed_);
+}
+
+int Warden::time_left() {
+  std::lock_guard lock(mutex_);
+  if (!deadline_) return -1;
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - std::chrono::steady_clock::now());
+  return int(std::max<int64_t>(left.count(), 0));
+}
+
+bool Warden::closed(const std::shared_ptr<transport::Transport>& connection) {
+  {
+    std::lock_guard lock(mutex_);
+    if (outlives_ && connection_ == connection) connection_.reset();
+    if (!outlives_) return hooks_.gone(), true;
+  }
+  hooks_.hung_up();
+  return false;
+}
+
 void Warden::watch() {
   for (bool ending = false; !ending;) {
+    std::shared_ptr<transport::Transport> connection;
+    {
+      std::lock_guard lock(mutex_);
+      connection = connection_;
+    }
     // The socket is asked for its end alone: data on it are the executor's and wake nobody here.
-    pollfd watched[4] = {{handoff_, POLLIN, 0}, {socket_, POLLRDHUP, 0}, {wake_.get(), POLLIN, 0}, {quit_.get(), POLLIN, 0}};
-    if (::poll(watched, 4, -1) < 0) {
+    pollfd watched[5] = {{handoff_, POLLIN, 0},
+                         {connection ? connection->descriptor() : -1, POLLRDHUP, 0},
+                         {wake_.get(), POLLIN, 0},
+                         {quit_.get(), POLLIN, 0},
+                         {changed_.get(), POLLIN, 0}};
+    if (::poll(watched, 5, time_left()) < 0) {
       if (errno == EINTR) continue;
       ::_exit(kExitOverdue);
     }
     if (watched[3].revents) return;
+    if (watched[4].revents) {
+      uint64_t count = 0;
+      [[maybe_unused]] ssize_t got = ::read(changed_.get(), &count, sizeof count);
+    }
     if (watched[0].revents) ending = hear_broker();
-    if (watched[1].revents) hooks_.gone();
-    if (watched[1].revents || watched[2].revents) ending = true;
+    if (watched[1].revents && closed(connection)) ending = true;
+    if (watched[2].revents) ending = true;
+    if (time_left() == 0) {
+      hooks_.grace_over();
+      ending = true;
+    }
   }
   pollfd quit{quit_.get(), POLLIN, 0};
   int quitting;

@@ -16,24 +16,26 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "command_line/command_line.hpp"
+#include "protocol/link/link.hpp"
+#include "protocol/resume/exchange.hpp"
+#include "protocol/tls/transport.hpp"
+#include "protocol/transport/stream.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/broker/session_order.hpp"
 #include "server/driver_table.hpp"
-#include "server/gate/gate.hpp"
-#include "server/gate/gated_driver.hpp"
-#include "server/gate/session_page.hpp"
 #include "server/ledger/management_view.hpp"
-#include "server/ledger/worker_ledger.hpp"
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
-#include "server/worker/channel.hpp"
 #include "server/worker/compiled_code.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/worker/driver_library.hpp"
 #include "server/worker/ipc_guard.hpp"
 #include "server/worker/limits.hpp"
+#include "server/worker/resumption.hpp"
 #include "server/worker/session.hpp"
+#include "server/worker/session_driver.hpp"
 #include "server/worker/warden.hpp"
 #include "server/worker/welcome.hpp"
 
@@ -48,17 +50,24 @@ struct WorkerOptions {
   Confinement confinement = Confinement::enforce;
 };
 
-constexpr const char* kNoModuleCache = "none";
-
 std::filesystem::path module_cache_folder(const WorkerOptions& options) {
   return options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache);
 }
 
 // What the process may still reach: the code of its driver, and the module cache.
 ConfinementRules confinement_rules(const WorkerOptions& options) {
-  ConfinementRules rules{.level = options.confinement, .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
+  ConfinementRules rules{.level = options.confinement, .devices = device_files(), .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
   if (options.module_cache != kNoModuleCache) rules.write.push_back(module_cache_folder(options));
   return rules;
+}
+
+// Of this machine's memory, for a session: its tenant's bound, and what the software device keeps there. 0: no bound.
+uint64_t own_memory_of(const SessionOrder& order, const DriverLibrary& driver) {
+  if (order.host_memory_bytes == 0 || order.host_memory_bytes >= kPageBytesMax) return 0;
+  uint64_t bytes = order.host_memory_bytes;
+  if (driver.software())
+    for (const ServerDevice& device : inventory_of(driver).devices) bytes += device.bytes;
+  return bytes;
 }
 
 unsigned usable_cores() {
@@ -76,21 +85,32 @@ void tune(int socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, int(kKeepaliveProbes));
 }
 
-// Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it is waiting for.
-void close_gently(Channel& channel) {
-  int socket = channel.descriptor();
-  channel.finish();
-  char discarded[4096];
-  for (uint32_t waited_ms = 0; waited_ms < kEndingNoticeMs;) {
-    ssize_t got = ::recv(socket, discarded, sizeof discarded, MSG_DONTWAIT);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) break;
-    if (got > 0) continue;
-    constexpr uint32_t kStepMs = 20;
-    pollfd ready{socket, POLLIN, 0};
-    ::poll(&ready, 1, int(kStepMs));
-    if (!ready.revents) waited_ms += kStepMs;
+// Another thread may still be sending what comes before the session's last words; it stops when the process does.
+void await_sent(link::Link& link) {
+  link.lock();
+  uint64_t end = link.appended();
+  link.unlock();
+  constexpr uint32_t kStepMs = 1;
+  for (uint32_t waited_ms = 0; waited_ms < kPeerStallMs && !link.sent(end) && link.state() == link::Link::State::attached; waited_ms += kStepMs) {
+    link.push(end, std::chrono::milliseconds(kPeerStallMs));
+    if (!link.sent(end)) ::poll(nullptr, 0, int(kStepMs));
   }
-  ::close(socket);
+}
+
+// Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it is waiting for.
+void close_gently(link::Link& link) {
+  await_sent(link);
+  auto transport = link.transport();
+  transport->finish();
+  std::byte discarded[4096];
+  for (uint32_t waited_ms = 0; waited_ms < kEndingNoticeMs;) {
+    transport::IoResult got = transport->try_receive(discarded);
+    if (got.status == transport::IoStatus::closed || got.status == transport::IoStatus::failed) break;
+    if (got.status == transport::IoStatus::ok) continue;
+    constexpr uint32_t kStepMs = 20;
+    if (!transport->wait(transport::kReadable, std::chrono::milliseconds(kStepMs))) waited_ms += kStepMs;
+  }
+  link.end();
 }
 
 void tell_broker(HandoffKind kind, uint32_t number, std::string text) {
@@ -116,6 +136,7 @@ std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options) {
 
 // What a process has ready before its session.
 struct Prepared {
+  const ConfinementRules& rules;
   const DriverTable& guarded;  // the driver's, with the guard of IPC handles before it
   const CallTable& calls;
   capnp::MallocMessageBuilder& welcome;
@@ -126,118 +147,109 @@ struct Prepared {
   Management* management;  // null: the session runs a program
 };
 
-// The gate before a driver, and what it stands on.
-struct GatedDriver {
-  MappedPage page;
-  OwnedDescriptor doorbell;
-  DriverTable table;
-  Gate gate;
-
-  GatedDriver(MappedPage mapped, OwnedDescriptor bell, const DriverTable& behind)
-      : page(std::move(mapped)), doorbell(std::move(bell)), table(behind),
-        gate({.page = page.get(), .doorbell = doorbell.get(), .driver = &behind, .cores = usable_cores()}) {
-    put_gate_before(table, gate);
-  }
-};
-
-// Null: the broker shares the GPU without one. A page that is not one ends the session: its work would pass unasked.
-tl::expected<std::unique_ptr<GatedDriver>, std::string> open_gate(Handoff& handoff, const DriverTable& behind) {
-  OwnedDescriptor descriptor = take(handoff, OrderDescriptor::session_page);
-  if (!descriptor) return nullptr;
-  auto page = MappedPage::map(std::move(descriptor));
-  if (!page) return tl::unexpected(page.error());
-  return std::make_unique<GatedDriver>(std::move(*page), take(handoff, OrderDescriptor::doorbell), behind);
-}
-
-// The device's own output takes the same way to the client. A client that reads nothing misses it.
-void say_to_client(const std::string& line) {
-  pollfd room{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&room, 1, 0) == 1) [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-}
-
-// Null: the broker keeps no account of the tenant's memory.
-tl::expected<std::unique_ptr<WorkerLedger>, std::string> open_ledger(Handoff& handoff, const SessionOrder& order, const DriverTable& behind, bool software) {
-  OwnedDescriptor page = take(handoff, OrderDescriptor::tenant_page);
-  if (!page) return nullptr;
-  return WorkerLedger::open(std::move(page), order, behind, software, kHandoffDescriptor);
-}
-
-// Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md). Takes the order's copy of it.
-tl::expected<Channel, std::string> open_channel(int socket, SessionOrder& order) {
-  if (order.tls_key.empty()) return Channel(socket);
+// Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md), which is wiped.
+tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(OwnedDescriptor socket, std::string& tls_key) {
+  int descriptor = socket.get();
+  auto stream = transport::adopt_stream(descriptor);
+  if (!stream) return tl::unexpected(std::string("the client's socket cannot be used"));
+  socket.release();
+  tune(descriptor);
+  if (tls_key.empty()) return stream;
   tls::SessionKey key;
   static_assert(sizeof key == kTlsKeyBytes);
-  std::memcpy(key.data(), order.tls_key.data(), key.size());
+  if (tls_key.size() != key.size()) return tl::unexpected(std::string("a TLS key of a wrong length"));
+  std::memcpy(key.data(), tls_key.data(), key.size());
   tls::Context context = tls::key_server_context(key);
-  OPENSSL_cleanse(order.tls_key.data(), order.tls_key.size());
+  OPENSSL_cleanse(tls_key.data(), tls_key.size());
   OPENSSL_cleanse(key.data(), key.size());
-  auto channel = tls::TlsChannel::accept(context, socket);
+  auto channel = tls::TlsChannel::accept(context, descriptor);
   if (!channel) return tl::unexpected(std::string("out of memory"));
   if (auto met = channel->handshake(std::chrono::milliseconds(wire::kHandshakeTimeoutMs)); !met) return tl::unexpected(met.error());
-  return Channel(socket, std::move(channel));
-}
-
-// The driver of a session, and what stands before it. Each null when the broker sends no page for it.
-struct SessionDriver {
-  std::unique_ptr<WorkerLedger> ledger;
-  std::unique_ptr<GatedDriver> gated;
-
-  const DriverTable& table(const DriverTable& behind) const { return gated ? gated->table : ledger ? ledger->table() : behind; }
-};
-
-// Calls pass the gate, then the ledger, then reach the driver.
-tl::expected<SessionDriver, std::string> open_session_driver(Handoff& handoff, const SessionOrder& order, const DriverTable& behind, bool software) {
-  SessionDriver driver;
-  auto ledger = open_ledger(handoff, order, behind, software);
-  if (!ledger) return tl::unexpected(ledger.error());
-  driver.ledger = std::move(*ledger);
-  auto gated = open_gate(handoff, driver.table(behind));
-  if (!gated) return tl::unexpected(gated.error());
-  driver.gated = std::move(*gated);
-  return driver;
+  return tls::tls_transport(std::move(stream), std::move(channel));
 }
 
 [[noreturn]] void serve(Handoff handoff, SessionOrder order, SessionDriver driver, const Prepared& prepared) {
-  int socket = handoff.socket.release();
-  tune(socket);
-  auto channel = open_channel(socket, order);
-  if (!channel) {
-    tell_broker(HandoffKind::ended, uint32_t(EndCause::fault), channel.error());
+  auto transport = open_transport(std::move(handoff.socket), order.tls_key);
+  if (!transport) {
+    tell_broker(HandoffKind::ended, uint32_t(EndCause::fault), transport.error());
     std::exit(0);
   }
-  if (driver.gated) channel->count_into(&driver.gated->page->link);
+  link::Link link(std::move(*transport), {.bulk_bytes_max = kReplyBulkBytesMax});
+  if (!link.valid()) {
+    tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "no memory for the window");
+    std::exit(0);
+  }
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
   if (driver.ledger) show_limits(prepared.welcome, order);
-  Session session({.channel = &*channel,
+  resume::Secret secret{};
+  if (order.resume_grace_ms && !resume::make_random(secret)) order.resume_grace_ms = 0;
+  Session session({.link = &link,
+                   .counters = driver.gated ? &driver.gated->page->link : nullptr,
                    .driver = &driver.table(prepared.guarded),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
                    .id = handoff.id,
+                   .resume_secret = secret,
+                   .resume_grace_ms = order.resume_grace_ms,
                    .claim_primary = [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
+                   .host_memory = driver.ledger ? &driver.ledger->host_memory() : nullptr,
                    .cores = usable_cores(),
                    .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &prepared.shares},
                    .tenant_known = [&](const std::string& tenant) {
-                     prepared.compiled_code.belongs_to(tenant);
                      prepared.ipc_guard.belongs_to(tenant);
+                     std::vector<std::filesystem::path> own{prepared.compiled_code.belongs_to(tenant)};
+                     if (prepared.module_cache && !tenant.empty()) own.push_back(prepared.module_cache->prepare(tenant));
+                     std::erase(own, std::filesystem::path());
+                     return confine_to_tenant(prepared.rules, own);
                    },
                    .management = prepared.management,
                    .gate = driver.gated ? &driver.gated->gate : nullptr});
-  Warden warden(kHandoffDescriptor, socket,
+  Resumption resumption({.link = link,
+                         .id = handoff.id,
+                         .secret = secret,
+                         .open = [](OwnedDescriptor socket, std::string tls_key) { return open_transport(std::move(socket), tls_key); },
+                         .refused = [](std::string why) { tell_broker(HandoffKind::resume_refused, 0, std::move(why)); },
+                         .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); }});
+  Warden warden(kHandoffDescriptor, link.transport(),
                 {.stop = [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); },
                  .gone = [&] { if (driver.gated) driver.gated->gate.interrupt(); },
+                 .hung_up = [&] { session.connection_hung_up(); },
+                 .grace_over = [&] {
+                   session.stop(EndCause::resume_grace, fmt::format("the client did not come back within {} s", order.resume_grace_ms / 1000));
+                 },
                  .hear = [&](Handoff said) {
-                   if (said.kind == HandoffKind::warn) say_to_client(said.text);
+                   if (said.kind == HandoffKind::warn) session.say(said.text);
+                   else if (said.kind == HandoffKind::attach) resumption.arrive(std::move(said.socket), std::move(said.text));
                    else if (said.kind == HandoffKind::memory_answer && driver.ledger) driver.ledger->heard(said);
                    else prepared.shares.heard(std::move(said));
                  }});
+  link.observe([&](link::Link::State state) {
+    if (state == link::Link::State::attached) {
+      transport::notice_lost_peer(link.transport()->descriptor(), transport::kReplaceablePeerLostMs);
+      session.connection_attached();
+      warden.attached(link.transport());
+      tell_broker(HandoffKind::attached, 0, {});
+    } else if (link.said_goodbye()) {
+      // It stands behind frames that the executor may be kept from.
+      if (driver.gated) driver.gated->gate.interrupt();
+      warden.begin_grace();
+    } else {
+      warden.detached(order.resume_grace_ms);
+      tell_broker(HandoffKind::detached, order.resume_grace_ms, link.loss());
+    }
+  });
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
+    if (session.resumable()) {
+      transport::notice_lost_peer(link.transport()->descriptor(), transport::kReplaceablePeerLostMs);
+      warden.outlive_connections();
+    }
     tell_broker(HandoffKind::begun, 0, describe(session.client()));
     end = session.run();
   }
   warden.begin_grace();
   tell_broker(HandoffKind::ended, uint32_t(end->cause), end->reason);
-  close_gently(*channel);
+  close_gently(link);
   session.release();
   if (driver.ledger) driver.ledger->rest();
   prepared.compiled_code.forget();
@@ -266,7 +278,8 @@ int run(WorkerOptions options) {
     options.driver.contexts = false;
     options.module_cache = kNoModuleCache;
   }
-  auto confined = confine_process(confinement_rules(options));
+  const ConfinementRules rules = confinement_rules(options);
+  auto confined = confine_process(rules);
   if (!confined) {
     tell_broker(HandoffKind::failed, 0, "the process could not be confined: " + confined.error());
     return 1;
@@ -307,20 +320,23 @@ int run(WorkerOptions options) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), view.error());
       return 1;
     }
-    auto session_driver = options.management ? SessionDriver{} : open_session_driver(handoff, *order, guarded, driver->software());
+    tl::expected<SessionDriver, std::string> session_driver;
+    if (!options.management)
+      session_driver = SessionDriver::open(handoff, *order, guarded, {.software = driver->software(), .cores = usable_cores(), .broker = kHandoffDescriptor});
     if (!session_driver) {
       tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), session_driver.error());
       return 1;
     }
+    bound_own_memory(own_memory_of(*order, *driver));
     serve(std::move(handoff), std::move(*order), std::move(*session_driver),
-          {guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get()});
+          {rules, guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get()});
   }
 }
 
 std::string default_software_library() {
   std::error_code error;
   auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return (program.parent_path().parent_path() / "lib/gpuwire_server/libgpuwire_software_cuda.so").string();
+  return (program.parent_path().parent_path() / "server/libgpuwire_software_cuda.so").string();
 }
 
 }  // namespace
@@ -330,7 +346,7 @@ int main(int argc, char** argv) {
   using namespace gpuwire::server;
   WorkerOptions options;
   options.driver.software_library = default_software_library();
-  CLI::App app("The process of one gpuwire session. Started by gpuwire-serve; of no use by itself.", "gpuwire-worker");
+  CLI::App app("The process of one gpuwire session. Started by gpuwire-serve; of no use by itself.", "gpuwire worker");
   std::map<std::string, DeviceChoice> devices{{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
   app.add_option("--software-devices", options.driver.software_devices);
@@ -341,6 +357,6 @@ int main(int argc, char** argv) {
   app.add_flag("--management", options.management);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);
-  CLI11_PARSE(app, argc, argv);
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   return run(std::move(options));
 }

@@ -36,6 +36,23 @@ TEST_CASE("a program that may see no device is told that there is none") {
   CHECK(process() == nullptr);
 }
 
+TEST_CASE("a device does not offer what only a device in the program's own machine can do") {
+  FakeProcess fake(1, "0");
+  for (auto attribute : {CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+                         CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+                         CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED}) {
+    int value = -1;
+    CHECK(hand::cuDeviceGetAttribute(&value, attribute, 0) == CUDA_SUCCESS);
+    CHECK(value == 0);
+  }
+  for (auto attribute : {CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
+                         CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM}) {
+    int value = -1;
+    CHECK(hand::cuDeviceGetAttribute(&value, attribute, 0) == CUDA_SUCCESS);
+    CHECK(value == attribute);
+  }
+}
+
 TEST_CASE("devices are answered from what the server told, in the program's order") {
   FakeProcess fake(3, "2,0");
   int count = 0;

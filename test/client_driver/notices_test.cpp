@@ -1,8 +1,15 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <string>
+#include <string_view>
 
 #include "client/hand.hpp"
+#include "client_stub/driver/device_output.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/notices.hpp"
 #include "client_stub/driver/pending_copies.hpp"
@@ -56,6 +63,33 @@ struct Ran {
 };
 
 }  // namespace
+
+TEST_CASE("a line of the server's own is on standard error at once, what device code prints only when a call has waited") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  int before = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  Notices notices;
+  for (uint8_t descriptor : {2, 0}) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::Output>().setDescriptor(descriptor);
+    capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
+    std::string_view text = descriptor == 0 ? "idle for 4 s" : "assertion\n";
+    std::memcpy(notices.bulk_for(wire::NoticeOrdinal::output, reader, text.size()).data, text.data(), text.size());
+    notices.bulk_stored(wire::NoticeOrdinal::output, reader, {});
+  }
+  auto written = [&] {
+    char text[100];
+    return std::string(text, size_t(std::max<ssize_t>(::read(ends[0], text, sizeof text), 0)));
+  };
+  std::string at_once = written();
+  device_output().write();
+  std::string later = written();
+  ::dup2(before, STDERR_FILENO);
+  for (int descriptor : {before, ends[0], ends[1]}) ::close(descriptor);
+  CHECK(at_once == "gpuwire: idle for 4 s\n");
+  CHECK(later == "assertion\n");
+}
 
 TEST_CASE("the data of a copy go where the program asked for them, piece by piece") {
   Notices notices;

@@ -109,7 +109,7 @@ TEST_CASE("The server's block ends with the last graph that uses the memory") {
   CUgraphExec first = process.instantiate(), second = process.instantiate();
   REQUIRE(hand::cuGraphDestroy(process.graph) == CUDA_SUCCESS);
   CUDA_MEMCPY3D changed = process.to_device(other.data(), other.size());
-  REQUIRE(hand::cuGraphExecMemcpyNodeSetParams(first, node, &changed, nullptr) == CUDA_ERROR_INVALID_HANDLE);
+  REQUIRE(hand::cuGraphExecMemcpyNodeSetParams(first, node, &changed, nullptr) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(hand::cuGraphExecDestroy(first) == CUDA_SUCCESS);
   size_t before = process.count(SessionOrdinal::graph_memory_destroy);
   REQUIRE(hand::cuGraphExecDestroy(second) == CUDA_SUCCESS);

@@ -39,28 +39,72 @@ CUdeviceptr device_pointer(void* memory, CUresult expected = CUDA_SUCCESS) {
 
 }  // namespace
 
-TEST_CASE("Small or mapped pinned memory is a region at once, large memory when its device pointer is asked for") {
+TEST_CASE("Pinned memory is a region when its device pointer is asked for, whatever its size and flags, and costs nothing before") {
   RegionProcess process;
-  process.allocate(8, CU_MEMHOSTALLOC_PORTABLE);
+  const size_t before = process.session->total();
+  std::byte* small = process.allocate(8, CU_MEMHOSTALLOC_PORTABLE);
+  std::byte* mapped = process.allocate(1u << 20, CU_MEMHOSTALLOC_DEVICEMAP);
+  std::vector<std::byte> registered(100);
+  REQUIRE(hand::cuMemHostRegister_v2(registered.data(), registered.size(), CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before);
+  CHECK(device_pointer(mapped + 5) == reinterpret_cast<CUdeviceptr>(mapped + 5));
   CHECK(process.count(SessionOrdinal::region_create) == 1);
-  process.allocate(1u << 20, CU_MEMHOSTALLOC_DEVICEMAP);
+  CHECK(device_pointer(mapped) == reinterpret_cast<CUdeviceptr>(mapped));
+  CHECK(process.count(SessionOrdinal::region_create) == 1);
+  CHECK(device_pointer(small) == reinterpret_cast<CUdeviceptr>(small));
   CHECK(process.count(SessionOrdinal::region_create) == 2);
-  std::byte* large = process.allocate(1u << 20);
-  CHECK(process.count(SessionOrdinal::region_create) == 2);
-  CHECK(device_pointer(large + 5) == reinterpret_cast<CUdeviceptr>(large + 5));
-  CHECK(process.count(SessionOrdinal::region_create) == 3);
-  CHECK(device_pointer(large) == reinterpret_cast<CUdeviceptr>(large));
-  CHECK(process.count(SessionOrdinal::region_create) == 3);
-  CHECK(hand::cuMemFreeHost(large) == CUDA_SUCCESS);
+  CHECK(hand::cuMemFreeHost(mapped) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_destroy) == 1);
+  CHECK(hand::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
 }
 
-TEST_CASE("Many small allocations do not all become regions, but the smallest still do") {
+TEST_CASE("A pointer among copied bytes makes the memory a region before the next work, and a pointer in that memory does so, too") {
   RegionProcess process;
-  for (int i = 0; i < 10; ++i) process.allocate(64u << 10);
-  CHECK(process.count(SessionOrdinal::region_create) == 4);
+  constexpr uint64_t kDevice = 0x7000'0000'0000;
+  address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
+  std::byte *first = process.allocate(64), *second = process.allocate(64), *third = process.allocate(64);
+  std::byte* const inside = second + 48;
+  std::memcpy(first + 8, &inside, sizeof inside);
+  std::byte* const table[] = {nullptr, first + 16};
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, table, sizeof table, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_create) == 0);
+  CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_create) == 2);
+  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(first), 64));
+  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(second), 64));
+  CHECK(process.count(SessionOrdinal::region_write) == 1);
+  // One byte of the pointer changes, and it is another.
+  std::memcpy(first + 8, &third, sizeof third);
+  CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(third), 64));
+}
+
+TEST_CASE("Memory that the server cannot mirror is asked for once by those who name it, and is given up without trace") {
+  RegionProcess process;
+  constexpr uint64_t kDevice = 0x7000'0000'0000;
+  address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
+  process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_NOT_SUPPORTED);
+  std::byte* memory = process.allocate(64);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, &memory, sizeof memory, nullptr, false) == CUDA_SUCCESS);
+    CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  }
+  CHECK(process.count(SessionOrdinal::region_create) == 1);
+  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK_FALSE(pinned_pointers().any());
+}
+
+TEST_CASE("Memory that is given up is not made a region by a pointer that is still about") {
+  RegionProcess process;
+  constexpr uint64_t kDevice = 0x7000'0000'0000;
+  address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
   process.allocate(8);
-  CHECK(process.count(SessionOrdinal::region_create) == 5);
+  std::byte* memory = process.allocate(64);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, &memory, sizeof memory, nullptr, false) == CUDA_SUCCESS);
+  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_create) == 0);
 }
 
 TEST_CASE("Memory that the server cannot mirror is good for copies, and has no device pointer") {
@@ -100,6 +144,7 @@ TEST_CASE("What the program wrote goes before the work, once, and without the by
 TEST_CASE("What the device wrote is stored, is not sent back, and leaves the program's own bytes alone") {
   RegionProcess process;
   std::byte* memory = process.allocate(100);
+  device_pointer(memory);
   memory[5] = std::byte{50};
   process.receive(memory, 4, {std::byte{40}, std::byte{41}, std::byte{42}}, {0b101});
   CHECK(memory[4] == std::byte{40});
@@ -114,6 +159,7 @@ TEST_CASE("What the device wrote is stored, is not sent back, and leaves the pro
 TEST_CASE("Changes from the server that do not fit are dropped") {
   RegionProcess process;
   std::byte* memory = process.allocate(8);
+  device_pointer(memory);
   process.receive(memory, 6, {std::byte{1}, std::byte{1}, std::byte{1}});
   process.receive(memory, ~uint64_t{0}, {std::byte{1}});
   process.receive(memory, 0, {std::byte{1}}, {1, 1});
@@ -122,18 +168,24 @@ TEST_CASE("Changes from the server that do not fit are dropped") {
   CHECK(host_regions().sink(wire::kRegionPieceBytes + 1).bytes == 0);
 }
 
-TEST_CASE("Asynchronous copies with a region go by its address, so that they keep their place in the stream") {
+TEST_CASE("Copies with a region go by its address, so that they keep their place in the stream and nothing travels twice") {
   RegionProcess process;
   constexpr uint64_t kDevice = 0x7000'0000'0000;
   constexpr uint32_t kMemcpyAsync = 2105;
   address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
   std::byte* memory = process.allocate(100);
+  device_pointer(memory);
   CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, memory, 100, nullptr, false) == CUDA_SUCCESS);
   CHECK(hand::cuMemcpyDtoHAsync_v2(memory, kDevice, 100, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kMemcpyAsync) == 2);
+  CHECK(hand::cuMemcpyHtoD_v2(kDevice, memory, 100, false) == CUDA_SUCCESS);
+  CHECK(hand::cuMemcpyDtoH_v2(memory, kDevice, 100, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kMemcpyAsync) == 4);
   std::vector<std::byte> pageable(100);
   CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, pageable.data(), 100, nullptr, false) == CUDA_SUCCESS);
-  CHECK(process.session->count(kMemcpyAsync) == 2);
+  CHECK(process.session->count(kMemcpyAsync) == 4);
+  CHECK(process.count(SessionOrdinal::copy_to_device) == 1);
+  CHECK(process.count(SessionOrdinal::copy_from_device) == 0);
 }
 
 TEST_CASE("Registered memory is a region while it is registered, with what it held before") {
@@ -148,14 +200,30 @@ TEST_CASE("Registered memory is a region while it is registered, with what it he
   CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 1, 4, nullptr, false) == CUDA_SUCCESS);  // the server judges
 }
 
-TEST_CASE("A region's device pointer attribute is its own address") {
+TEST_CASE("The end of a context ends its regions: registered memory can be registered again, an allocation be freed") {
   RegionProcess process;
-  std::byte* memory = process.allocate(100);
+  std::byte* allocated = process.allocate(100);
+  std::vector<std::byte> registered(100);
+  REQUIRE(hand::cuMemHostRegister_v2(registered.data(), registered.size(), 0) == CUDA_SUCCESS);
+  device_pointer(allocated);
+  device_pointer(registered.data());
+  CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_destroy) == 2);
+  process.make_current(0);
+  CHECK(hand::cuMemHostRegister_v2(registered.data(), registered.size(), 0) == CUDA_SUCCESS);
+  device_pointer(allocated);
+  CHECK(process.count(SessionOrdinal::region_create) == 3);
+  CHECK(hand::cuMemFreeHost(allocated) == CUDA_SUCCESS);
+}
+
+TEST_CASE("The device pointer of pinned memory is its own address, and asking for the attribute makes no region") {
+  RegionProcess process;
+  const size_t before = process.session->total();
+  std::byte* memory = process.allocate(1u << 20);
   CUdeviceptr pointer = 0;
   CHECK(hand::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(memory + 3)) == CUDA_SUCCESS);
   CHECK(pointer == reinterpret_cast<CUdeviceptr>(memory + 3));
-  std::byte* large = process.allocate(1u << 20);
-  CHECK(hand::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(large)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(process.session->total() == before);
 }
 
 }  // namespace gpuwire::client

@@ -47,6 +47,34 @@ struct KernelProcess : DeviceProcess {
 
 }  // namespace
 
+TEST_CASE("Pinned memory that a parameter points to is made known to the server, with its content, before the launch") {
+  KernelProcess process;
+  void* memory = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&memory, 1u << 20) == CUDA_SUCCESS);
+  static_cast<char*>(memory)[77] = 7;
+  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
+  CHECK(process.session->count(ordinal(SessionOrdinal::region_create)) == 0);
+  process.pointer = reinterpret_cast<uint64_t>(memory) + 5000;
+  SUBCASE("in a parameter of its own") { REQUIRE(process.launch(1, 32) == CUDA_SUCCESS); }
+  SUBCASE("in a buffer") {
+    std::byte buffer[12];
+    size_t bytes = sizeof buffer;
+    std::memcpy(buffer, &process.pointer, sizeof process.pointer);
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    REQUIRE(hand::cuLaunchKernel(process.function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra, false) == CUDA_SUCCESS);
+  }
+  auto frames = process.session->frames();
+  REQUIRE(frames.size() >= 3);
+  CHECK(frames[frames.size() - 3].ordinal == ordinal(SessionOrdinal::region_create));
+  CHECK(frames[frames.size() - 2].ordinal == ordinal(SessionOrdinal::region_write));
+  CHECK(frames[frames.size() - 1].ordinal == ordinal(SessionOrdinal::launch));
+  // From then on it is compared, and nothing is sent while it does not change.
+  size_t before = process.session->total();
+  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 1);
+  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+}
+
 TEST_CASE("A launch is one posted frame with everything in it") {
   KernelProcess process;
   size_t before = process.session->total();
@@ -79,7 +107,7 @@ TEST_CASE("What is wrong with a launch is told by it, and nothing is sent") {
   size_t before = process.session->total();
   CHECK(process.launch(0, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 2000) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(process.launch(1, 513) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+  CHECK(process.launch(1, 513) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 32, 4097) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 32, 0, reinterpret_cast<CUstream>(uintptr_t(0x5555))) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);

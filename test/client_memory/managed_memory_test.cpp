@@ -115,6 +115,67 @@ TEST_CASE("A program that watches memory sees what a running kernel writes, and 
   process.done();
 }
 
+TEST_CASE("Work of another thread does not pass what is on its way to the server") {
+  ManagedProcess process;
+  size_t looked = 0;
+  process.session->before_frames([&](uint32_t ordinal) {
+    if (ordinal != uint32_t(SessionOrdinal::managed_write)) return;
+    // Nothing is open or hidden any more; who hands over now must wait all the same.
+    CHECK(managed_memory().anything_to_hand_over());
+    ++looked;
+  });
+  process.memory[70000] = 7;
+  process.memory[200000] = 7;
+  process.work();
+  CHECK(looked == 2);
+  CHECK_FALSE(managed_memory().anything_to_hand_over());
+}
+
+TEST_CASE("What was written at the end of one allocation and the beginning of the next is told in two messages") {
+  constexpr uint64_t kNext = kServerBase + (1u << 20);
+  ManagedProcess process;
+  REQUIRE(managed_memory().map(kNext, 1u << 20, true) == ManagedMemory::Mapped::yes);
+  for (uint64_t i = kNext - 100; i < kNext + 100; ++i) *reinterpret_cast<volatile uint8_t*>(i) = 1;
+  process.work();
+  size_t writes = 0;
+  for (const test::SentFrame& frame : process.session->frames()) {
+    if (frame.ordinal != uint32_t(SessionOrdinal::managed_write)) continue;
+    ++writes;
+    CHECK(frame.bulk.size() == 100);
+  }
+  CHECK(writes == 2);
+  managed_memory().unmap(kNext);
+}
+
+TEST_CASE("Memory that the server refuses to tell is what it was last, and the next call says so") {
+  ManagedProcess process;
+  process.memory[5] = 5;
+  process.work();
+  process.session->serve(uint32_t(SessionOrdinal::managed_read), [](const test::SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+    reply.initRoot<schema::Result>().setResult(CUDA_ERROR_INVALID_VALUE);
+  });
+  CHECK(process.memory[5] == 5);
+  CHECK(enter(Needs::context).error == CUDA_ERROR_UNKNOWN);
+  // It stays open: nothing is fetched or sent any more.
+  managed_memory().hand_over(*process.session);
+  process.memory[6] = 6;
+  CHECK(process.reads() == 1);
+  t_context->sticky.store(0);
+  managed_memory().clear();
+}
+
+TEST_CASE("Memory stays open once the session has ended, whatever calls of other threads still close") {
+  ManagedProcess process;
+  process.memory[5] = 5;
+  managed_memory().open_all();
+  process.work();
+  managed_memory().settle();
+  managed_memory().refresh(*process.session);
+  CHECK(process.memory[5] == 5);
+  CHECK(process.reads() == 0);
+  managed_memory().clear();
+}
+
 TEST_CASE("Many threads that fault at once all get their memory") {
   ManagedProcess process;
   for (size_t i = 0; i < process.server.size(); ++i) process.server[i] = std::byte(i * 7);

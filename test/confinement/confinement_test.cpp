@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -18,12 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "server/base/host_memory.hpp"
 #include "server/confinement/landlock.hpp"
 #include "server/worker/confinement.hpp"
 #include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::server;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -88,6 +91,57 @@ TEST_CASE("a confined worker writes in the folders of its rules only") {
   std::string inside = (mine.path() / "file").string(), outside = (other.path() / "file").string();
   CHECK(confined([&] { return open_error(inside, O_WRONLY | O_CREAT); }, rules) == 0);
   CHECK(confined([&] { return open_error(outside, O_WRONLY | O_CREAT); }, rules) == EACCES);
+}
+
+TEST_CASE("when the tenant is known, every thread of a worker keeps the tenant's folder and loses what it could write before") {
+  if (!kernel_has_landlock()) return;
+  gpuwire::test::TemporaryDirectory cache;
+  fs::path mine = cache.path() / "mine", others = cache.path() / "others";
+  for (const fs::path& folder : {mine, others}) fs::create_directory(folder);
+  CHECK(confined(
+            [&] {
+              std::atomic<int> stage{0}, from_thread{-1};
+              // As a driver's: asleep, and with every signal blocked that can be.
+              std::thread other([&] {
+                sigset_t all;
+                ::sigfillset(&all);
+                ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+                stage = 1;
+                stage.notify_all();
+                stage.wait(1);
+                from_thread = open_error(others / "file", O_WRONLY | O_CREAT);
+              });
+              stage.wait(0);
+              if (open_error(others / "before", O_WRONLY | O_CREAT) != 0) return 1;
+              if (!confine_to_tenant({.write = {cache.path()}}, {mine})) return 2;
+              stage = 2;
+              stage.notify_all();
+              other.join();
+              if (from_thread != EACCES) return 3;
+              if (open_error(others / "before", O_RDONLY) != EACCES || open_error(cache.path() / "lock", O_RDWR | O_CREAT) != EACCES) return 4;
+              if (::rename((others / "before").c_str(), (mine / "taken").c_str()) == 0) return 5;
+              if (open_error(mine / "file", O_WRONLY | O_CREAT) != 0) return 6;
+              if (open_error("/usr/bin/env", O_RDONLY) != 0) return 7;
+              // Threads that come later, too.
+              int later = 0;
+              std::thread([&] { later = open_error(others / "before", O_RDONLY); }).join();
+              return later == EACCES ? 0 : 8;
+            },
+            {.write = {cache.path()}}) == 0);
+}
+
+TEST_CASE("a worker maps no more memory for itself than its session may have") {
+  constexpr uint64_t kMiB = 1u << 20;
+  CHECK(confined([] {
+          bound_own_memory(64 * kMiB);
+          auto map = [](uint64_t bytes) { return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED; };
+          if (!map(kHostSlackBytes)) return 1;
+          if (map(128 * kMiB)) return 2;
+          // Address space that is kept free is no memory.
+          if (::mmap(nullptr, 1ull << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED) return 3;
+          rlimit more{RLIM_INFINITY, RLIM_INFINITY};
+          return ::setrlimit(RLIMIT_DATA, &more) == 0 ? 4 : 0;
+        }) == 0);
 }
 
 TEST_CASE("a system call that a worker has no use for ends it") {

@@ -71,6 +71,7 @@ class CuttingProxy:
     def _serve(self):
         try:
             self.client, _ = self._listening.accept()
+            self._listening.close()  # who comes again is refused at once
         except OSError:
             return
         back = threading.Thread(target=self._pass_on, args=("server", self.server, self.client), daemon=True)

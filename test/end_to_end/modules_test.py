@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command, wait_until
 
 IMAGES_USED = 30
 PTX_BYTES = 64 << 10
@@ -78,14 +78,13 @@ class Modules(unittest.TestCase):
             self.assertEqual(self.images_sent(server)[0], 2)
             self.assertEqual(self.images_sent(server)[0], 0)
 
-    def test_a_full_cache_stays_within_its_bound(self):
+    def test_a_full_cache_is_soon_within_its_bound_again(self):
         bound = 10 * PTX_BYTES
         with self.server("--module-cache-bytes", str(bound)) as server:
-            self.images_sent(server)
-            self.assertGreater(self.kept_bytes(), bound // 2)
-            self.assertLessEqual(self.kept_bytes(), bound)
-            self.assertGreater(self.images_sent(server)[0], 0)
-            self.assertLessEqual(self.kept_bytes(), bound)
+            for _ in range(2):
+                self.assertGreater(self.images_sent(server)[0], 0)
+                wait_until(lambda: self.kept_bytes() <= bound, 20, "the server makes no room")
+                self.assertGreater(self.kept_bytes(), bound // 2)
 
 
 if __name__ == "__main__":

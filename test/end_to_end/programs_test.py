@@ -1,12 +1,16 @@
 """Programs through the wire, each checking itself, and programs that end in unusual ways."""
 
+import glob
 import os
 import re
 import signal
 import subprocess
+import sys
 import unittest
 
 from support import BUILD, DEVICE, GONE_WITHIN_SECONDS, ServerCase, command, run, wait_until
+
+CUDA = os.environ.get("CUDA_PATH", "/usr/local/cuda")
 
 
 class Programs(ServerCase):
@@ -18,6 +22,9 @@ class Programs(ServerCase):
 
     def test_a_program_goes_on_while_a_host_function_stands(self):
         self.assert_passed(run(self.server.address, "callbacks_busy", *(["native"] if DEVICE == "cuda" else [])))
+
+    def test_any_number_of_threads_waits_for_what_a_later_call_ends(self):
+        self.assert_passed(run(self.server.address, "many_waits"))
 
     def test_callbacks_behind_a_fault_are_told_and_host_functions_left_out(self):
         self.assert_passed(run(self.server.address, "callbacks_fault"))
@@ -33,6 +40,9 @@ class Programs(ServerCase):
 
     def test_a_thread_without_a_context_finds_a_kernel(self):
         self.assert_passed(run(self.server.address, "fresh_thread"))
+
+    def test_pinned_memory_is_reached_at_its_host_address(self):
+        self.assert_passed(run(self.server.address, "pinned_pointers"))
 
     def test_pinned_memory_is_reached_by_the_device(self):
         self.assert_passed(run(self.server.address, "mapped_memory"))
@@ -91,6 +101,15 @@ class Programs(ServerCase):
     def test_managed_memory_is_read_and_written_by_both_sides(self):
         self.assert_passed(run(self.server.address, "managed_memory"))
 
+    def test_threads_share_managed_memory_between_host_and_device(self):
+        for _ in range(5):
+            self.assert_passed(run(self.server.address, "managed_threads"))
+
+    def test_a_program_ends_while_threads_touch_managed_memory(self):
+        for _ in range(20):
+            ran = run(self.server.address, "managed_threads", "exit")
+            self.assertEqual(ran.returncode, 23, ran.stdout + ran.stderr)
+
     def test_graphs_copy_from_and_to_memory_of_the_program_when_they_run(self):
         self.assert_passed(run(self.server.address, "graph_copies"))
 
@@ -99,6 +118,17 @@ class Programs(ServerCase):
 
     def test_host_functions_of_graphs_see_what_was_copied_and_are_seen(self):
         self.assert_passed(run(self.server.address, "graph_host_nodes"))
+
+    @unittest.skipIf(DEVICE != "software", "a GPU has it")
+    def test_what_the_software_device_lacks_is_named_before_the_error(self):
+        for how, code, reason in (("instruction", "218", "instruction 'multimem' is not supported"), ("function", "801", "cuIpcGetMemHandle is not supported"),
+                                  ("image", "209", "PTX is needed")):
+            ran = run(self.server.address, "refused", how)
+            self.assertEqual(ran.stdout, code + "\n", ran.stderr)
+            self.assertRegex(ran.stderr, "(?m)^gpuwire.*" + reason)
+
+    def test_nodes_of_random_graphs_run_after_those_before_them(self):
+        self.assert_passed(run(self.server.address, "graph_orders"))
 
     def test_captures_across_streams_and_threads_and_their_mistakes(self):
         ran = run(self.server.address, "graph_capture")
@@ -142,6 +172,29 @@ class Programs(ServerCase):
     def test_device_printf_comes_before_the_synchronize_returns(self):
         ran = run(self.server.address, "device_output")
         self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)
+
+    def test_device_printf_keeps_its_place_in_a_pipe(self):
+        ran = run(self.server.address, "device_output", "order")
+        self.assertEqual(ran.stdout, "before the kernel\nkernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)
+
+    def test_single_calls_are_right_at_their_edges(self):
+        self.assert_passed(run(self.server.address, "edges"))
+
+    def test_a_tool_that_wants_the_driver_is_told_in_one_line(self):
+        ran = run(self.server.address, "device_output", env={**os.environ, "CUDA_INJECTION64_PATH": "/opt/tool/libtool.so"})
+        self.assertTrue(ran.stdout.endswith("PASSED\n"), ran.stdout)
+        self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
+        self.assertIn("CUDA_INJECTION64_PATH", ran.stderr)
+
+    def test_a_profiler_is_told_that_it_sees_nothing(self):
+        cupti = next(iter(glob.glob(os.path.join(CUDA, "lib*", "libcupti.so.*"))), None)
+        if not cupti:
+            self.skipTest("the toolkit has no CUPTI")
+        kind = 10  # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
+        script = f"import ctypes; cupti = ctypes.CDLL({cupti!r}); cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); print(cupti.cuptiActivityEnable({kind}) != 0)"
+        ran = run(self.server.address, sys.executable, "-c", script)
+        self.assertEqual(ran.stdout, "True\n", ran.stderr)
+        self.assertEqual(len([line for line in ran.stderr.splitlines() if "CUPTI" in line]), 1, ran.stderr)
 
     def test_a_failed_assert_is_an_error_with_its_text(self):
         ran = run(self.server.address, "device_output", "assert")
@@ -224,6 +277,7 @@ class Programs(ServerCase):
         ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
         for word in ("device", "server", "local", "posted", "called", "sent", "received", "waits"):
             self.assertIn(word, ran.stderr)
+        self.assertRegex(ran.stderr, r"(?m)^gpuwire: account of endings, process \d+$")
 
     def test_stats_tell_which_functions_waited(self):
         line = command(self.server.address, "endings", "return")

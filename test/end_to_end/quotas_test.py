@@ -29,7 +29,7 @@ print(json.dumps({"first": list(first), "second": struct.unpack("<IIQQQQ", secon
 
 
 class Quotas(ServerCase):
-    server_arguments = ("--software-memory", str(1 << 30)) if DEVICE == "software" else ()
+    server_arguments = ("--software-memory", "1GiB") if DEVICE == "software" else ()
 
     def setUp(self):
         """Each test has the device for itself: a session that has ended gives back what it had when its process has gone."""
@@ -80,7 +80,7 @@ class Limited(ServerCase):
         path = os.path.join(cls.folder.name, "server.toml")
         with open(path, "w", encoding="ascii") as file:
             file.write(cls.CONFIGURATION)
-        cls.server_arguments = ("--config", path, *(("--software-memory", str(1 << 30)) if DEVICE == "software" else ()))
+        cls.server_arguments = ("--config", path, *(("--software-memory", "1GiB") if DEVICE == "software" else ()))
         super().setUpClass()
 
     @classmethod

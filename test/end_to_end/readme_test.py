@@ -12,7 +12,7 @@ from support import BUILD, PROGRAMS, Server, wait_until
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
 LIMIT_SECONDS = 60
 # The section's sizes are of a large card.
-DEVICE = ["--device", "software", "--software-memory", str(80 << 30)]
+DEVICE = ["--device", "software", "--software-memory", "80GiB"]
 
 
 def section():
@@ -80,7 +80,7 @@ class Sharing(unittest.TestCase):
         with open(file, "w", encoding="utf-8") as configuration:
             configuration.write(self.here(self.configuration))
         check, serve = commands(self.serving)
-        self.assertIn("is right", self.type(check, root))
+        self.assertIn("is right", self.type(" ".join([check, *DEVICE]), root))
         self.assertEqual(serve, "gpuwire serve --config /etc/gpuwire/server.toml")
         server = Server(BUILD, ["--config", file, *DEVICE])
         self.addCleanup(server.stop)

@@ -49,6 +49,22 @@ class RoundTrips(ServerCase):
         twice, account = self.waits("poll", 2 * STEPS, {})
         self.assertLessEqual(twice - once, 2 * STEPS, account)
 
+    def bytes_sent(self, *arguments):
+        line = command(self.server.address, "pinned_pointers", *arguments)
+        line[2:2] = ["--stats"]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        self.assert_passed(ran)
+        number, unit = re.search(r"sent ([0-9.]+) (bytes|KiB|MiB|GiB)", ran.stderr).groups()
+        return float(number) * {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+
+    def test_what_a_copy_brought_to_pinned_memory_is_not_sent_back(self):
+        # Each round copies 4 MiB that differ from those of the round before.
+        for memory in ("REGISTERED", "GIVEN", "GIVEN_ROWS"):
+            with self.subTest(memory):
+                self.bytes_sent("copies", memory, "2")
+                once, twice = self.bytes_sent("copies", memory, str(STEPS)), self.bytes_sent("copies", memory, str(2 * STEPS))
+                self.assertLess(twice - once, 64 << 10)
+
     def test_blocking_launches_wait_once_each(self):
         self.assert_waits_per_step(51, "step", CUDA_LAUNCH_BLOCKING="1")
 

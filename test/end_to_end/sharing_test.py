@@ -10,9 +10,7 @@ import unittest
 from support import BUILD, GONE_WITHIN_SECONDS, ServerCase, audit_lines, children, command, run, start, wait_until
 
 STEPS = 400
-LIMIT_SECONDS = 30
-# A turn is 10 ms and more, and the two cores of a test machine run clients, servers and the device itself: half or twice as much is still sharing.
-SHARE_FACTOR = 3
+LIMIT_SECONDS = 60
 
 
 def count(program):
@@ -37,15 +35,24 @@ class Sharing(ServerCase):
         return int(re.search(r"done (\d+)", out).group(1))
 
     def test_two_that_always_have_work_take_turns(self):
-        one, other = self.start("until"), self.start("until")
-        begin = count(one), count(other)
-        while count(one) < begin[0] + STEPS:
-            pass
-        done = count(one) - begin[0], count(other) - begin[1]
-        self.end(one)
-        self.end(other)
-        self.assertGreater(done[1], done[0] / SHARE_FACTOR, done)
-        self.assertLess(done[1], done[0] * SHARE_FACTOR, done)
+        # What each gets done is the machine's doing, too: what the scheduler has granted is counted.
+        for _ in range(2):
+            self.start("hostile")
+
+        def leases():
+            return [session["leases"] for session in self.status()["sessions"] if session["state"] == "running"]
+
+        wait_until(lambda: len(leases()) == 2 and max(leases()) >= 20, LIMIT_SECONDS, "twenty leases")
+        granted = leases()
+        self.assertGreaterEqual(min(granted), max(granted) // 2, granted)
+
+    def test_neighbours_of_work_that_does_not_end_come_to_their_turns(self):
+        endless = self.start("endless")
+        for _ in range(2):
+            ran = run(self.server.address, "saturate", "steps", "200")
+            self.assert_passed(ran)
+            self.assertIn("done 200\n", ran.stdout)
+        self.assertIsNone(endless.poll())
 
     def test_one_that_never_waits_takes_no_more_than_its_turns(self):
         hostile = self.start("hostile")
@@ -103,9 +110,8 @@ class Sharing(ServerCase):
 class Weights(ServerCase):
     """Two tenants, one of which gets three times as much as the other."""
 
-    # The device, two clients and two workers share two cores with whatever else runs there.
-    RATIO_LEAST, RATIO_MOST = 1.4, 6
-    STEPS = 3000
+    TURNS = 20
+    TURN_NS = 20_000_000
 
     @classmethod
     def setUpClass(cls):
@@ -125,7 +131,7 @@ class Weights(ServerCase):
         super().setUpClass()
 
     def start_as(self, tenant):
-        line = command(self.server.address, "saturate", "until", "64")
+        line = command(self.server.address, "saturate", "hostile")
         line[2:2] = ["--identity", os.path.join(self.folder, tenant)]
         program = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(program.kill)
@@ -133,16 +139,19 @@ class Weights(ServerCase):
         self.assertEqual(said, "working\n", "" if said else program.communicate(timeout=60)[1] + self.server_log())
         return program
 
-    def test_tenants_that_always_have_work_share_by_their_weights(self):
-        much, little = self.start_as("much"), self.start_as("little")
-        begin = count(little), count(much)
-        while count(much) < begin[1] + self.STEPS:
-            pass
-        done = count(little) - begin[0], count(much) - begin[1]
-        for program in (much, little):
-            program.communicate(timeout=60)
-        self.assertGreater(done[1] / done[0], self.RATIO_LEAST, done)
-        self.assertLess(done[1] / done[0], self.RATIO_MOST, done)
+    def test_tenants_that_always_have_work_are_granted_turns_by_their_weights(self):
+        self.start_as("much")
+        self.start_as("little")
+
+        def granted():
+            of = {tenant["name"]: tenant["devices"][0]["granted_ns"] for tenant in self.status()["tenants"] if tenant["devices"]}
+            return of.get("much", 0), of.get("little", 0)
+
+        wait_until(lambda: granted()[1] >= self.TURNS * self.TURN_NS, LIMIT_SECONDS, "enough turns")
+        much, little = granted()
+        # A turn of the one follows each turn of the other, but for those that the machine kept one of them from asking for.
+        self.assertGreater(much / little, 1.5, (much, little))
+        self.assertLess(much / little, 6, (much, little))
 
 
 class Runaways(ServerCase):
@@ -152,8 +161,8 @@ class Runaways(ServerCase):
 [server]
 open_tenant = "open"
 [tenants.open]
-kernel_time_max = "1s"
-idle_time_max = "1500ms"
+kernel_time_max = "4s"
+idle_time_max = "5s"
 """
 
     @classmethod
@@ -184,7 +193,7 @@ idle_time_max = "1500ms"
         ran = run(self.server.address, "saturate", "endless")
         self.assertNotEqual(ran.returncode, 0)
         lines = [line for line in ran.stderr.splitlines() if line.startswith("gpuwire")]
-        self.assertEqual(len([line for line in lines if "a kernel has been running" in line and "limit of 1 s" in line]), 1, ran.stderr)
+        self.assertEqual(len([line for line in lines if "a kernel has been running" in line and "limit of 4 s" in line]), 1, ran.stderr)
         self.assertEqual(len([line for line in lines if "the server ended the session" in line and "kernel" in line]), 1, ran.stderr)
         self.assert_audited("kernel")
         self.assert_passed(run(self.server.address, "saturate", "steps", "10"))

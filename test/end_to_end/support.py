@@ -24,7 +24,7 @@ GONE_WITHIN_SECONDS = 2.0
 PREFACE = struct.Struct("<8sHHIII24s16s")
 FRAME = struct.Struct("<BBHIQIIQ")
 MAGIC = b"GPUWIRE\n"
-VERSION = (1, 0)
+VERSION = (2, 0)
 PREFACE_TLS = 2
 
 
@@ -144,6 +144,14 @@ class ServerCase(unittest.TestCase):
 
     def worker_ids(self):
         return set(children(self.server.process.pid, "gpuwire-worker"))
+
+    def status(self):
+        """Every figure of the server (docs/monitoring.md)."""
+        folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
+        asked = [os.path.join(BUILD, "bin", "gpuwire"), "status", "--json", "--control", f"{folder}/{self.server.process.pid}.sock"]
+        ran = subprocess.run(asked, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return json.loads(ran.stdout)
 
     def server_log(self):
         return "".join(self.server.log)

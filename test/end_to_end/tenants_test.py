@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command, wait_until
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, audit_lines, command, wait_until
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 TENANTS = ("anna", "ben", "carl", "dora")
@@ -44,7 +44,7 @@ class Tenants(unittest.TestCase):
     def setUp(self):
         self.file = os.path.join(self.folder.name, "server.toml")
         self.write(self.server_keys, self.tenant_keys)
-        self.server = Server(BUILD, ["--config", self.file, "--device", DEVICE, "--software-devices", "2", "--software-memory", str(DEVICE_BYTES)])
+        self.server = Server(BUILD, ["--config", self.file, "--device", DEVICE, "--software-devices", "2", "--software-memory", f"{DEVICE_BYTES}B"])
         self.addCleanup(self.server.stop)
         self.server.__enter__()
 
@@ -232,6 +232,86 @@ class Reloading(Tenants):
         for program in programs:
             self.assert_passes(program)
         wait_until(lambda: len(re.findall(r"ended: ", self.log())) >= len(programs), 10, "the ends of all sessions in the log")
+
+
+class Administering(Tenants):
+    """What an administrator sees and does of a server that runs, and what the audit log says of it."""
+
+    server_keys = ""
+
+    def write(self, server_keys, tenants):
+        self.control = os.path.join(self.folder.name, "control")
+        super().write(f'{server_keys}\ncontrol_socket = "{self.control}"', tenants)
+
+    def ask(self, *arguments):
+        ran = subprocess.run([GPUWIRE, "admin", "--directory", self.identity, *arguments, "--control", self.control], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return ran.stdout
+
+    def events(self, name):
+        return [line for line in audit_lines(self.server.log) if line["event"] == name]
+
+    def test_sessions_are_listed_and_ended_with_a_reason_that_their_program_is_told(self):
+        anna, ben = self.start_as("anna"), self.start_as("ben")
+        self.assert_works(anna)
+        self.assert_works(ben)
+        self.assertIn("anna", self.ask("sessions"))
+        listed = {session["tenant"]: session["id"] for session in json.loads(self.ask("sessions", "--json"))}
+        self.assertEqual(sorted(listed), ["anna", "ben"])
+        self.assertIn("1 session was told to end", self.ask("end", str(listed["anna"]), "--reason", "maintenance"))
+        anna.wait(RUN_LIMIT_SECONDS)
+        self.assertIn("maintenance", anna.communicate()[1])
+        wait_until(lambda: self.events("end_asked"), 10, "a line of the audit log")
+        self.assertEqual((self.events("end_asked")[0]["session"], self.events("end_asked")[0]["reason"]), (listed["anna"], "maintenance"))
+        self.assert_passes(ben)
+
+    def test_a_reload_over_the_control_socket_tells_what_has_changed_and_who_asked(self):
+        self.assertIn("4 tenants", self.ask("reload"))
+        wait_until(lambda: self.events("reload_asked") and self.events("reload"), 10, "lines of the audit log")
+        self.assertEqual(self.events("reload_asked")[0]["by_uid"], os.geteuid())
+
+    def test_a_revocation_is_in_the_audit_log_with_who_has_done_it(self):
+        dora = self.start_as("dora")
+        self.assert_works(dora)
+        self.ask("revoke", "dora", "--end-sessions")
+        dora.wait(RUN_LIMIT_SECONDS)
+        wait_until(lambda: self.events("revoked"), 10, "a line of the audit log")
+        self.assertEqual((self.events("revoked")[0]["tenant"], self.events("revoked")[0]["by_uid"]), ("dora", os.geteuid()))
+
+    def test_a_session_that_ends_by_itself_has_had_a_peak_of_memory(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        self.assert_passes(anna)
+        wait_until(lambda: self.events("ended"), 10, "a line of the audit log")
+        self.assertGreater(self.events("ended")[0]["peak_memory_bytes"], 0)
+
+
+class Checking(Tenants):
+    """`--check-config` finds what a start would find."""
+
+    server_keys = ""
+
+    def check(self, server_keys, tenants, *words):
+        self.write(server_keys, tenants)
+        ran = subprocess.run([GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB", "--check-config"], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(ran.returncode, 2 if words else 0, ran.stdout + ran.stderr)
+        for word in words:
+            self.assertIn(word, ran.stderr)
+
+    def test_files_addresses_devices_and_guarantees_are_looked_at(self):
+        audit_log = os.path.join(self.folder.name, "new.audit")
+        self.check(f'listen = "{self.server.address}"\naudit_log = "{audit_log}"', {"anna": 'memory.guaranteed = "512MiB"'})  # taken: by a server that runs
+        self.assertFalse(os.path.exists(audit_log))
+        self.check('audit_log = "/nonexistent/audit.log"', {"anna": ""}, "/nonexistent/audit.log")
+        self.check('control_socket = "/nonexistent/control"', {"anna": ""}, "/nonexistent")
+        self.check('listen = "192.0.2.1:9750"', {"anna": ""}, "cannot listen on 192.0.2.1:9750")
+        self.check("", {"anna": 'memory.guaranteed = "2GiB"', "ben": "gpus_allowed = [3]"}, "guaranteed 2.0 GiB together on GPU 0", "names GPU 3, and the server has 1")
+
+    def test_an_identity_that_cannot_be_used_is_named(self):
+        os.rename(os.path.join(self.identity, "server.key"), os.path.join(self.identity, "server.key.away"))
+        self.addCleanup(os.rename, os.path.join(self.identity, "server.key.away"), os.path.join(self.identity, "server.key"))
+        self.check("", {"anna": ""}, "server.key")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include "schema/handshake.capnp.h"
 #include "schema/login.capnp.h"
 #include "schema/session.capnp.h"
+#include "test/fuzz/corpus_images.hpp"
 
 namespace {
 
@@ -132,20 +133,25 @@ void add_login_frames() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: %s FOLDER LOGIN_FOLDER LOGIN_FRAME_FOLDER\n", argv[0]);
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
     return 2;
   }
-  g_folder = argv[1];
-  std::filesystem::create_directories(g_folder);
+  auto enter = [&](const char* corpus) {
+    g_folder = std::filesystem::path(argv[1]) / corpus;
+    std::filesystem::create_directories(g_folder);
+  };
+  enter("corpus");
   add_handshake();
   add_calls();
   add_answers();
-  g_folder = argv[2];
-  std::filesystem::create_directories(g_folder);
+  enter("login_corpus");
   add_logins();
-  g_folder = argv[3];
-  std::filesystem::create_directories(g_folder);
+  enter("login_frame_corpus");
   add_login_frames();
+  enter("image_corpus");
+  test::add_images(write);
+  enter("broker_corpus");
+  test::add_broker_messages(write);
   return 0;
 }

@@ -32,6 +32,7 @@ class Recorded final : public transport::Transport {
   }
   unsigned wait(unsigned interest, transport::Nanoseconds) noexcept override { return interest; }
   void wake() noexcept override {}
+  void finish() noexcept override {}
   void shutdown() noexcept override {}
   int descriptor() const noexcept override { return -1; }
   void abandon_after_fork() noexcept override {}

@@ -156,7 +156,7 @@ class TwoGpuServer(Gpuwire):
             text = configuration.read()
         with open(file, "w", encoding="utf-8") as configuration:
             configuration.write(text.replace("[server]\n", "[server]\n" + "".join(key + "\n" for key in keys), 1))
-        self.arguments += ["--software-devices", str(SOFTWARE_DEVICES), "--software-memory", str(SOFTWARE_BYTES)]
+        self.arguments += ["--software-devices", str(SOFTWARE_DEVICES), "--software-memory", f"{SOFTWARE_BYTES}B"]
         self.sessions = []
 
     @property
@@ -168,7 +168,7 @@ class TwoGpuServer(Gpuwire):
         name, *arguments = program or ("several_devices", "until", str(SOFTWARE_ITERATIONS if self.software else GPU_ITERATIONS))
         path = name if os.sep in name else os.path.join(self.build, "test_programs", name)
         options = ["--gpus", str(gpus)] if gpus else []
-        options += ["--memory", str(memory)] if memory else []
+        options += ["--memory", f"{memory}B"] if memory else []
         command = self.client_prefix + [self.gpuwire, "run", "--server", self.server.address, "--token-file", os.path.join(self.folder, tenant + ".token"),
                                         *options, "--", path, *arguments]
         environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES", "GPUWIRE_GPUS", "GPUWIRE_MEMORY")}

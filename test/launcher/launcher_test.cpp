@@ -1,77 +1,8 @@
-// The programs as a user starts them, in an installation of their own with a stub library that is only a file.
 #include <doctest/doctest.h>
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include "test/launcher/installation.hpp"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <vector>
-
-namespace {
-
-namespace fs = std::filesystem;
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-struct Outcome {
-  int exit_code = -1, signal = 0;
-  std::string out, err;
-};
-
-struct Installation {
-  Installation() {
-    char name[] = "/tmp/gpuwire-launcher-XXXXXX";
-    root = mkdtemp(name);
-    fs::create_directories(root / "bin");
-    fs::create_directories(root / "lib/gpuwire");
-    for (const char* program : {"gpuwire", "gpuwire-run", "gpuwire-info"}) fs::copy(fs::path(GPUWIRE_BIN) / program, root / "bin" / program);
-    std::ofstream(root / "lib/gpuwire/libcuda.so.1");
-  }
-  ~Installation() { fs::remove_all(root); }
-
-  Outcome start(std::vector<std::string> words, std::vector<std::pair<const char*, const char*>> environment = {}) const {
-    pid_t child = fork();
-    if (child == 0) {
-      unsetenv("GPUWIRE_SERVER");
-      unsetenv("GPUWIRE_STATS");
-      unsetenv("GPUWIRE_TRACE");
-      unsetenv("LD_LIBRARY_PATH");
-      for (auto [name, value] : environment) setenv(name, value, 1);
-      dup2(open((root / "out").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), STDOUT_FILENO);
-      dup2(open((root / "err").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO);
-      std::string program = (root / "bin/gpuwire").string();
-      std::vector<char*> arguments{program.data()};
-      for (auto& word : words) arguments.push_back(word.data());
-      arguments.push_back(nullptr);
-      execv(program.c_str(), arguments.data());
-      _exit(99);
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0, contents(root / "out"), contents(root / "err")};
-    return outcome;
-  }
-  std::string script(const std::string& text) const {
-    fs::path path = root / "script";
-    std::ofstream(path) << text;
-    chmod(path.c_str(), 0755);
-    return path.string();
-  }
-  fs::path root;
-};
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-}  // namespace
+using namespace gpuwire::test;
 
 TEST_CASE("the front door lists the commands that are installed") {
   Installation here;
@@ -82,7 +13,7 @@ TEST_CASE("the front door lists the commands that are installed") {
   CHECK_FALSE(has(help.out, "serve "));
   CHECK(here.start({"--version"}).out == "gpuwire " GPUWIRE_VERSION "\n");
   CHECK(here.start({}).exit_code == 2);
-  for (const char* command : {"run", "info"}) {
+  for (const char* command : {"run", "info", "env", "shell"}) {
     auto manual = here.start({command, "--help"});
     CHECK(manual.exit_code == 0);
     CHECK(has(manual.out, "GPUWIRE_SERVER"));
@@ -96,6 +27,7 @@ TEST_CASE("a command that does not exist is named") {
   auto outcome = here.start({"fly"});
   CHECK(outcome.exit_code == 2);
   CHECK(has(outcome.err, "there is no command \"fly\""));
+  CHECK(has(here.start({"rnu", "--", "true"}).err, "did you mean run?"));
 }
 
 TEST_CASE("the program finds the stub folder first and the options in its environment") {
@@ -119,6 +51,13 @@ TEST_CASE("the program finds gpuwire's nvidia-smi first, and everything else whe
   CHECK(here.start({"run", "-s", "x:1", "--", print}, {{"PATH", ""}}).out == tools + "\n");
 }
 
+TEST_CASE("a program that is started within another finds each folder once") {
+  Installation here;
+  std::string gpuwire = (here.root / "bin/gpuwire").string(), stubs = fs::canonical(here.root / "lib/gpuwire");
+  auto print = here.script("#!/bin/sh\necho \"$LD_LIBRARY_PATH|$PATH\"\n");
+  CHECK(here.start({"run", "-s", "x:1", "--", gpuwire, "run", "--", print}, {{"PATH", "/bin"}}).out == stubs + "|" + stubs + "/bin:/bin\n");
+}
+
 TEST_CASE("a relative trace file is meant from where gpuwire was started") {
   Installation here;
   auto print = here.script("#!/bin/sh\necho \"$GPUWIRE_TRACE\"\n");
@@ -136,7 +75,8 @@ TEST_CASE("what is missing or wrong is said, with the exit codes of a shell") {
   Installation here;
   auto no_server = here.start({"run", "--", "true"});
   CHECK(no_server.exit_code == 2);
-  CHECK(no_server.err == "gpuwire run: no server given: use --server HOST:PORT, or set GPUWIRE_SERVER\n");
+  CHECK(no_server.err ==
+        "gpuwire run: no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into ~/.config/gpuwire/config.toml\n");
   auto no_program = here.start({"run", "-s", "x:1"});
   CHECK(no_program.exit_code == 2);
   CHECK(has(no_program.err, "no program given"));
@@ -160,6 +100,11 @@ TEST_CASE("what is missing or wrong is said, with the exit codes of a shell") {
 
 TEST_CASE("info without a server that answers is one line and exit code 1") {
   Installation here;
+  auto incomplete = here.start({"info", "--server", "127.0.0.1:1"});
+  CHECK(incomplete.exit_code == 1);
+  CHECK(has(incomplete.err, "gpuwire info: "));
+  CHECK(has(incomplete.err, "libcuda.so.1"));
+  here.link_library();
   auto nobody = here.start({"info", "--server", "127.0.0.1:1"});
   CHECK(nobody.exit_code == 1);
   CHECK(nobody.out.empty());

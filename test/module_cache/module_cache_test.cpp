@@ -1,3 +1,4 @@
+#include "server/module_cache/cache_keeper.hpp"
 #include "server/module_cache/module_cache.hpp"
 
 #include <doctest/doctest.h>
@@ -10,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "test/support/becomes.hpp"
 #include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire;
@@ -99,7 +101,7 @@ TEST_CASE_FIXTURE(Fixture, "what one tenant does changes no file of another's") 
   cache->insert("blue", sha256(bytes), bytes);
   cache->find("blue", sha256(bytes));
   CHECK(fs::last_write_time(reds) == used);
-  CHECK(cache->bytes() == 2 * bytes.size());
+  CHECK(keep_cache(root, 1u << 20).bytes == 2 * bytes.size());
 }
 
 TEST_CASE_FIXTURE(Fixture, "a tenant's name never becomes part of a path") {
@@ -123,42 +125,51 @@ TEST_CASE_FIXTURE(Fixture, "the least recently used images make room for new one
   age(third, 100);
   CHECK(cache->find("", sha256(first)));  // used now
   cache->insert("", sha256(fourth), fourth);
-  CHECK(cache->bytes() <= 30'000);
+  CHECK(keep_cache(root, 30'000).bytes <= 30'000);
   CHECK(cache->find("", sha256(first)));
   CHECK_FALSE(cache->find("", sha256(second)));
   CHECK(cache->find("", sha256(fourth)));
 }
 
 TEST_CASE_FIXTURE(Fixture, "how long ago an image was used is known after a restart") {
-  auto first = image(10'000, 1), second = image(10'000, 2), third = image(15'000, 3);
-  for (auto* bytes : {&first, &second}) open(30'000)->insert("", sha256(*bytes), *bytes);
+  auto first = image(10'000, 1), second = image(10'000, 2), third = image(8'000, 3);
+  for (auto* bytes : {&first, &second}) open()->insert("", sha256(*bytes), *bytes);
   age(first, 300);
   age(second, 200);
-  CHECK(open(30'000)->find("", sha256(first)));
-  open(30'000)->insert("", sha256(third), third);
+  CHECK(open()->find("", sha256(first)));
+  open()->insert("", sha256(third), third);
+  keep_cache(root, 25'000);
   CHECK(open()->find("", sha256(first)));
   CHECK_FALSE(open()->find("", sha256(second)));
 }
 
-TEST_CASE_FIXTURE(Fixture, "a damaged record of what is booked is put right by looking") {
-  auto first = image(10'000, 1), second = image(10'000, 2), third = image(10'000, 3);
-  open(25'000)->insert("", sha256(first), first);
-  age(first, 300);
-  fs::resize_file(root / "lock", 3);
-  open(25'000)->insert("", sha256(second), second);
-  CHECK(open()->find("", sha256(first)));
-  age(first, 300);
-  open(25'000)->insert("", sha256(third), third);
-  CHECK_FALSE(open()->find("", sha256(first)));
-  CHECK(open()->bytes() == 20'000);
+TEST_CASE_FIXTURE(Fixture, "a cache within its bound is left as it is") {
+  auto first = image(10'000, 1), second = image(10'000, 2);
+  for (auto* bytes : {&first, &second}) open()->insert("", sha256(*bytes), *bytes);
+  CacheContents left = keep_cache(root, 20'000);
+  CHECK(left.bytes == 20'000);
+  CHECK(left.images == 2);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what is written needs the tenant's own folder and nothing else") {
+  auto cache = open();
+  fs::path own = cache->prepare("red");
+  // Another process has taken everything else away, or never let go of it.
+  fs::permissions(root / "tenants", fs::perms::owner_read | fs::perms::owner_exec);
+  auto bytes = image(5000, 3);
+  CHECK(cache->insert("red", sha256(bytes), bytes));
+  CHECK(same(cache->find("red", sha256(bytes)), bytes));
+  CHECK(object(bytes).parent_path() == own);
+  fs::permissions(root / "tenants", fs::perms::owner_all);
 }
 
 TEST_CASE_FIXTURE(Fixture, "an image that was evicted and that another tenant brings back is not shown to those who once had it") {
-  auto cache = open(10'000);
+  auto cache = open();
   auto first = image(8'000, 1), second = image(8'000, 2);
   cache->insert("red", sha256(first), first);
   age(first, 100);
   cache->insert("red", sha256(second), second);
+  keep_cache(root, 10'000);
   CHECK_FALSE(fs::exists(object(first)));
   age(second, 50);
   cache->insert("blue", sha256(first), first);
@@ -171,7 +182,7 @@ TEST_CASE_FIXTURE(Fixture, "an image larger than the cache is refused") {
   auto bytes = image(1001, 1);
   CHECK_FALSE(cache->insert("", sha256(bytes), bytes));
   CHECK_FALSE(cache->insert("", Digest{}, {}));
-  CHECK(cache->bytes() == 0);
+  CHECK(keep_cache(root, 1000).images == 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a file that was changed, cut or emptied is removed and not found") {
@@ -193,13 +204,14 @@ TEST_CASE_FIXTURE(Fixture, "a file that was changed, cut or emptied is removed a
 }
 
 TEST_CASE_FIXTURE(Fixture, "an image stays readable after it was evicted") {
-  auto cache = open(10'000);
+  auto cache = open();
   auto first = image(8'000, 1), second = image(8'000, 2);
   cache->insert("", sha256(first), first);
   age(first, 100);
   auto found = cache->find("", sha256(first));
   age(first, 100);
   cache->insert("", sha256(second), second);
+  keep_cache(root, 10'000);
   CHECK_FALSE(fs::exists(object(first)));
   CHECK(same(found, first));
 }
@@ -230,14 +242,46 @@ TEST_CASE_FIXTURE(Fixture, "a directory that others may write, or that is none, 
 }
 
 TEST_CASE_FIXTURE(Fixture, "what a process left half written is cleared away when it is old") {
-  open();
-  fs::path fresh = root / "tmp" / "fresh", stale = root / "tmp" / "stale";
+  fs::path own = open()->prepare("red");
+  fs::path fresh = own / ".new-1.0", stale = own / ".new-2.0";
   std::ofstream(fresh.string()) << "x";
   std::ofstream(stale.string()) << "x";
   fs::last_write_time(stale, fs::file_time_type::clock::now() - std::chrono::hours(2));
-  open();
+  keep_cache(root, 1u << 20);
   CHECK(fs::exists(fresh));
   CHECK_FALSE(fs::exists(stale));
+}
+
+TEST_CASE_FIXTURE(Fixture, "folders and links of workers that are gone are removed, those of running ones and of tenants stay") {
+  open();
+  pid_t gone = fork();
+  if (gone == 0) _exit(0);
+  waitpid(gone, nullptr, 0);
+  fs::path compiled = root / "compiled", tenant = compiled / std::string(64, 'a');
+  fs::create_directory(compiled);
+  fs::create_directory(tenant);
+  std::string number = std::to_string(gone), parent = std::to_string(getppid());
+  for (const std::string& process : {number, parent}) {
+    fs::create_directory(compiled / ("of-worker-" + process));
+    fs::create_symlink(tenant, compiled / ("worker-" + process));
+  }
+  keep_cache(root, 1u << 20);
+  CHECK_FALSE(fs::exists(compiled / ("of-worker-" + number)));
+  CHECK_FALSE(fs::is_symlink(compiled / ("worker-" + number)));
+  CHECK(fs::exists(compiled / ("of-worker-" + parent)));
+  CHECK(fs::is_symlink(compiled / ("worker-" + parent)));
+  CHECK(fs::exists(tenant));
+}
+
+TEST_CASE_FIXTURE(Fixture, "the keeper makes room by itself") {
+  auto cache = open();
+  auto first = image(8'000, 1), second = image(8'000, 2);
+  cache->insert("red", sha256(first), first);
+  age(first, 100);
+  cache->insert("red", sha256(second), second);
+  CacheKeeper keeper(root, 10'000);
+  CHECK(test::becomes([&] { return !fs::exists(object(first)); }));
+  CHECK(fs::exists(object(second)));
 }
 
 TEST_CASE_FIXTURE(Fixture, "several processes insert, find and evict at the same time and never see a wrong image") {
@@ -262,6 +306,7 @@ TEST_CASE_FIXTURE(Fixture, "several processes insert, find and evict at the same
       for (int step = 0; step < kSteps; ++step) {
         size_t which = random() % kImages;
         if (random() % 2) (*cache)->insert("", digests[which], images[which]);
+        if (random() % 4 == 0) keep_cache(root, 20'000);
         auto found = (*cache)->find("", digests[which]);
         if (found && !same(found, images[which])) _exit(3);
       }
@@ -275,7 +320,7 @@ TEST_CASE_FIXTURE(Fixture, "several processes insert, find and evict at the same
     CHECK(status == 0);
   }
   auto cache = open(20'000);
-  CHECK(fs::is_empty(root / "tmp"));
+  CHECK(keep_cache(root, 20'000).bytes <= 20'000);
   cache->insert("", digests[0], images[0]);
   CHECK(same(cache->find("", digests[0]), images[0]));
 }

@@ -116,7 +116,7 @@ class Library(ServerCase):
     def session(self):
         host, port = self.server.address.rsplit(":", 1)
         link = socket.create_connection((host, int(port)), timeout=RUN_LIMIT_SECONDS)
-        link.sendall(PREFACE.pack(MAGIC, 1, 0, 0, 0, MANAGEMENT, b"0.0.0-test", b""))
+        link.sendall(PREFACE.pack(MAGIC, 2, 0, 0, 0, MANAGEMENT, b"0.0.0-test", b""))
         self.assertEqual(PREFACE.unpack(read_exactly(link, PREFACE.size))[3], 0)
         link.sendall(frame(1, LOGIN, 0, b""))
         self.assertEqual(self.receive(link)[0][3], LOGIN_ANSWER)

@@ -127,12 +127,13 @@ class NvidiaSmi(ServerCase):
             loop.stdout.close()
             self.assertNotEqual(loop.wait(RUN_LIMIT_SECONDS), 0)
 
-    def test_without_a_server_the_driver_cannot_be_reached(self):
+    def test_a_server_that_cannot_be_reached_is_named(self):
         with socket.create_server(("127.0.0.1", 0)) as nobody:
             address = "127.0.0.1:%d" % nobody.getsockname()[1]
         ran = self.smi(address=address)
         self.assertEqual(ran.returncode, NO_DRIVER)
-        self.assertIn("NVIDIA-SMI has failed", ran.stdout)
+        self.assertIn("NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + address, ran.stdout)
+        self.assertNotIn("driver", ran.stdout)
         self.assertTrue(one_line_naming(ran.stderr, address), ran.stderr)
 
 

@@ -18,7 +18,7 @@ inline constexpr TenantId kRed{1}, kBlue{2}, kGreen{3};
 
 class Desk {
  public:
-  Desk() : policy(Policy::Settings{}) {}
+  explicit Desk(const Policy::Settings& settings = {}) : policy(settings) {}
 
   void tenant(TenantId id, const TenantPolicy& of = {}) { policy.set_tenant(id, of); }
   void session(SessionId id, TenantId tenant, std::vector<DeviceIndex> devices = {0}) {
@@ -37,6 +37,11 @@ class Desk {
   void wait(SessionId id) { set(id, true, false); }
   void work(SessionId id) { set(id, false, true); }
   void rest(SessionId id) { set(id, false, false); }
+  // It works, and nothing of it ends.
+  void hang(SessionId id) {
+    work(id);
+    stuck[id] = true;
+  }
 
   // They always have work: each drains at once when its gate closes, and waits again.
   void saturate(std::initializer_list<SessionId> ids) {
@@ -64,7 +69,10 @@ class Desk {
     decide();
     while (now < until) {
       const Time next = std::min(until, std::max(policy.next_decision().value_or(until), now + 10us));
-      for (auto& [id, page] : pages) (page.in_flight ? page.busy : page.quiet) += page.waiting ? 0ns : next - now;
+      for (auto& [id, page] : pages) {
+        (page.in_flight ? page.busy : page.quiet) += page.waiting ? 0ns : next - now;
+        if (page.in_flight && !stuck[id]) ++page.completions;
+      }
       now = next;
       for (auto& [id, page] : pages) {
         if (page.waiting && gates[id].open) work(id);
@@ -79,7 +87,7 @@ class Desk {
   Time now = 1s;
   std::map<SessionId, Observation> pages;
   std::map<SessionId, Gate> gates;
-  std::map<SessionId, bool> saturating;
+  std::map<SessionId, bool> saturating, stuck;
 
  private:
   void set(SessionId id, bool waiting, bool in_flight) {
@@ -98,7 +106,7 @@ class Desk {
 // With a session of red (kA) and one of blue (kB) on the same device.
 class Pair : public Desk {
  public:
-  explicit Pair(const TenantPolicy& red = {}, const TenantPolicy& blue = {}) {
+  explicit Pair(const TenantPolicy& red = {}, const TenantPolicy& blue = {}, const Policy::Settings& settings = {}) : Desk(settings) {
     tenant(kRed, red);
     tenant(kBlue, blue);
     session(kA, kRed);

@@ -109,6 +109,183 @@ TEST_CASE("A kernel that never ends is charged, does not hold up a higher class,
   CHECK(desk.policy.gpu_time(kRed, 0) > 200ms);
 }
 
+TEST_CASE("Work that does not end is waited for once: from then on others run beside it when their turn comes") {
+  Pair desk;
+  desk.begin_work(kA);
+  desk.hang(kA);
+  desk.wait(kB);
+  Duration waited{};
+  for (; !desk.open(kB) && waited < 1s; waited += 1ms) desk.pass(1ms);
+  CHECK(waited <= 250ms);
+  // Each time that it comes again, though its old work still stands.
+  for (int i = 0; i < 10; ++i) {
+    desk.rest(kB);
+    desk.pages[kA].waiting = true;
+    desk.pass(30ms);
+    REQUIRE(desk.open(kA));
+    desk.pages[kA].waiting = false;
+    desk.wait(kB);
+    for (waited = 0ms; !desk.open(kB) && waited < 1s; waited += 1ms) desk.pass(1ms);
+    CHECK(waited <= 30ms);
+    desk.pass(1ms);
+  }
+}
+
+TEST_CASE("A session whose work ends in time again is waited for again") {
+  Pair desk;
+  const auto keeps_waiting = [&] {
+    desk.begin_work(kA);
+    desk.hang(kA);
+    desk.wait(kB);
+    for (int i = 0; i < 100 && desk.open(kA); ++i) desk.pass(1ms);
+    Duration waited{};
+    for (; !desk.open(kB) && waited < 1s; waited += 1ms) desk.pass(1ms);
+    desk.stuck[kA] = false;
+    desk.rest(kA);
+    desk.rest(kB);
+    desk.pass(100ms);
+    return waited;
+  };
+  CHECK(keeps_waiting() > 150ms);
+  CHECK(keeps_waiting() < 10ms);
+  desk.saturate({kA, kB});
+  desk.pass(2s);
+  desk.saturating.clear();
+  desk.rest(kA);
+  desk.rest(kB);
+  desk.pass(100ms);
+  CHECK(keeps_waiting() > 150ms);
+}
+
+TEST_CASE("Who comes back from a rest does not wait for longer than a slice of the hardware") {
+  Pair desk;
+  desk.begin_work(kA);
+  desk.wait(kB);
+  desk.pass(30ms);
+  desk.rest(kA);
+  desk.pass(1ms);
+  REQUIRE(desk.open(kB));
+  desk.rest(kB);
+  desk.pass(5ms);
+  desk.begin_work(kA);
+  desk.hang(kA);
+  desk.pass(10ms);
+  REQUIRE(desk.open(kA));
+  desk.wait(kB);
+  desk.pass(3ms);
+  CHECK(desk.open(kB));
+  CHECK(desk.pages[kA].in_flight);
+}
+
+TEST_CASE("What comes unasked behind a gate that has seen its drain keeps nobody") {
+  Pair desk;
+  desk.tenant(kGreen);
+  desk.session(kC, kGreen);
+  desk.begin_work(kA);
+  desk.saturate({kB});
+  desk.wait(kC);
+  desk.pass(1ms);
+  desk.rest(kA);
+  desk.pass(400us);
+  REQUIRE_FALSE(desk.open(kA));
+  REQUIRE(desk.open(kB));
+  desk.hang(kA);  // pages that the host wants; the turn goes on for twice as long, since both are charged
+  desk.pass(41ms);
+  CHECK_FALSE(desk.open(kB));
+  CHECK(desk.open(kC));
+}
+
+TEST_CASE("A higher class that is in flight without any progress lets the lower one run beside it, and goes before nobody until it has drained") {
+  Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive}, {.batch_floor = 0});
+  desk.begin_work(kB);
+  desk.hang(kB);
+  desk.wait(kA);
+  desk.pass(190ms);
+  CHECK_FALSE(desk.open(kA));
+  desk.pass(20ms);
+  CHECK(desk.open(kA));
+  desk.work(kA);
+  desk.pages[kB].waiting = true;
+  desk.pass(1ms);
+  CHECK(desk.open(kA));
+  desk.rest(kB);
+  desk.decide();
+  desk.wait(kB);
+  desk.decide();
+  CHECK(desk.open(kB));
+  CHECK_FALSE(desk.open(kA));
+}
+
+TEST_CASE("Who does not come to its turn is passed over, for longer each time, and pays for the time that it was waited for") {
+  Pair desk;
+  desk.saturate({kB});
+  desk.wait(kA);
+  int red = 0, blue = 0;
+  for (int i = 0; i < 1000; ++i) {
+    red += desk.open(kA);
+    blue += desk.open(kB);
+    desk.now += 1ms;
+    desk.decide();
+    if (desk.open(kB) && desk.pages[kB].waiting) desk.work(kB);
+    else if (!desk.open(kB)) desk.wait(kB);
+  }
+  CHECK(red > 0);
+  CHECK(red < 100);
+  CHECK(blue > 850);
+  CHECK(desk.policy.gpu_time(kRed, 0) > 0ms);
+}
+
+TEST_CASE("Batch gets its floor beside an interactive tenant that never leaves the GPU") {
+  for (const double floor : {0.05, 0.2}) {
+    Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive}, {.batch_floor = floor});
+    desk.saturate({kA, kB});
+    desk.pass(4s);
+    CHECK(desk.share_of_red() > 0.9 * floor);
+    CHECK(desk.share_of_red() < 1.2 * floor);
+  }
+  Pair strict({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive}, {.batch_floor = 0});
+  strict.saturate({kA, kB});
+  strict.pass(4s);
+  CHECK(strict.share_of_red() < 0.001);
+}
+
+TEST_CASE("Batch that has rested goes before no interactive request") {
+  Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive});
+  desk.pass(5s);
+  desk.begin_work(kA);
+  desk.pass(5ms);
+  desk.wait(kB);
+  desk.decide();
+  CHECK(desk.open(kB));
+}
+
+TEST_CASE("Turns are granted by weight, whoever uses them") {
+  Pair desk({.weight = 3}, {.weight = 1});
+  desk.saturate({kA, kB});
+  desk.pass(2s);
+  const auto granted = [&](TenantId tenant) { return std::chrono::duration<double>(desk.policy.granted(tenant, 0)).count(); };
+  CHECK(granted(kRed) / granted(kBlue) == doctest::Approx(3).epsilon(0.1));
+}
+
+TEST_CASE("Who is kept at a gate is told by whom, and why") {
+  Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive});
+  desk.tenant(kGreen);
+  desk.session(kC, kGreen);
+  desk.begin_work(kA);
+  desk.wait(kC);
+  desk.decide();
+  CHECK(desk.policy.account(kA).hold == Hold::none);
+  CHECK(desk.policy.account(kC).hold == Hold::turn);
+  CHECK(desk.policy.account(kC).held_by == kA);
+  desk.pass(25ms);
+  CHECK(desk.policy.account(kC).hold == Hold::drain);
+  CHECK(desk.policy.account(kC).held_by == kA);
+  desk.begin_work(kB);
+  desk.decide();
+  CHECK(desk.policy.account(kC).hold == Hold::higher);
+  CHECK(desk.policy.account(kC).held_by == kB);
+}
+
 TEST_CASE("A session with two devices gets both together or none") {
   Desk desk;
   desk.tenant(kRed);
@@ -146,7 +323,8 @@ TEST_CASE("A scavenger gets its floor while others saturate the device") {
   Pair desk({.service_class = ServiceClass::scavenger, .share_min = 0.05}, {.service_class = ServiceClass::interactive});
   desk.saturate({kA, kB});
   desk.pass(2s);
-  CHECK(desk.share_of_red() == doctest::Approx(0.05).epsilon(0.2));
+  CHECK(desk.share_of_red() > 0.045);
+  CHECK(desk.share_of_red() < 0.06);
 }
 
 TEST_CASE("A clock that leaps ahead or back charges nobody for it and stops nothing") {

@@ -88,7 +88,10 @@ TEST_CASE("Side by side ends when a tenant that never pauses comes") {
   REQUIRE(couple.regime() == Regime::co_run);
   couple.world.tenant(TenantId(3), {});
   couple.world.add({.tenant = TenantId(3), .workload = stream(1ms)});
-  couple.world.run(couple.world.now() + 50ms);
+  // Turns at once, and a trial when they have been measured.
+  couple.world.run(couple.world.now() + 20ms);
+  CHECK(couple.regime() == Regime::lease);
+  couple.world.run(couple.world.now() + 130ms);
   CHECK(couple.regime() == Regime::lease);
 }
 
@@ -110,6 +113,114 @@ TEST_CASE("A tenant that pauses for a moment after each burst is waited for, and
   const auto [a, b] = couple.rates();
   CHECK(a > 0.45 * 155.0 / 555.0);
   CHECK(b > 0.45);
+}
+
+TEST_CASE("A loop that waits for each kernel keeps no batch tenant from what it leaves of the GPU, and batch is not left with nothing") {
+  // Pauses that are longer than the gate lingers are batch's; of shorter ones it gets a part.
+  for (const auto& [rest, least] : {std::pair<Duration, double>{1500us, 0.3}, {200us, 0.1}, {20us, 0.045}}) {
+    Couple couple(steps(50us, rest), stream(100us), {.service_class = ServiceClass::interactive});
+    const auto [loop, batch] = couple.rates();
+    const double alone = 50.0 / static_cast<double>(50 + rest / 1us);
+    CAPTURE(rest.count());
+    CHECK(batch > least);
+    CHECK(loop > 0.7 * alone);
+  }
+}
+
+TEST_CASE("Neighbours of a session whose work does not drain wait for a moment once, and then run beside it") {
+  // A kernel of hours stands for all of these: a host function that waits, pages that travel, an executor in a driver call.
+  for (const ServiceClass of : {ServiceClass::batch, ServiceClass::interactive}) {
+    Couple couple(stream(1h), {.kernel = 100us, .burst = 200us, .rest_min = 3ms, .rest_max = 9ms}, {.service_class = of});
+    couple.world.run(4s);
+    const auto& neighbour = couple.world.sessions()[1];
+    CAPTURE(static_cast<int>(of));
+    CHECK(neighbour.longest_wait < 250ms);
+    auto took = neighbour.request_seconds;
+    std::sort(took.begin(), took.end());
+    CHECK(took.size() > 300);
+    CHECK(took[took.size() * 99 / 100] < 0.012);
+  }
+}
+
+TEST_CASE("Neighbours of a session that does not come to its turns, or works behind its closed gate, lose little") {
+  Workload absent = stream(100us);
+  absent.late_probability = 1;
+  absent.late = 40ms;
+  Couple late(absent, stream(100us));
+  CHECK(late.rates().second > 0.85);
+  // Managed memory: between two bursts its pages travel.
+  Workload travels = steps(2ms, 300us);
+  travels.unasked = 30ms;
+  Couple pages(travels, {.kernel = 100us, .burst = 200us, .rest_min = 3ms, .rest_max = 9ms});
+  pages.world.run(4s);
+  auto took = pages.world.sessions()[1].request_seconds;
+  std::sort(took.begin(), took.end());
+  CHECK(took.size() > 250);
+  CHECK(took[took.size() * 9 / 10] < 0.015);
+}
+
+TEST_CASE("Long kernels that take turns with short requests keep them from nothing but a slice") {
+  Couple couple(stream(150ms), {.kernel = 100us, .burst = 200us, .rest_min = 3ms, .rest_max = 9ms});
+  couple.world.run(5s);
+  auto took = couple.world.sessions()[1].request_seconds;
+  std::sort(took.begin(), took.end());
+  CHECK(took.size() > 300);
+  CHECK(took[took.size() * 9 / 10] < 0.012);
+}
+
+TEST_CASE("Programs that launch a kernel at a time look like one long burst, and come to run side by side within 100 ms all the same") {
+  Workload launches = steps(155us, 315us);
+  launches.kernel = 5us;
+  launches.bursts_seen = 30;
+  Couple couple(launches, launches);
+  Time chosen{};
+  couple.world.after_decision = [&] {
+    if (couple.regime() == Regime::co_run && chosen == Time{}) chosen = couple.world.now();
+    return std::string();
+  };
+  couple.world.run(1s + 300ms);
+  CHECK(couple.regime() == Regime::co_run);
+  CHECK(chosen < 1s + 105ms);
+  const auto [a, b] = couple.rates();
+  CHECK(a + b > 1.45 * 155.0 / 470.0);
+}
+
+TEST_CASE("Sessions that run side by side do so again when one of them has been alone for a while") {
+  Workload pausing = steps(155us, 315us);
+  pausing.gap = 315us;
+  pausing.bursts_per_request = 400;
+  pausing.rest_min = pausing.rest_max = 200ms;
+  Couple couple(steps(155us, 315us), pausing);
+  couple.world.run(1s + 500ms);
+  Duration turns{};
+  Time last = couple.world.now();
+  couple.world.after_decision = [&] {
+    if (couple.regime() == Regime::lease) turns += couple.world.now() - last;
+    last = couple.world.now();
+    return std::string();
+  };
+  couple.world.run(last + 3s);
+  CHECK(turns < 300ms);
+}
+
+TEST_CASE("Side by side is left within 100 ms when the programs come to need all of the GPU, and not tried all the time") {
+  Couple couple(steps(155us, 315us), steps(155us, 315us));
+  couple.rates(200ms);
+  REQUIRE(couple.regime() == Regime::co_run);
+  for (World::SessionState& session : couple.world.sessions()) session.spec.workload = steps(5us, 10us);
+  const Time changed = couple.world.now();
+  Time left{};
+  unsigned changes = 0;
+  Regime last = Regime::co_run;
+  couple.world.after_decision = [&] {
+    if (couple.regime() != last) ++changes;
+    if (couple.regime() == Regime::lease && left == Time{}) left = couple.world.now();
+    last = couple.regime();
+    return std::string();
+  };
+  couple.world.run(changed + 3s);
+  CHECK(left - changed < 100ms);
+  CHECK(changes < 10);
 }
 
 TEST_CASE("A tenant that works and rests gets its share beside one that never rests") {

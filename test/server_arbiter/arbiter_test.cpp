@@ -19,6 +19,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr DeviceIndex kDevice[] = {0};
+// The warning comes at four fifths of it: this thread and the arbiter's may be kept from running for the rest without its being missed.
+constexpr std::chrono::milliseconds kLimit{2000};
 
 // A worker's end of a session, which says what the test wants.
 struct Worker {
@@ -145,7 +147,7 @@ TEST_CASE_FIXTURE(ArbiterFixture, "turns go round among tenants that always have
 }
 
 TEST_CASE_FIXTURE(ArbiterFixture, "a kernel over its tenant's limit is warned of and its session ended, and only what is counted can be") {
-  arbiter.set_tenant(TenantId(1), {}, {.kernel_time_max = 200ms});
+  arbiter.set_tenant(TenantId(1), {}, {.kernel_time_max = kLimit});
   Worker worker = session(1, 1);
   CHECK(becomes([&] { return !worker.gate().closed(); }));
   CHECK(!worker.gate().unhindered());
@@ -158,7 +160,7 @@ TEST_CASE_FIXTURE(ArbiterFixture, "a kernel over its tenant's limit is warned of
 }
 
 TEST_CASE_FIXTURE(ArbiterFixture, "a session that does nothing is warned and ended at its tenant's limit") {
-  arbiter.set_tenant(TenantId(1), {}, {.idle_time_max = 100ms});
+  arbiter.set_tenant(TenantId(1), {}, {.idle_time_max = kLimit});
   Worker worker = session(1, 1);
   worker.page->idle_since = page_now().count();
   CHECK(becomes([&] { return ended() == 1; }));
@@ -215,6 +217,36 @@ TEST_CASE_FIXTURE(ArbiterFixture, "a worker that writes nonsense into its page k
     std::this_thread::yield();
   }
   CHECK((served || becomes([&] { return !honest.gate().closed(); })));
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a session whose page is damaged is ended once, with the reason") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  worker.page->submissions = UINT64_MAX;
+  worker.ring();
+  CHECK(becomes([&] { return ended() == 1; }));
+  worker.page->submissions = 0;
+  for (int i = 0; i < 10; ++i) {
+    worker.ring();
+    arbiter.snapshot();
+  }
+  CHECK(ended() == 1);
+  CHECK(ends[0].find("page") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "who is kept at its gate is shown with the reason") {
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, 2);
+  second.knock();
+  auto held = [&] {
+    for (const auto& one : arbiter.snapshot().sessions) {
+      if (one.id == SessionId(2)) return one.account;
+    }
+    return SessionAccount{};
+  };
+  CHECK(becomes([&] { return held().hold != Hold::none && held().held_by == SessionId(1); }));
 }
 
 TEST_CASE("servers of sessions that answer people stay awake after a request where there are cores for them") {

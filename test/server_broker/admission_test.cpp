@@ -105,6 +105,64 @@ TEST_CASE("the server's limit of sessions counts those of programs and those of 
   CHECK(desk.placed.size() == 4);
 }
 
+TEST_CASE("a tenant that fills the queue keeps out neither a tenant with a guarantee nor one that has no session, in whatever order they come") {
+  Desk desk({{.name = "greedy", .sessions_max = 8, .queued_max = 1000},
+             {.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.guaranteed_bytes = kGiB}},
+             {.name = "ben"},
+             {.name = "carl", .gpu_memory = {{2, {.guaranteed_bytes = kGiB}}}}});
+  size_t in = 0;
+  for (int i = 0; i < 70; ++i) in += !desk.refused(desk.ask("greedy"));
+  CHECK(in == 64 - 3);
+  CHECK(desk.refused(desk.ask("greedy"))->reason == "the server's last 3 places are kept for tenants that have none");
+  CHECK_FALSE(desk.refused(desk.ask("ben")));
+  CHECK(desk.refused(desk.ask("ben")));  // what is left belongs to the guarantees
+  CHECK_FALSE(desk.refused(desk.ask("carl")));
+  CHECK_FALSE(desk.refused(desk.ask("anna")));
+  CHECK(desk.refused(desk.ask("anna"))->reason == "all 64 sessions of the server are in use");
+}
+
+TEST_CASE("no more than half of the places wait for tenants without a guarantee that may never come") {
+  std::vector<TenantConfiguration> many;
+  for (int i = 0; i < 100; ++i) many.push_back({.name = "student" + std::to_string(i)});
+  Desk desk(std::move(many), {.sessions_max = 10});
+  size_t in = 0;
+  for (int i = 0; i < 10; ++i) in += !desk.refused(desk.ask("student0"));
+  CHECK(in == 5);
+  for (int i = 1; i <= 5; ++i) CHECK_FALSE(desk.refused(desk.ask(("student" + std::to_string(i)).c_str())));
+}
+
+TEST_CASE("a tenant has as many waiting sessions, and as many that ask NVML, as it may, and those of others do not count") {
+  Desk desk({{.name = "anna", .sessions_max = 1, .queued_max = 2, .management_max = 3}, {.name = "ben", .sessions_max = 1, .queued_max = 1}});
+  desk.ask("anna");
+  SessionId waits = desk.ask("anna");
+  desk.ask("anna");
+  SessionId late = desk.ask("anna");
+  REQUIRE(desk.refused(late));
+  CHECK(desk.refused(late)->reason == "the tenant has as many programs waiting as it may (2)");
+  CHECK(desk.place(waits) == 1);
+  desk.ask("ben");
+  CHECK(desk.place(desk.ask("ben")) != 0);
+  desk.admission.cancel(waits, "it left");
+  CHECK(desk.place(desk.ask("anna")) != 0);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(desk.refused(desk.ask({.tenant = "anna", .management = true})));
+  CHECK(desk.refused(desk.ask({.tenant = "anna", .management = true}))->reason == "the tenant has as many sessions that ask NVML as it may (3)");
+  CHECK_FALSE(desk.refused(desk.ask({.tenant = "ben", .management = true})));
+}
+
+TEST_CASE("who has waited for as long as its tenant's programs may is refused, and nobody else") {
+  Desk desk({{.name = "anna", .queue_time_max_ms = 60'000}, {.name = "ben"}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId runs = desk.ask("anna"), waits = desk.ask("anna"), patient = desk.ask("ben");
+  auto now = Admission::Clock::now();
+  desk.admission.refuse_overdue(now + std::chrono::seconds(59));
+  CHECK(desk.place(waits) == 1);
+  desk.admission.refuse_overdue(now + std::chrono::seconds(61));
+  REQUIRE(desk.refused(waits));
+  CHECK(desk.refused(waits)->cause == RefusalCause::waited_too_long);
+  CHECK(desk.refused(waits)->reason == "it has waited for 60 s, as long as its tenant's programs may");
+  CHECK(desk.place(patient) == 1);
+  CHECK(desk.book.find(runs));
+}
+
 TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant may use and the server offers") {
   Desk desk({{.name = "anna", .gpus_allowed = {1, 2, 3}}, {.name = "all", .gpus_wanted = 0}}, {.gpus = {0, 1, 2}});
   CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{1});

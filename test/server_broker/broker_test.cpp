@@ -1,5 +1,7 @@
 // The broker in this process, with fake workers as processes.
+#include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <future>
 #include <memory>
@@ -280,6 +282,78 @@ TEST_CASE("a session can be stopped whether it runs or waits, and the next one b
   CHECK(third.served_with() == "all");
 }
 
+TEST_CASE("a session that is stopped between its grant and its client's arrival tells the client why, through its worker") {
+  RunningBroker broker("serves");
+  REQUIRE(broker.port() != 0);
+  bool granted = false;
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
+  scheduler::SessionId session{};
+  broker.act([&](Broker& of) {
+    session = of.admission().request({.tenant = "open"}, [&](scheduler::SessionId, const server::AdmissionAnswer& answer) {
+      granted = std::holds_alternative<server::AdmissionGranted>(answer);
+    });
+  });
+  auto is_granted = [&] {
+    bool yes = false;
+    broker.act([&](Broker&) { yes = granted; });
+    return yes;
+  };
+  REQUIRE(eventually(is_granted));
+  broker.act([&](Broker& of) {
+    CHECK(of.book().find(session)->state == server::SessionState::granted);
+    CHECK(of.sessions().stop(session, "the administrator says so"));
+    CHECK(of.book().find(session)->state == server::SessionState::ending);
+    of.sessions().serve(session, std::move(theirs), {});
+  });
+  // The fake worker has the client, and was told to stop: a real one says why.
+  pid_t worker = 0;
+  CHECK(::recv(own.get(), &worker, sizeof worker, MSG_WAITALL) == ssize_t(sizeof worker));
+  auto is_over = [&] {
+    bool yes = false;
+    broker.act([&](Broker& of) { yes = of.book().find(session) == nullptr; });
+    return yes;
+  };
+  CHECK(eventually(is_over));
+}
+
+TEST_CASE("a granted session whose worker dies before it has the client gets another worker") {
+  RunningBroker broker("serves");
+  REQUIRE(broker.port() != 0);
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
+  scheduler::SessionId session{};
+  broker.act([&](Broker& of) { session = of.admission().request({.tenant = "open"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  pid_t first = 0;
+  auto worker = [&] {
+    pid_t pid = 0;
+    broker.act([&](Broker& of) {
+      if (auto* record = of.book().find(session); record && record->state == server::SessionState::granted) pid = record->worker_pid;
+    });
+    return pid;
+  };
+  REQUIRE(eventually([&] { return (first = worker()) != 0; }));
+  REQUIRE(::kill(first, SIGKILL) == 0);
+  REQUIRE(eventually([&] { return worker() != first; }));
+  broker.act([&](Broker& of) { of.sessions().serve(session, std::move(theirs), {}); });
+  pid_t second = 0;
+  CHECK(::recv(own.get(), &second, sizeof second, MSG_WAITALL) == ssize_t(sizeof second));
+  CHECK(second != first);
+}
+
+TEST_CASE("a client that does not begin its session within the time limit gives up its place") {
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}};
+  configuration.sessions_per_gpu_max = 1;
+  RunningBroker broker(1, std::move(configuration), {}, 2000);
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) { of.admission().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  Caller next(broker, {.tenant = "anna"});
+  CHECK(next.served_with() == "all");
+}
+
 TEST_CASE("a session whose worker does not hear that it is to end was stopped, for the reason that was given") {
   std::string ended;
   uint32_t cause = server::SessionEvent::kDied;
@@ -300,6 +374,28 @@ TEST_CASE("a session whose worker does not hear that it is to end was stopped, f
   };
   CHECK(eventually([&] { return reason() == "a kernel has been running for 2 h (its process ended with signal 9 (Killed))"; }));
   CHECK(cause == uint32_t(server::EndCause::stopped));
+}
+
+TEST_CASE("a worker that floods the broker is ended, and others come in meanwhile and afterwards") {
+  RunningBroker broker("floods", 1, 8);
+  REQUIRE(broker.port() != 0);
+  std::vector<uint32_t> causes;
+  broker.act([&](Broker& of) {
+    of.book().observe([&](const server::SessionEvent& event) {
+      if (event.kind == server::SessionEvent::Kind::ended) causes.push_back(event.end_cause);
+    });
+  });
+  // All of them flood; each is served by the broker all the same.
+  std::vector<WireClient> clients(4);
+  for (WireClient& client : clients) CHECK(enter(client, broker.port()) != 0);
+  for (WireClient& client : clients) CHECK(client.closed_by_server());
+  auto ends = [&] {
+    size_t count = 0;
+    broker.act([&](Broker&) { count = causes.size(); });
+    return count;
+  };
+  CHECK(eventually([&] { return ends() == clients.size(); }));
+  broker.act([&](Broker&) { CHECK(std::count(causes.begin(), causes.end(), uint32_t(server::EndCause::internal)) == 4); });
 }
 
 TEST_CASE("a configuration that does not fit the devices stops a start, and is refused by a reload that changes nothing") {

@@ -61,6 +61,11 @@ int main(int argc, char** argv) {
   if (receive_handoff(kHandoffDescriptor, true, session) != HandoffReceived::message || !session.socket) return 0;
   say(HandoffKind::begun, "fake client");
   if (mode == "crashes") std::abort();
+  if (mode == "floods") {
+    pid_t pid = ::getpid();
+    ::send(session.socket.get(), &pid, sizeof pid, MSG_NOSIGNAL);
+    for (;;) say(HandoffKind::note, "and another thing");
+  }
   converse(session.socket.get());
   session.socket.reset();
   say(HandoffKind::ended, "the client left");

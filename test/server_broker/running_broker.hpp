@@ -29,7 +29,8 @@ class RunningBroker {
     begin({worker_mode}, spares, drain_seconds, std::move(configuration));
   }
   // `unix_path`: where it listens, too.
-  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {}) {
+  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {}, uint32_t begin_ms = server::kSessionBeginMs) {
+    begin_ms_ = begin_ms;
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration), unix_path);
   }
   ~RunningBroker() {
@@ -69,6 +70,7 @@ class RunningBroker {
                                                                   .login_program = GPUWIRE_TEST_LOGIN,
                                                                   .spare_workers = spares,
                                                                   .drain_seconds = drain_seconds,
+                                                                  .session_begin_ms = begin_ms_,
                                                                   .configuration = std::move(configuration)});
     auto started = broker_->start([this](const std::vector<server::ListenAddress>& where, const std::string& devices) {
       devices_ = devices;
@@ -81,6 +83,7 @@ class RunningBroker {
     });
   }
 
+  uint32_t begin_ms_ = server::kSessionBeginMs;
   boost::asio::io_context io_{1};
   std::unique_ptr<server::Broker> broker_;
   std::string devices_;           // written before port_

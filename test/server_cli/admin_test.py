@@ -49,8 +49,20 @@ class Admin(unittest.TestCase):
     def test_the_server_certificate_always_holds_for_this_machine_itself(self):
         self.ok("init", "--host", "gpu7")
         self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu7", "localhost", "127.0.0.1", "::1"])
+
+    def hosts(self):
+        return json.loads(self.ok("list", "--json"))["server"]["hosts"]
+
+    def test_renewing_adds_names_and_replaces_them_only_when_that_is_asked_for(self):
+        self.ok("init", "--host", "gpu7")
         self.ok("renew", "--host", "gpu8")
-        self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu8", "localhost", "127.0.0.1", "::1"])
+        self.assertEqual(self.hosts(), ["gpu7", "localhost", "127.0.0.1", "::1", "gpu8"])
+        self.ok("renew")
+        self.assertEqual(len(self.hosts()), 5)
+        renewed = self.run_admin("renew", "--host", "gpu8", "--replace-hosts")
+        self.assertEqual(renewed.returncode, 0)
+        self.assertIn("warning: the certificate is not for gpu7 any more", renewed.stderr)
+        self.assertEqual(self.hosts(), ["gpu8", "localhost", "127.0.0.1", "::1"])
 
     def test_a_tenant_that_the_configuration_knows_needs_no_more_lines(self):
         self.ok("init")
@@ -87,9 +99,15 @@ class Admin(unittest.TestCase):
         self.fails(2, "subcommand", *())
         self.fails(2, "NAME", "add-tenant")
         self.fails(2, "--days", "add-tenant", "alice", "--days", "0")
+        self.fails(2, "end wants a session's number, or --tenant", "end")
+        self.fails(2, "--host", "renew", "--replace-hosts")
+
+    def test_a_server_that_does_not_run_is_named(self):
+        for command in (("sessions",), ("end", "3"), ("reload",)):
+            self.fails(1, "no server answers at /nonexistent/control", *command, "--control", "/nonexistent/control")
 
     def test_help_is_there_for_every_command(self):
-        for command in ("init", "add-tenant", "revoke", "renew", "list"):
+        for command in ("init", "add-tenant", "revoke", "renew", "list", "sessions", "end", "reload"):
             self.assertIn("Usage: gpuwire admin " + command, self.ok(command, "--help"))
         self.assertIn("Exit status", self.ok("--help"))
 

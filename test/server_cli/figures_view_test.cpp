@@ -22,20 +22,26 @@ gpuwire 1.2.3, process 4242, up 2h00m: 2 of 64 sessions, 1 waiting
 
 GPU  NAME         GPU%  SYS%  REGIME  SESSIONS            MEMORY
   0  NVIDIA H200  95.0   1.0  lease          2  50.0 / 139.7 GiB
-  1  NVIDIA H200   0.0   0.0  free           0   0.0 / 139.7 GiB
+  1  NVIDIA H200   0.0   0.0  free           0     0 / 139.7 GiB
 
 TENANT  CLASS        WEIGHT  SESSIONS  WAITING  GPU%  ALL%           MEMORY    HOST MEMORY  IN/s  OUT/s
 alice   interactive       2     1 / 4        0  65.0   0.1  20.0 / 40.0 GiB  1.0 / 4.0 GiB   0 B    0 B
-bob     batch             1         1        1  30.0   0.0         30.0 GiB        0.0 GiB   0 B    0 B
+bob     batch             1         1        1  30.0   0.0         30.0 GiB          0 MiB   0 B    0 B
 
-SESSION  TENANT  CLASS        STATE        AGE  GPUS  GPU%  ALL%           MEMORY  FLIGHT  GATE%  WAITS/s   IN/s  OUT/s    RTT  PROGRAM
-      3  alice   interactive  running*  16m42s  0     65.0   0.7  20.0 / 40.0 GiB   450us   25.0      500  10 MB   1 kB  210us  python@laptop
-      4  bob     batch        running!   1m02s  0     30.0   5.8         30.0 GiB       -    0.0        0    0 B    0 B      -  train\x1b[2J@node\x0a8
+SESSION  PROGRAM                 TENANT  CLASS        STATE        AGE  GPUS  GPU%  ALL%           MEMORY  FLIGHT  GATE%  HELD BY  WAITS/s   IN/s  OUT/s    RTT
+      3  python@laptop           alice   interactive  running*  16m42s  0     65.0   0.7  20.0 / 40.0 GiB   450us   25.0  -            500  10 MB   1 kB  210us
+      4  train\x1b[2J@node\x0a8  bob     batch        running!   1m02s  0     30.0   5.8         30.0 GiB       -    0.0  class 3        0    0 B    0 B      -
 
 PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
     1        6  bob     batch    12s  20.0 GiB on 1 GPU  eval@node8
 
 session 4 of bob: a kernel runs for 70 s
+)";
+
+// On a terminal of 80 columns.
+constexpr const char* kNarrowSessions = R"(
+SESSION  PROGRAM                 TENANT  STATE     GPUS  GPU%           MEMORY
+      3  python@laptop           alice   running*  0     65.0  20.0 / 40.0 GiB
 )";
 
 constexpr const char* kStatus = R"(
@@ -44,16 +50,16 @@ gpuwire 1.2.3, process 4242, up 2h00m: 2 of 64 sessions, 1 waiting
 
 GPU  NAME         REGIME  SESSIONS            MEMORY
   0  NVIDIA H200  lease          2  50.0 / 139.7 GiB
-  1  NVIDIA H200  free           0   0.0 / 139.7 GiB
+  1  NVIDIA H200  free           0     0 / 139.7 GiB
 
 TENANT     GPU TIME  BEGUN  ENDED       REFUSED
 alice          6.0s      3  2 finished  1 never_fits
 bob            3.0s      1  -           -
 (unknown)         -      -  -           4 token
 
-SESSION  TENANT  STATE        AGE  GPUS           MEMORY  BY               FROM           PROGRAM
-      3  alice   running*  16m40s  0     20.0 / 40.0 GiB  tls certificate  10.0.0.7:4711  python@laptop
-      4  bob     running!   1m00s  0            30.0 GiB  token            10.0.0.8:4712  train\x1b[2J@node\x0a8
+SESSION  PROGRAM                 TENANT  STATE        AGE  GPUS           MEMORY  BY               FROM
+      3  python@laptop           alice   running*  16m40s  0     20.0 / 40.0 GiB  tls certificate  10.0.0.7:4711
+      4  train\x1b[2J@node\x0a8  bob     running!   1m00s  0            30.0 GiB  token            10.0.0.8:4712
 
 PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
     1        6  bob     batch    10s  20.0 GiB on 1 GPU  eval@node8
@@ -68,7 +74,35 @@ TEST_CASE("The tables of top show the interval between two snapshots") {
   CHECK("\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 0)) == kTop);
 }
 
-TEST_CASE("The tables of status show what there is and what there was") { CHECK("\n" + text_of(status_lines(sample_snapshot())) == kStatus); }
+TEST_CASE("The tables of status show what there is and what there was") { CHECK("\n" + text_of(status_lines(sample_snapshot(), 0)) == kStatus); }
+
+TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  std::string text = "\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 80));
+  CHECK_MESSAGE(text.find(kNarrowSessions) != std::string::npos, text);
+  for (const char* gone : {"RTT", "FLIGHT", "IN/s"}) CHECK_MESSAGE(text.find(gone) == std::string::npos, gone);
+  CHECK(columns_of(text.substr(text.find("TENANT  CLASS"), text.find('\n', text.find("TENANT  CLASS")) - text.find("TENANT  CLASS"))) <= 80);
+}
+
+TEST_CASE("What goes to another program is not cut, however long it is") {
+  Snapshot snapshot = sample_snapshot();
+  const std::string name(100, 'n');
+  snapshot.sessions[0].tenant = name;
+  snapshot.sessions[0].program = name;
+  CHECK(text_of(status_lines(snapshot, 0)).find(name + "@laptop  " + name) != std::string::npos);
+  CHECK(text_of(status_lines(snapshot, 80)).find(name) == std::string::npos);
+}
+
+TEST_CASE("Small sizes are in MiB, and a share is never over what there is") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  after.sessions[0].devices[0].memory_used_bytes = 300ull << 20;
+  after.devices[0].gpu_time_ns = before.devices[0].gpu_time_ns + 2'100'000'000;  // charged late: more than the interval of 2 s
+  Interval interval(before, after);
+  CHECK(interval.gpu_share(after.devices[0]) == 1);
+  std::string text = text_of(top_lines(interval, SortKey::gpu, 0));
+  CHECK(text.find("300 MiB / 40.0 GiB") != std::string::npos);
+  CHECK(text.find("100.0   1.0  lease") != std::string::npos);
+}
 
 TEST_CASE("No control character of a client reaches the terminal, and no line is wider than it") {
   Snapshot before = sample_snapshot(), after = sample_later();

@@ -96,7 +96,7 @@ weight = 0
 memory = { guaranteed = "20GiB", limit = "10GiB" }
 kernel_time_max = 30
 gpus_allowed = [0, 0, 99]
-gpu.x = { limit = 1 }
+gpu.x = { limit = '1B' }
 
 [tenants."b e n"]
 [tenants.carl]
@@ -124,7 +124,7 @@ host_memory = "16 gigs"
   CHECK(names(errors, "18", "\"b e n\" is no name of a tenant"));
   CHECK(names(errors, "20", "gpus of [tenants.carl] is 3, and gpus_allowed names 1"));
   CHECK(names(errors, "22", "unix_users of [tenants.carl] holds texts"));
-  CHECK(names(errors, "23", "the unit is none of B, KiB"));
+  CHECK(names(errors, "23", "the unit is not one of B, KB"));
   CHECK(names(errors, "25", "did you mean \"tenants\"?"));
   std::vector<int> lines;
   for (const std::string& error : errors) lines.push_back(std::stoi(error));
@@ -136,6 +136,8 @@ TEST_CASE("a tenant twice, a key twice and what is no TOML are told with their l
   CHECK(names(mistakes("[tenants.anna]\n[tenants.ben]\n[tenants.anna]\n"), "3", ""));
   CHECK(names(mistakes("[tenants.anna]\nweight = 1\nweight = 2\n"), "3", ""));
   CHECK(names(mistakes("[tenants.anna]\nweight = = 1\n"), "2", ""));
+  CHECK(names(mistakes("[/]\nweight = 1\n"), "1", ""));
+  CHECK(names(mistakes("[tenants.anna]\n=weight\n"), "2", ""));
   CHECK(names(mistakes("[server]\n"), "1", "there is no tenant"));
   CHECK_FALSE(read_configuration("/there/is/no/such/file.toml"));
 }
@@ -146,9 +148,17 @@ TEST_CASE("two tenants with one Unix user, and a GPU that the server does not of
   CHECK(names(errors, "5", "may use GPU 1"));
 }
 
+TEST_CASE("the floor of batch is a part of the time, up to a half, and may be none") {
+  CHECK(read("[tenants.anna]\n")->batch_floor == 0.05);
+  CHECK(read("[server]\nbatch_floor = 0\n[tenants.anna]\n")->batch_floor == 0);
+  CHECK(read("[server]\nbatch_floor = 0.5\n[tenants.anna]\n")->batch_floor == 0.5);
+  CHECK(names(mistakes("[server]\nbatch_floor = 0.6\n[tenants.anna]\n"), "2", "batch_floor of [server]"));
+  CHECK(names(mistakes("[server]\nbatch_floor = -0.1\n[tenants.anna]\n"), "2", "batch_floor of [server]"));
+}
+
 TEST_CASE("defaults reach every tenant, and a tenant's own words come first") {
   auto configuration = read("[defaults]\nclass = 'scavenger'\nshare_min = 0\nmemory.limit = '8GiB'\ngpus = 'all'\n[tenants.anna]\n[tenants.ben]\nclass = 'realtime'\n"
-                            "memory.guaranteed = 1024\ngpu.1.limit = '4GiB'\ngpus = 2\n");
+                            "memory.guaranteed = '1KiB'\ngpu.1.limit = '4GiB'\ngpus = 2\n");
   REQUIRE(configuration);
   REQUIRE(configuration->tenants.size() == 2);
   CHECK(configuration->tenants[0].service_class == ServiceClass::scavenger);
@@ -198,15 +208,21 @@ TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are
   CHECK(check_devices(*configuration, {18 * kGiB, 10 * kGiB, kGiB * 18}).empty());
 }
 
-TEST_CASE("sizes and durations are read with their units") {
-  CHECK(parse_bytes("20GiB") == 20 * kGiB);
-  CHECK(parse_bytes("1.5 GiB") == kGiB * 3 / 2);
-  CHECK_FALSE(parse_bytes("2GB"));
-  CHECK(parse_bytes("77") == 77);
-  CHECK_FALSE(parse_bytes("-1GiB"));
-  CHECK_FALSE(parse_bytes("GiB"));
-  CHECK_FALSE(parse_bytes("1e400"));
-  CHECK_FALSE(parse_bytes("99999999999TiB"));
+TEST_CASE("a server has a place for every tenant with a guarantee") {
+  auto errors = read("[server]\nsessions_max = 1\n[tenants.anna]\nmemory.guaranteed = '1GiB'\n[tenants.ben]\ngpu.1.guaranteed = '1GiB'\n[tenants.carl]\n");
+  REQUIRE_FALSE(errors);
+  CHECK(names(errors.error(), "2", "is 1, and 2 tenants are guaranteed memory"));
+}
+
+TEST_CASE("a size without a unit is refused, but for 0") {
+  auto errors = read("[tenants.anna]\nmemory.limit = 1024\nhost_memory = '1024'\nmemory.guaranteed = 0\n");
+  REQUIRE_FALSE(errors);
+  CHECK(errors.error().size() == 2);
+  CHECK(names(errors.error(), "2", "a unit is missing, one of B, KB,"));
+  CHECK(names(errors.error(), "3", "a unit is missing"));
+}
+
+TEST_CASE("durations are read with their units") {
   CHECK(parse_duration_ms("1.5s") == 1500);
   CHECK(parse_duration_ms("2h") == 7'200'000);
   CHECK(parse_duration_ms("5min") == 300'000);

@@ -31,6 +31,10 @@ struct Server {
             done.push_back("end tenant " + tenant + ": " + reason);
             return size_t(2);
           },
+      .revoked = [](const std::string& directory, const std::string& identity) -> std::optional<size_t> {
+        if (directory != "/etc/gpuwire/identity") return std::nullopt;
+        return identity == "12ab" ? 2 : 0;
+      },
       .audit = [this](std::string_view event, const LogFields& fields) { done.push_back("audit " + std::string(event) + " " + json_line(fields)); },
   };
   Json ask(const std::string& line, const ControlPeer& peer = kRoot) { return answer_request(line, peer, sources).json; }
@@ -59,7 +63,7 @@ TEST_CASE("A tenant's user sees that tenant alone, and the devices") {
 
 TEST_CASE("A tenant's user and a stranger command nothing") {
   Server server;
-  for (const char* line : {R"({"command":"reload"})", R"({"command":"end","session":3})", R"({"command":"revoked","tenant":"bob","end_sessions":true})"}) {
+  for (const char* line : {R"({"command":"reload"})", R"({"command":"end","session":3})", R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})"}) {
     CHECK(server.ask(line, kAlice)["ok"] == false);
     CHECK(server.ask(line, kStranger)["ok"] == false);
   }
@@ -93,12 +97,13 @@ TEST_CASE("A reason cannot carry control characters to a client's terminal, nor 
   CHECK(server.done[0].size() <= kControlReasonBytesMax + 8);
 }
 
-TEST_CASE("A revocation is noted, and ends sessions only when that is asked") {
+TEST_CASE("A revocation is noted with who has done it and how many sessions end, by a server that uses the identity") {
   Server server;
-  CHECK(server.ask(R"({"command":"revoked","tenant":"bob","identity":"serial 12"})")["ended"] == 0);
-  CHECK(server.ask(R"({"command":"revoked","tenant":"bob","identity":"serial 12","end_sessions":true})")["ended"] == 2);
-  REQUIRE(server.done.size() == 3);
-  CHECK(server.done[0] == R"(audit revoked {"by_uid":0,"by_pid":1,"tenant":"bob","identity":"serial 12","sessions":0})");
+  CHECK(server.ask(R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})")["ended"] == 2);
+  CHECK(server.ask(R"({"command":"revoked","directory":"/home/carl/identity","tenant":"bob","identity":"12ab"})")["ok"] == false);
+  CHECK(server.ask(R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob"})")["ok"] == false);
+  REQUIRE(server.done.size() == 1);
+  CHECK(server.done[0] == R"(audit revoked {"by_uid":0,"by_pid":1,"tenant":"bob","identity":"12ab","sessions":2})");
 }
 
 TEST_CASE("A reload that finds mistakes tells all of them") {

@@ -28,7 +28,7 @@ inline Snapshot sample_snapshot() {
                  .gate_wait_ns = 100'000'000, .bytes_in = 4'000'000, .bytes_out = 60'000'000, .replies = 800, .round_trip_us = 210},
                 {.id = 4, .tenant = "bob", .service_class = "batch", .state = "running", .peer = "10.0.0.8:4712", .program = "train\x1b[2J", .host = "node\n8",
                  .security = "token", .client_pid = 7, .worker_pid = 5002, .since_unix_s = 1'699'999'940, .devices = {{0, 30ull << 30}}, .gpu_time_ns = 3'000'000'000,
-                 .gate_open = false, .gate_waits = 400, .gate_wait_ns = 5'000'000'000, .bytes_in = 1000, .bytes_out = 2000, .replies = 5,
+                 .gate_open = false, .held = "class", .held_by = 3, .gate_waits = 400, .gate_wait_ns = 5'000'000'000, .bytes_in = 1000, .bytes_out = 2000, .replies = 5,
                  .warning = "a kernel runs for 70 s"},
                 {.id = 6, .tenant = "bob", .service_class = "batch", .state = "queued", .peer = "10.0.0.8:4713", .program = "eval", .host = "node8", .security = "token",
                  .client_pid = 8, .since_unix_s = 1'699'999'990, .place = 1, .waits_for = "20.0 GiB on 1 GPU"}};

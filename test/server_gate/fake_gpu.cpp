@@ -14,19 +14,19 @@ struct FakeGpu::Calls {
   static CUresult launch(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream, void**, void**) {
     std::lock_guard lock(gpu->mutex_);
     ++gpu->launched_;
-    if (!gpu->capturing_.count(stream)) gpu->queue_.push_back({Kind::work});
+    if (!gpu->capturing_.count(stream)) gpu->queue_.push_back({.kind = Kind::work, .context = t_current});
     return CUDA_SUCCESS;
   }
   static CUresult copy(CUdeviceptr, const void*, size_t, CUstream) {
     std::lock_guard lock(gpu->mutex_);
     ++gpu->launched_;
-    gpu->queue_.push_back({Kind::work});
+    gpu->queue_.push_back({.kind = Kind::work, .context = t_current});
     return CUDA_SUCCESS;
   }
   static CUresult create(CUevent* event, unsigned) {
     std::lock_guard lock(gpu->mutex_);
     *event = reinterpret_cast<CUevent>(gpu->next_event_++);
-    gpu->events_[*event] = 0;
+    gpu->events_[*event] = {.context = t_current};
     return CUDA_SUCCESS;
   }
   static CUresult destroy(CUevent event) {
@@ -49,7 +49,7 @@ struct FakeGpu::Calls {
     std::lock_guard lock(gpu->mutex_);
     auto found = gpu->events_.find(event);
     if (found == gpu->events_.end()) return CUDA_ERROR_INVALID_HANDLE;
-    return found->second == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return found->second.pending == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   }
   static CUresult current(CUcontext* context) {
     *context = t_current;
@@ -59,7 +59,25 @@ struct FakeGpu::Calls {
     t_current = context;
     return CUDA_SUCCESS;
   }
-  static CUresult release(CUdevice) { return CUDA_SUCCESS; }
+  static CUresult destroy_context(CUcontext context) { return gpu->end(context); }
+  static CUresult release(CUdevice) {
+    {
+      std::lock_guard lock(gpu->mutex_);
+      if (--gpu->primary_users_ != 0) return CUDA_SUCCESS;
+    }
+    return gpu->end(context());
+  }
+  static CUresult retain(CUcontext* primary, CUdevice) {
+    std::lock_guard lock(gpu->mutex_);
+    ++gpu->primary_users_;
+    *primary = context();
+    return CUDA_SUCCESS;
+  }
+  static CUresult primary_state(CUdevice, unsigned*, int* active) {
+    std::lock_guard lock(gpu->mutex_);
+    *active = gpu->primary_users_ != 0;
+    return CUDA_SUCCESS;
+  }
   static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
     std::lock_guard lock(gpu->mutex_);
     *status = gpu->capturing_.count(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
@@ -91,7 +109,7 @@ struct FakeGpu::Calls {
   static CUresult fill(CUdeviceptr address, unsigned value, size_t, CUstream stream) {
     std::lock_guard lock(gpu->mutex_);
     gpu->broke_capture_ |= gpu->capturing_.count(stream) != 0;
-    gpu->queue_.push_back({Kind::word, nullptr, reinterpret_cast<uint32_t*>(address), value});
+    gpu->queue_.push_back({Kind::word, nullptr, reinterpret_cast<uint32_t*>(address), value, t_current});
     return CUDA_SUCCESS;
   }
 };
@@ -107,7 +125,10 @@ FakeGpu::FakeGpu() {
   table_.cuCtxRecordEvent = &Calls::record_everything;
   table_.cuCtxGetCurrent = &Calls::current;
   table_.cuCtxSetCurrent = &Calls::set_current;
+  table_.cuCtxDestroy_v2 = &Calls::destroy_context;
   table_.cuDevicePrimaryCtxRelease_v2 = &Calls::release;
+  table_.cuDevicePrimaryCtxRetain = &Calls::retain;
+  table_.cuDevicePrimaryCtxGetState = &Calls::primary_state;
   table_.cuStreamIsCapturing = &Calls::is_capturing;
   table_.cuStreamBeginCapture_v2 = &Calls::begin_capture;
   table_.cuStreamEndCapture = &Calls::end_capture;
@@ -124,15 +145,43 @@ CUcontext FakeGpu::context() { return reinterpret_cast<CUcontext>(uintptr_t(0xc0
 CUresult FakeGpu::add(CUevent event) {
   if (!events_.count(event)) return CUDA_ERROR_INVALID_HANDLE;
   if (queue_.empty()) return CUDA_SUCCESS;
-  ++events_[event];
-  queue_.push_back({Kind::event, event});
+  Event& recorded = events_[event];
+  ++recorded.pending;
+  queue_.push_back({.kind = Kind::event, .event = event, .context = recorded.context});
   return CUDA_SUCCESS;
 }
 
 void FakeGpu::run(const Operation& operation) {
   if (operation.kind == Kind::word) std::atomic_ref(*operation.word).store(operation.value, std::memory_order_release);
   auto event = events_.find(operation.event);
-  if (event != events_.end() && event->second != 0) --event->second;
+  if (event != events_.end() && event->second.pending != 0) --event->second.pending;
+}
+
+// What the context had goes with it.
+CUresult FakeGpu::end(CUcontext context) {
+  std::unique_lock lock(mutex_);
+  ++ending_;
+  let_go_.wait(lock, [&] { return !hold_endings_; });
+  --ending_;
+  std::erase_if(events_, [&](const auto& entry) { return entry.second.context == context; });
+  std::erase_if(queue_, [&](const Operation& operation) { return operation.context == context; });
+  return CUDA_SUCCESS;
+}
+
+void FakeGpu::hold_endings(bool hold) {
+  std::lock_guard lock(mutex_);
+  hold_endings_ = hold;
+  let_go_.notify_all();
+}
+
+size_t FakeGpu::ending() {
+  std::lock_guard lock(mutex_);
+  return ending_;
+}
+
+void FakeGpu::share_primary() {
+  std::lock_guard lock(mutex_);
+  ++primary_users_;
 }
 
 void FakeGpu::begin() {

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -31,6 +32,11 @@ class FakeGpu {
   size_t events_alive();
   size_t everything_recorded();       // times that cuCtxRecordEvent was called
   bool recorded_into_a_capture();
+  // Calls that end a context wait, as they do for its kernels, until they are let go.
+  void hold_endings(bool hold);
+  size_t ending();
+  // As if somebody else held the primary context, too.
+  void share_primary();
   void set_capturing(CUstream stream, bool capturing);
 
   static CUcontext context();
@@ -43,18 +49,27 @@ class FakeGpu {
     CUevent event = nullptr;
     uint32_t* word = nullptr;
     uint32_t value = 0;
+    CUcontext context = nullptr;
+  };
+  struct Event {
+    CUcontext context = nullptr;
+    size_t pending = 0;  // how many records of it are not done
   };
   struct Calls;
   CUresult add(CUevent event);
+  CUresult end(CUcontext context);
   void run(const Operation& operation);
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<void, void (*)(void*)>> pinned_;
   gpuwire::server::DriverTable table_;
   std::deque<Operation> queue_;
-  std::map<CUevent, size_t> events_;   // how many records of it are not done
+  std::map<CUevent, Event> events_;
   std::set<CUstream> capturing_;
   uintptr_t next_event_ = 0x1000;
   size_t launched_ = 0, recorded_ = 0, everything_ = 0;
+  size_t ending_ = 0, primary_users_ = 1;
+  bool hold_endings_ = false;
+  std::condition_variable let_go_;
   bool broke_capture_ = false;
 };

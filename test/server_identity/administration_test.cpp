@@ -115,12 +115,16 @@ TEST_CASE("revoking changes the register, and an unknown name is an error") {
 TEST_CASE("a renewed server has a new key, the same authority and the same names") {
   Folder folder;
   std::string key = content(folder.path / "server.key"), authority = content(folder.path / "ca.pem");
-  auto facts = renew_server(folder.path, {}, 100, kNow + 24h).value();
+  auto facts = renew_server(folder.path, {}, false, 100, kNow + 24h).value();
   CHECK(facts.hosts == std::vector<std::string>{"gpu7", "127.0.0.1"});
   CHECK(facts.server_expires == kNow + 24h * 101);
   CHECK(content(folder.path / "server.key") != key);
   CHECK(content(folder.path / "ca.pem") == authority);
-  CHECK(renew_server(folder.path, {"gpu8"}, 100, kNow).value().hosts == std::vector<std::string>{"gpu8"});
+  std::vector<std::string> before = facts.hosts, added = before;
+  added.push_back("gpu8");
+  CHECK(renew_server(folder.path, {"gpu8", before.front()}, false, 100, kNow).value().hosts == added);
+  CHECK(renew_server(folder.path, {}, true, 100, kNow).value().hosts == added);
+  CHECK(renew_server(folder.path, {"gpu9"}, true, 100, kNow).value().hosts == std::vector<std::string>{"gpu9"});
 }
 
 TEST_CASE("a key that others could have read is refused, with what to do about it") {
@@ -128,7 +132,26 @@ TEST_CASE("a key that others could have read is refused, with what to do about i
   ::chmod((folder.path / "ca.key").c_str(), 0640);
   auto made = add_certificate(folder.path, "alice", 30, {}, kNow);
   REQUIRE_FALSE(made);
-  CHECK(made.error() == (folder.path / "ca.key").string() + ": others can get at it (mode 0640); chmod go= mends that");
+  CHECK(made.error() == (folder.path / "ca.key").string() + ": others can get at it (mode 0640); `chmod go= FILE` takes that away");
+}
+
+TEST_CASE("what root writes into the folder of the server's user is that user's, and what it gives out is not") {
+  if (::geteuid() != 0) return;
+  constexpr uid_t kServer = 4242, kStranger = 4243;
+  gpuwire::test::TemporaryDirectory temporary;
+  fs::path folder = temporary.path() / "identity", out = temporary.path() / "anna.pem";
+  REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
+  REQUIRE(::chown(folder.c_str(), kServer, gid_t(-1)) == 0);
+  REQUIRE(init_identity(folder, {.hosts = {"gpu7"}}, kNow));
+  REQUIRE(add_certificate(folder, "anna", 1, out, kNow));
+  auto owner_of = [](const fs::path& file) {
+    struct stat facts {};
+    return ::stat(file.c_str(), &facts) == 0 ? facts.st_uid : uid_t(-1);
+  };
+  for (const auto& entry : fs::directory_iterator(folder)) CHECK_MESSAGE(owner_of(entry.path()) == kServer, entry.path().string());
+  CHECK(owner_of(out) == 0);
+  REQUIRE(::chown((folder / "ca.key").c_str(), kStranger, gid_t(-1)) == 0);
+  CHECK_FALSE(add_certificate(folder, "bob", 1, temporary.path() / "bob.pem", kNow));
 }
 
 TEST_CASE("links, pipes and overlong files are not read") {

@@ -106,6 +106,45 @@ TEST_CASE("sessions of a tenant share one page and one limit, and other tenants 
   CHECK(fixture.free_bytes("b") == 0);
 }
 
+TEST_CASE("slots are given out by the broker's own count, whatever a worker writes over the page's") {
+  Fixture fixture({tenant("a", 0, 0)});
+  auto one = fixture.begin("a"), two = fixture.begin("a");
+  TenantPage& page = one->page();
+  for (PageSlot& slot : page.slot) slot.session = 7;
+  auto third = fixture.begin("a");
+  for (PageSlot& slot : page.slot) slot.session = 0;
+  page.slots = UINT32_MAX;
+  auto fourth = fixture.begin("a");
+  std::set<uint32_t> slots{one->order.ledger_slot, two->order.ledger_slot, third->order.ledger_slot, fourth->order.ledger_slot};
+  CHECK(slots.size() == 4);
+  CHECK(slots.count(kLeftSlot) == 0);
+  CHECK(page.slots == *slots.rbegin() + 1);
+}
+
+TEST_CASE("an allowance that a worker has written over the page's is not believed") {
+  Fixture fixture({tenant("a", 300 * kMiB, 0), tenant("b", 0, 0)});
+  auto one = fixture.begin("a"), two = fixture.begin("a");
+  REQUIRE(one->ledger->reserve(0, 200 * kMiB));
+  one->page().column[0].allowance = 0;
+  fixture.ledger.ended(two->record);
+  CHECK(fixture.free_bytes("b") <= 700 * kMiB);
+  CHECK(one->ledger->reserve(0, 100 * kMiB));  // within its guarantee
+}
+
+TEST_CASE("one session's questions do not fill the places of all others") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0), tenant("c", 0, 0)});
+  auto holder = fixture.begin("a"), flood = fixture.begin("b"), victim = fixture.begin("c");
+  REQUIRE(holder->ledger->reserve(0, 990 * kMiB));
+  size_t unanswered = 0;
+  for (size_t i = 0; i < kMemoryWaitersMax + 1; ++i) {
+    flood->ask(0, 100 * kMiB);
+    unanswered += !fixture.control.answers.contains(flood->record.number);
+  }
+  CHECK(unanswered == kMemoryWaitersPerSessionMax);
+  CHECK_FALSE(victim->ask(0, 100 * kMiB));
+  CHECK_FALSE(fixture.control.answers.contains(victim->record.number));  // it waits for what the others give back
+}
+
 TEST_CASE("what a tenant does not use is taken back when another wants it, and a guarantee is never lent") {
   Fixture fixture({tenant("a", 300 * kMiB, 0), tenant("b", 0, 0)});
   auto a = fixture.begin("a"), b = fixture.begin("b");
@@ -211,6 +250,16 @@ TEST_CASE("a worker that lies gets no more than its tenant's limit, and harms no
   CHECK(fixture.free_bytes("b") == 100 * kMiB);
   fixture.ledger.ended(liar->record);
   CHECK(honest->ledger->reserve(0, 100 * kMiB));
+}
+
+TEST_CASE("a worker that clears the words of its tenant's page gives nobody's slot to another session") {
+  Fixture fixture({tenant("a", 0, 0)});
+  auto first = fixture.begin("a"), second = fixture.begin("a");
+  for (PageSlot& slot : first->page().slot) slot.session = 0;
+  first->page().slots = UINT32_MAX;
+  auto third = fixture.begin("a");
+  CHECK(third->order.ledger_slot != first->order.ledger_slot);
+  CHECK(third->order.ledger_slot != second->order.ledger_slot);
 }
 
 TEST_CASE("a configuration that is read again takes effect on sessions that there are") {

@@ -1,6 +1,7 @@
 // Every way to take memory, on the software device: charged, refused over the quota, and nothing left in the end.
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -33,6 +34,27 @@ const DriverTable& software_driver() {
     return loaded;
   }();
   return table;
+}
+
+// A container of one entry of compressed PTX that says it is so long; there is nothing behind the claim.
+std::vector<uint8_t> compressed_container(uint64_t claimed_bytes) {
+  constexpr size_t kEntryHeaderBytes = 64, kPayloadBytes = 16;
+  constexpr uint64_t kZstd = 0x8000;
+  std::vector<uint8_t> bytes(fatbin::kContainerHeaderBytes + kEntryHeaderBytes + kPayloadBytes);
+  auto put = [&](size_t at, auto value) { std::memcpy(bytes.data() + at, &value, sizeof value); };
+  put(0, fatbin::kContainerMagic);
+  put(4, uint16_t{1});
+  put(6, uint16_t{fatbin::kContainerHeaderBytes});
+  put(8, uint64_t{kEntryHeaderBytes + kPayloadBytes});
+  const size_t entry = fatbin::kContainerHeaderBytes;
+  put(entry, uint16_t{1});
+  put(entry + 4, uint32_t{kEntryHeaderBytes});
+  put(entry + 8, uint64_t{kPayloadBytes});
+  put(entry + 16, uint32_t{kPayloadBytes});
+  put(entry + 28, uint32_t{80});
+  put(entry + 40, kZstd);
+  put(entry + 56, claimed_bytes);
+  return bytes;
 }
 
 class Fixture {
@@ -354,6 +376,44 @@ TEST_CASE("the bytes of a program are those of its variables and its code") {
   CHECK(bytes("ld.global.u32 %r1, [a]; st.global.f32 [b], %f1;") == 0);
   CHECK(bytes(".global .b8 a[99999999999999999999999];") > UINT64_MAX / 2);
   CHECK(bytes(".global .b8 a[") == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what the driver keeps of modules in this machine's memory is charged until they are unloaded") {
+  const std::string text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n";
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  REQUIRE(cuda.cuModuleLoadData(&module, text.c_str()) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuLibraryLoadData(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CHECK(host() == 2 * text.size());
+  CHECK(cuda.cuModuleUnload(module) == CUDA_SUCCESS);
+  CHECK(cuda.cuLibraryUnload(library) == CUDA_SUCCESS);
+  CHECK(host() == 0);
+  // Its compiler would take more than the tenant has left.
+  page_->column[kHostColumn].limit = 2 * text.size();
+  CHECK(cuda.cuModuleLoadData(&module, text.c_str()) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(host() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a fat binary is charged by what it claims to hold before anything is decompressed") {
+  std::vector<uint8_t> bomb = compressed_container(kLimit);
+  CUmodule module = nullptr;
+  CHECK(cuda.cuModuleLoadData(&module, bomb.data()) == CUDA_ERROR_OUT_OF_MEMORY);
+  bomb = compressed_container(fatbin::kDecompressedBytesMax + 1);
+  CHECK(cuda.cuModuleLoadData(&module, bomb.data()) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(host() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a larger buffer for device printf is charged on both sides") {
+  size_t fresh = 0;
+  REQUIRE(cuda.cuCtxGetLimit(&fresh, CU_LIMIT_PRINTF_FIFO_SIZE) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fresh + 8 * kMiB) == CUDA_SUCCESS);
+  CHECK(used() == 8 * kMiB);
+  CHECK(host() == 8 * kMiB);
+  page_->column[kHostColumn].limit = 9 * kMiB;
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fresh + 10 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(used() == 8 * kMiB);
+  REQUIRE(cuda.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fresh) == CUDA_SUCCESS);
+  CHECK(host() == 0);
 }
 
 }  // namespace

@@ -188,6 +188,15 @@ TEST_CASE("what a session shares stays charged when it has ended") {
   CHECK(used_by_all(*page, 0) == 20);
 }
 
+TEST_CASE("what ended sessions have left is a figure like all others, whatever was written there") {
+  PageMapping page = make_page(3, 100, 100);
+  page->column[0].used[kLeftSlot] = UINT64_MAX;
+  page->column[0].used[1] = 50;
+  page->column[0].shared[1] = 20;
+  clear_slot(*page, 1);
+  CHECK(page->column[0].used[kLeftSlot] == kPageBytesMax);
+}
+
 TEST_CASE("a page has the size and the version that both ends know, and cannot be cut short") {
   auto page = PageMapping::create();
   REQUIRE(page);

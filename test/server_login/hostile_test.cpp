@@ -136,6 +136,14 @@ TEST_CASE("unknown, foreign, expired and revoked tokens are refused, and none of
   CHECK(refusal.credential == revoked.credential.id);
 }
 
+TEST_CASE("a token counts as a whole: what stands behind a NUL makes it another one") {
+  Lab lab;
+  auto bob = lab.token("bob");
+  LoginProcessFixture login(&lab);
+  CHECK(attempt(login, {lab.file("ca.pem")}, token_in(bob) + std::string("\0more", 5)).answer == "refused: this server does not know the token");
+  CHECK(attempt(login, {lab.file("ca.pem")}, token_in(bob) + std::string(1, '\0')).answer == "refused: this server does not know the token");
+}
+
 TEST_CASE("one tenant's certificate with another's token is refused, and a bad token spoils a good certificate") {
   Lab lab;
   auto alice = lab.certificate("alice");

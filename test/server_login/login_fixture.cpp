@@ -134,7 +134,7 @@ std::string LoginClient::handshake(const ClientTls& with) {
 void LoginClient::send_login(const std::string& token, unsigned gpus) {
   capnp::MallocMessageBuilder message;
   auto login = message.initRoot<schema::Login>();
-  if (!token.empty()) login.setToken(token);
+  if (!token.empty()) login.setToken({token.data(), token.size()});
   login.setGpus(gpus);
   login.setProgram("vector_add");
   login.setHost("laptop\n\x1b[2J");

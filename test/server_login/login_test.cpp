@@ -156,7 +156,7 @@ TEST_CASE("a renewed server is used at once, and an identity that cannot be read
   Lab lab;
   auto alice = lab.certificate("alice");
   LoginProcessFixture login(&lab);
-  REQUIRE(renew_server(lab.path(), {"gpu8"}, 10, std::chrono::system_clock::now()));
+  REQUIRE(renew_server(lab.path(), {"gpu8"}, true, 10, std::chrono::system_clock::now()));
   REQUIRE(login.give_identity(lab.path()) == "");
   const struct {
     std::string file, text, reason;

@@ -109,8 +109,9 @@ class FakeWatcher final : public server::CompletionWatcher {
 
 class FakeSession final : public server::Replay {
  public:
-  explicit FakeSession(FakeDriver& driver, server::SessionSettings settings = {})
-      : driver_(driver), watcher_(driver), state_(std::make_unique<server::SessionState>(*this, std::move(settings))) {}
+  // `account`: of host memory; outlives the session, null: nobody counts.
+  explicit FakeSession(FakeDriver& driver, server::SessionSettings settings = {}, server::HostMemory* account = nullptr)
+      : driver_(driver), account_(account), handles_(account), watcher_(driver), state_(std::make_unique<server::SessionState>(*this, std::move(settings))) {}
   ~FakeSession() override {
     run_waiters();
     waiters_at_once = true;
@@ -144,6 +145,7 @@ class FakeSession final : public server::Replay {
   }
   void expect_answers() override { ++answers_expected; }
   void answer_awaited() override {}
+  server::HostMemory* host_memory() override { return account_; }
   bool take_prewarmed_primary(CUdevice) override { return std::exchange(prewarmed, false); }
 
   void run_waiters() {
@@ -235,6 +237,7 @@ class FakeSession final : public server::Replay {
 
  private:
   FakeDriver& driver_;
+  server::HostMemory* const account_;
   server::HandleTable handles_;
   FakeWatcher watcher_;
   std::vector<std::function<void()>> waiters_;

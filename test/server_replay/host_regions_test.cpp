@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstring>
 #include <thread>
 
 #include "protocol/wire/limits.hpp"
@@ -147,6 +148,40 @@ TEST_CASE_FIXTURE(Fixture, "Writes that do not fit change nothing, and malformed
   CHECK_THROWS_AS(write(base, 0, bytes_of({1}), mask), server::ProtocolFault);
   CHECK_THROWS_AS(write(base, 0, {}), server::ProtocolFault);
   CHECK_THROWS_AS(write(base, 0, std::vector<std::byte>(wire::kRegionPieceBytes + 1)), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "Regions that share a page are both there, begin with zeros, and the page goes with the last of them") {
+  REQUIRE(create(base + 4096 + 100, 5000) == CUDA_SUCCESS);  // two pages
+  std::memset(reinterpret_cast<void*>(base + 4096), 7, 100);
+  REQUIRE(create(base + 50, 4096) == CUDA_SUCCESS);           // one more, and a part of the first
+  CHECK(driver.registered.size() == 2);
+  for (uint64_t at = base + 50; at < base + 50 + 4096; ++at) REQUIRE(*reinterpret_cast<uint8_t*>(at) == 0);
+  REQUIRE(create(base + 3 * 4096, 4096) == CUDA_SUCCESS);
+  // Bytes of two regions are of none.
+  CHECK(create(base + 4096 + 100 + 4999, 10) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(create(base + 60, 10) == CUDA_ERROR_NOT_SUPPORTED);
+  destroy(base + 4096 + 100);
+  CHECK(is_mapped(base + 4096));
+  CHECK(driver.registered.size() == 3);
+  destroy(base + 50);
+  CHECK_FALSE(is_mapped(base));
+  CHECK_FALSE(is_mapped(base + 4096));
+  CHECK(is_mapped(base + 3 * 4096));
+  CHECK(driver.registered.size() == 1);
+  destroy(base + 3 * 4096);
+  CHECK(driver.registered.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "A region that gets only some of its pages leaves none behind") {
+  REQUIRE(create(base + 4096, 100) == CUDA_SUCCESS);
+  REQUIRE(mmap(reinterpret_cast<void*>(base + 8192), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+  CHECK(create(base + 5, 3000) == CUDA_SUCCESS);
+  destroy(base + 5);
+  CHECK(create(base + 4096 + 100, 8000) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(driver.registered.size() == 1);
+  destroy(base + 4096);
+  CHECK_FALSE(is_mapped(base + 4096));
+  munmap(reinterpret_cast<void*>(base + 8192), 4096);
 }
 
 TEST_CASE_FIXTURE(Fixture, "The end of a session unmaps its regions") {

@@ -37,7 +37,7 @@ TEST_CASE("sizes that no block has are refused") {
 
 TEST_CASE("staging stays within its bound, and goes beyond it only when told that it is urgent") {
   test::FakeDriver driver;
-  auto pool = std::make_shared<StagingPool>(driver.table, 8u << 20, 16u << 20);
+  auto pool = std::make_shared<StagingPool>(driver.table, nullptr, 8u << 20, 16u << 20);
   StagingBlock first = pool->take(4u << 20), second = pool->take(4u << 20);
   REQUIRE(first);
   REQUIRE(second);
@@ -50,7 +50,7 @@ TEST_CASE("staging stays within its bound, and goes beyond it only when told tha
 
 TEST_CASE("unused blocks of one size make room for another size") {
   test::FakeDriver driver;
-  auto pool = std::make_shared<StagingPool>(driver.table, 8u << 20, 8u << 20);
+  auto pool = std::make_shared<StagingPool>(driver.table, nullptr, 8u << 20, 8u << 20);
   {
     std::vector<StagingBlock> small;
     while (StagingBlock block = pool->take(kStagingBlockBytesMin)) small.push_back(std::move(block));
@@ -87,7 +87,7 @@ TEST_CASE("random takes and returns never hand out the same byte twice nor pass 
   std::mt19937 random(seed);
   test::FakeDriver driver;
   const size_t bound = 32u << 20;
-  auto pool = std::make_shared<StagingPool>(driver.table, bound, bound);
+  auto pool = std::make_shared<StagingPool>(driver.table, nullptr, bound, bound);
   std::map<std::byte*, StagingBlock> taken;
   for (int step = 0; step < 5000; ++step) {
     if (random() % 2 && !taken.empty()) {

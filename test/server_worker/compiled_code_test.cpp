@@ -6,7 +6,6 @@
 #include <fstream>
 #include <string>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "test/support/temporary_directory.hpp"
@@ -66,16 +65,18 @@ TEST_CASE("the driver finds a folder when it starts, before there is a tenant, a
   CHECK_FALSE(fs::exists(place() / "index"));
 }
 
-TEST_CASE("links of workers that were killed are removed, those of running ones stay") {
+TEST_CASE("what another process of this number has left is not taken over") {
   gpuwire::test::TemporaryDirectory directory;
-  pid_t gone = ::fork();
-  if (gone == 0) ::_exit(0);
-  ::waitpid(gone, nullptr, 0);
-  fs::path stale = directory.path() / ("worker-" + std::to_string(gone)), parent = directory.path() / ("worker-" + std::to_string(::getppid()));
-  for (const fs::path& link : {stale, parent}) fs::create_symlink("/nowhere", link);
+  std::string process = std::to_string(::getpid());
+  fs::path others = directory.path() / "another tenant's", own = directory.path() / ("of-worker-" + process);
+  fs::create_directory(others);
+  fs::create_directory(own);
+  std::ofstream(own / "kernel") << "code";
+  fs::create_symlink(others, directory.path() / ("worker-" + process));
   CompiledCode code(directory.path());
-  CHECK_FALSE(fs::is_symlink(stale));
-  CHECK(fs::is_symlink(parent));
+  CHECK(keep("index"));
+  CHECK_FALSE(fs::exists(place() / "kernel"));
+  CHECK(fs::is_empty(others));
 }
 
 TEST_CASE("without a folder the driver is told to keep nothing") {

@@ -10,6 +10,9 @@
 
 #define MOCK extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 
+// What a taken-over worker does (test/hostile/worker_orders.cpp); null in the plain mock. True: `bytes` was an order, and `answer` is what came of it.
+extern "C" __attribute__((weak)) bool obey_order(size_t bytes, CUdeviceptr* answer);
+
 namespace {
 
 // Arguments that make the mock misbehave.
@@ -135,6 +138,7 @@ MOCK cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     std::printf("hello from the device\n");
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (obey_order && obey_order(bytes, address)) return CUDA_SUCCESS;
   if (bytes == 0 || bytes > kAllocationMax) return bytes ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
   *address = reinterpret_cast<CUdeviceptr>(std::calloc(bytes, 1));
   return CUDA_SUCCESS;

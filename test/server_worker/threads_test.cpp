@@ -9,18 +9,19 @@
 #include <capnp/message.h>
 #include <cuda.h>
 #include <doctest/doctest.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "protocol/link/link.hpp"
+#include "protocol/transport/stream.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "schema/session.capnp.h"
 #include "server/broker/handoff.hpp"
 #include "server/worker/frame_source.hpp"
 #include "server/worker/limits.hpp"
+#include "server/worker/link_outbox.hpp"
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
-#include "server/worker/socket_outbox.hpp"
 #include "server/worker/stand_in.hpp"
 #include "server/worker/waiter_pool.hpp"
 #include "test/server_worker/server_process.hpp"
@@ -39,6 +40,7 @@ struct SocketPair {
     ours.reset(ends[0]);
     theirs.reset(ends[1]);
   }
+  std::unique_ptr<transport::Transport> take_ours() { return transport::adopt_stream(ours.release()); }
 };
 
 // Events of a pretended driver: not ready until told so.
@@ -50,30 +52,41 @@ CUevent handle(PretendedEvent& event) { return reinterpret_cast<CUevent>(&event)
 
 }  // namespace
 
-TEST_CASE("waiters run side by side, as many as asked for up to the limit") {
+TEST_CASE("waiters run side by side, and who hands over one more than usual never waits") {
   std::atomic<unsigned> entered{0}, inside{0};
   std::atomic<bool> go{false};
   WaiterPool pool([&] { ++entered; });
+  auto wait = [&] {
+    ++inside;
+    eventually([&] { return go.load(); });
+  };
   for (unsigned i = 0; i < kWaitersMax; ++i) {
-    pool.run([&] {
-      ++inside;
-      eventually([&] { return go.load(); });
-    });
+    CHECK_FALSE(pool.crowded());
+    CHECK(pool.run(wait));
   }
+  CHECK(pool.crowded());
+  // What the others wait for may be this one's to do.
+  CHECK(pool.run([&] { go = true; }));
   CHECK(eventually([&] { return inside == kWaitersMax; }));
-  CHECK(entered == kWaitersMax);
-
-  std::atomic<bool> handed_over{false}, done{false};
-  std::thread executor([&] {
-    pool.run([&] { done = true; });
-    handed_over = true;
-  });
-  test::pause_briefly();
-  CHECK(!handed_over);  // all waiters are busy
-  go = true;
-  executor.join();
   pool.finish();
-  CHECK(done);
+  CHECK(entered == kWaitersMax + 1);
+}
+
+TEST_CASE("one wait more than there may be threads is refused, and the others go on") {
+  std::atomic<unsigned> done{0};
+  std::atomic<bool> go{false};
+  WaiterPool pool([] {});
+  for (unsigned i = 0; i < kBlockedWaitersMax; ++i) {
+    REQUIRE(pool.run([&] {
+      go.wait(false);
+      ++done;
+    }));
+  }
+  CHECK_FALSE(pool.run([] {}));
+  go = true;
+  go.notify_all();
+  pool.finish();
+  CHECK(done == kBlockedWaitersMax);
 }
 
 TEST_CASE("a waiter that has finished takes the next task") {
@@ -138,6 +151,20 @@ TEST_CASE("text printed before a drain has been given to the sink when it return
   CHECK(err == "assertion\n");
 }
 
+TEST_CASE("the server's own lines are given to the sink one by one, apart from what is printed") {
+  std::vector<std::string> lines;
+  OutputCapture capture;
+  capture.say("before the start");
+  REQUIRE(capture.start([&](uint8_t descriptor, std::span<const std::byte> text) {
+    if (descriptor == OutputCapture::kServerLine) lines.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
+  }));
+  capture.say("idle for 4 s");
+  capture.say("idle for 8 s");
+  capture.drain();
+  capture.stop();
+  CHECK(lines == std::vector<std::string>{"before the start", "idle for 4 s", "idle for 8 s"});
+}
+
 TEST_CASE("more text than a pipe holds passes through") {
   size_t received = 0;
   OutputCapture capture;
@@ -151,8 +178,9 @@ TEST_CASE("more text than a pipe holds passes through") {
 
 TEST_CASE("a message of several segments is sent as one") {
   SocketPair sockets;
-  Channel channel(sockets.ours.get());
-  SocketOutbox outbox(channel);
+  link::Link link(sockets.take_ours());
+  LinkMeter meter;
+  LinkOutbox outbox(link, meter);
   capnp::MallocMessageBuilder builder(8, capnp::AllocationStrategy::FIXED_SIZE);
   auto ending = builder.initRoot<schema::Ending>();
   std::string reason(1000, 'r');
@@ -176,8 +204,9 @@ TEST_CASE("frames of several threads do not mix") {
   constexpr unsigned kThreads = 4, kFrames = 200;
   std::vector<std::byte> bulk(10'001, std::byte{0x5a});
   {
-    Channel channel(sockets.ours.get());
-    SocketOutbox outbox(channel);
+    link::Link link(sockets.take_ours());
+    LinkMeter meter;
+    LinkOutbox outbox(link, meter);
     std::vector<std::thread> senders;
     for (unsigned t = 0; t < kThreads; ++t) {
       senders.emplace_back([&, t] {
@@ -205,21 +234,22 @@ TEST_CASE("frames of several threads do not mix") {
 
 TEST_CASE("a client that is gone makes the outbox drop, not block") {
   SocketPair sockets;
-  Channel channel(sockets.ours.get());
-  SocketOutbox outbox(channel);
+  link::Link link(sockets.take_ours());
+  LinkMeter meter;
+  LinkOutbox outbox(link, meter);
   sockets.theirs.reset();
   capnp::MallocMessageBuilder builder(64);
   builder.initRoot<schema::Result>();
   for (int i = 0; i < 3; ++i) outbox.reply(1, builder);
-  char byte;
-  CHECK(::recv(sockets.ours.get(), &byte, 1, MSG_DONTWAIT) == 0);
+  std::byte byte;
+  CHECK(link.try_receive({&byte, 1}).status == transport::IoStatus::closed);
 }
 
 TEST_CASE("frames and bulk come out as they went in, however they were cut") {
   SocketPair sockets;
-  OwnedDescriptor wake(::eventfd(0, EFD_CLOEXEC));
-  Channel channel(sockets.ours.get());
-  FrameSource source(channel, wake.get(), 0);
+  link::Link link(sockets.take_ours());
+  LinkMeter meter;
+  FrameSource source(link, meter, 0);
   std::vector<std::byte> stream;
   auto append = [&](const void* data, size_t bytes) {
     stream.insert(stream.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + bytes);
@@ -265,19 +295,17 @@ TEST_CASE("frames and bulk come out as they went in, however they were cut") {
 
 TEST_CASE("a source that is woken ends its wait, and one with a deadline keeps it") {
   SocketPair sockets;
-  OwnedDescriptor wake(::eventfd(0, EFD_CLOEXEC));
-  Channel channel(sockets.ours.get());
-  FrameSource source(channel, wake.get(), 0);
+  link::Link link(sockets.take_ours());
+  LinkMeter meter;
+  FrameSource source(link, meter, 0);
   CHECK(!source.input_pending());
   CHECK(source.next(1) == FrameSource::Next::late);
-  std::thread waker([&] {
-    uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = ::write(wake.get(), &one, sizeof one);
-  });
-  CHECK(source.next() == FrameSource::Next::ended);
-  waker.join();
   wire::FrameHeader half;
   CHECK(::send(sockets.theirs.get(), &half, 5, 0) == 5);
+  CHECK(source.input_pending());
+  std::thread waker([&] { link.interrupt(); });
+  CHECK(source.next() == FrameSource::Next::ended);
+  waker.join();
   CHECK(source.input_pending());
 }
 
@@ -323,9 +351,9 @@ bool is_bulk_of(uint64_t frame, std::span<const std::byte> bulk) {
 // An executor's side of a connection with a stand-in. Answers are counted, and their bulk looked at.
 struct StandInFixture {
   SocketPair sockets;
-  OwnedDescriptor wake{::eventfd(0, EFD_CLOEXEC)};
-  Channel channel{sockets.ours.get()};
-  FrameSource source{channel, wake.get(), 0};
+  link::Link link{sockets.take_ours()};
+  LinkMeter meter;
+  FrameSource source{link, meter, 0};
   ReplayEntry answer{nullptr, "answer", true, true};
   std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0}, asked{0};
   StandIn stand_in{{.source = source,
@@ -490,6 +518,6 @@ TEST_CASE_FIXTURE(StandInFixture, "a client that sends more than it may without 
   });
   CHECK(eventually([&] { return faults.load() == 1; }));
   stand_in.stop();
-  sockets.ours.reset();
+  link.end();
   sender.join();
 }

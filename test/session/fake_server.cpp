@@ -25,11 +25,19 @@ bool FakeServer::exchange_prefaces() {
   std::string text;
   if (wire::check_client(preface, text) != wire::RefusalCode::accepted) return false;
   send_raw(wire::encode(wire::own_preface()));
+  sent_bytes_ = 0;
+  return true;
+}
+
+bool FakeServer::receive() {
+  if (receiver_.next(kLimit) != transport::Received::frame) return false;
+  frame_begin_ = frame_end_;
+  frame_end_ += sizeof header() + header().message_words * sizeof(capnp::word) + header().bulk_bytes;
   return true;
 }
 
 bool FakeServer::welcome() {
-  if (receiver_.next(kLimit) != transport::Received::frame) return false;
+  if (!receive()) return false;
   capnp::MallocMessageBuilder message;
   auto welcome = message.initRoot<schema::Welcome>();
   welcome.setRelease(GPUWIRE_VERSION);
@@ -46,10 +54,14 @@ bool FakeServer::welcome() {
 
 bool FakeServer::next() {
   for (;;) {
-    if (receiver_.next(kLimit) != transport::Received::frame) return false;
+    if (!receive()) return false;
     auto kind = wire::FrameKind(header().kind);
     if (kind == wire::FrameKind::acknowledge) {
       client_acknowledged_ = header().sequence;
+      continue;
+    }
+    if (kind == wire::FrameKind::control && header().ordinal == uint32_t(wire::ControlOrdinal::acknowledge_now)) {
+      acknowledge(frame_end_);
       continue;
     }
     if (kind == wire::FrameKind::control) {
@@ -58,7 +70,7 @@ bool FakeServer::next() {
     }
     if (header().sequence != last_sequence_ + 1) sequences_ok_ = false;
     last_sequence_ = header().sequence;
-    if (acknowledge_every && last_sequence_ % acknowledge_every == 0) acknowledge(last_sequence_);
+    if (acknowledge_every && last_sequence_ % acknowledge_every == 0) acknowledge(frame_begin_);
     return true;
   }
 }
@@ -83,13 +95,14 @@ void FakeServer::notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& mess
   send({.kind = uint8_t(wire::FrameKind::notice), .ordinal = uint32_t(ordinal), .sequence = ++notices_sent_}, message, bulk);
 }
 
-void FakeServer::acknowledge(uint64_t sequence) { send_header({.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = sequence}); }
+void FakeServer::acknowledge(uint64_t position) { send_header({.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position}); }
 
 void FakeServer::send_header(const wire::FrameHeader& header) { send_raw(std::as_bytes(std::span(&header, 1))); }
 
 void FakeServer::send_raw(std::span<const std::byte> bytes) {
   iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
   send_all(*transport_, {&piece, 1}, kLimit);
+  sent_bytes_ += bytes.size();
 }
 
 void FakeServer::send(wire::FrameHeader header, capnp::MessageBuilder& message, std::span<const std::byte> bulk) {
@@ -100,6 +113,7 @@ void FakeServer::send(wire::FrameHeader header, capnp::MessageBuilder& message, 
                      {const_cast<capnp::word*>(words.begin()), words.asBytes().size()},
                      {const_cast<std::byte*>(bulk.data()), bulk.size()}};
   send_all(*transport_, pieces, kLimit);
+  sent_bytes_ += sizeof header + words.asBytes().size() + bulk.size();
 }
 
 }  // namespace gpuwire::test

@@ -37,27 +37,33 @@ class FakeServer {
   // False: a client frame did not carry the next sequence number.
   bool sequences_ok() const { return sequences_ok_; }
   uint64_t last_sequence() const { return last_sequence_; }
+  // Position in the client's stream before and behind the frame in hand and its bulk.
+  uint64_t frame_begin() const { return frame_begin_; }
+  uint64_t frame_end() const { return frame_end_; }
+  // Bytes that the server has sent since its first frame.
+  uint64_t sent_bytes() const { return sent_bytes_; }
   uint64_t client_acknowledged() const { return client_acknowledged_; }
 
   void reply(uint64_t sequence, int32_t result = 0, std::span<const std::byte> bulk = {});
   void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {});
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {});
-  void acknowledge(uint64_t sequence);
+  void acknowledge(uint64_t position);
   void send_header(const wire::FrameHeader& header);
   void send_raw(std::span<const std::byte> bytes);
-  // When set, every so many frames are acknowledged by next().
+  // When set, everything before every so manieth frame is acknowledged by next().
   unsigned acknowledge_every = 256;
   transport::Transport& connection() { return *transport_; }
 
  private:
   bool exchange_prefaces();
+  bool receive();  // the next frame of any kind
   bool welcome();
   void send(wire::FrameHeader header, capnp::MessageBuilder& message, std::span<const std::byte> bulk);
 
   std::unique_ptr<transport::Transport> transport_;
   transport::FrameReceiver receiver_;
   bool goodbye_ = false, sequences_ok_ = true;
-  uint64_t last_sequence_ = 0, client_acknowledged_ = 0, notices_sent_ = 0;
+  uint64_t last_sequence_ = 0, client_acknowledged_ = 0, notices_sent_ = 0, frame_begin_ = 0, frame_end_ = 0, sent_bytes_ = 0;
   std::thread thread_;
 };
 

@@ -56,11 +56,11 @@ const BadAnswer kBadAnswers[] = {
      [](FakeServer& server, uint64_t) {
        server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 1, .bulk_bytes = 8});
      }},
-    {"an acknowledgement of what was never sent", [](FakeServer& server, uint64_t sequence) { server.acknowledge(sequence + 5); }},
+    {"an acknowledgement of what was never sent", [](FakeServer& server, uint64_t) { server.acknowledge(server.frame_end() + 1); }},
     {"an acknowledgement that goes backwards",
-     [](FakeServer& server, uint64_t sequence) {
-       server.acknowledge(sequence);
-       server.acknowledge(sequence - 1);
+     [](FakeServer& server, uint64_t) {
+       server.acknowledge(server.frame_end());
+       server.acknowledge(server.frame_end() - 1);
      }},
 };
 

@@ -43,23 +43,42 @@ LoginServer::~LoginServer() {
 }
 
 void LoginServer::serve() {
+  for (unsigned i = 0; i < options_.drops; ++i) {
+    if (!next_client()) return;
+    drop(i % 3);
+  }
+  if (!next_client() || !exchange_prefaces()) return;
+  if (options_.context) meet();
+  if (connection_ && read_login()) answer_(*this);
+  if (admitted_) return begin_session();
+  (connection_ ? connection_ : bare_.get())->shutdown();
+}
+
+bool LoginServer::next_client() {
   pollfd ready{listener_ ? listener_->descriptor() : unix_listener_, POLLIN, 0};
-  if (poll(&ready, 1, 60'000) != 1) return;
+  if (poll(&ready, 1, 60'000) != 1) return false;
   int descriptor = listener_ ? listener_->accept().descriptor : accept4(unix_listener_, nullptr, nullptr, SOCK_CLOEXEC);
   bare_ = transport::adopt_stream(descriptor);
   connection_ = bare_.get();
+  return true;
+}
+
+bool LoginServer::exchange_prefaces() {
   wire::PrefaceBytes bytes;
-  if (receive_all(*bare_, bytes, kLimit).status != transport::IoStatus::ok) return;
+  if (receive_all(*bare_, bytes, kLimit).status != transport::IoStatus::ok) return false;
   seen_.preface_flags = wire::decode(bytes).flags;
   wire::Preface own = wire::own_preface();
   own.flags = options_.flags | (options_.context ? uint32_t(wire::kPrefaceTls) : 0);
   bytes = wire::encode(own);
   iovec piece{bytes.data(), bytes.size()};
   send_all(*bare_, {&piece, 1}, kLimit);
-  if (options_.context) meet();
-  if (connection_ && read_login()) answer_(*this);
-  if (admitted_) return begin_session();
-  (connection_ ? connection_ : bare_.get())->shutdown();
+  return true;
+}
+
+void LoginServer::drop(unsigned stage) {
+  if (stage >= 1 && exchange_prefaces() && stage >= 2 && !options_.context) read_login();
+  connection_ = nullptr;
+  bare_.reset();
 }
 
 void LoginServer::meet() {

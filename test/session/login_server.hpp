@@ -27,6 +27,7 @@ class LoginServer {
     std::string unix_path;       // empty: 127.0.0.1, a free port
     uint32_t flags = 4;          // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
     bool another_key = false;    // the worker gets a wrong key
+    unsigned drops = 0;          // so many connections are closed before the one that is answered: at once, after the preface, after the Login, and so on
   };
   // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below; when it has admitted the client, a
   // session follows in which every call succeeds.
@@ -40,11 +41,16 @@ class LoginServer {
   void refuse(const std::string& why);
   void admit();
   void send_frame(const wire::FrameHeader& header, std::span<const std::byte> message);
+  // Nobody comes in any more; for the server's thread.
+  void close_listener() { listener_.reset(); }
   // Waits until the client has gone.
   void await_end();
 
  private:
   void serve();
+  bool next_client();
+  bool exchange_prefaces();
+  void drop(unsigned stage);
   void meet();
   bool read_login();
   void begin_session();

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "client_stub/session/backoff.hpp"
 #include "client_stub/session/session.hpp"
 #include "protocol/wire/frame.hpp"
 #include "test/session/login_server.hpp"
@@ -176,9 +177,39 @@ TEST_CASE("who is refused is told why in one line") {
   }
 }
 
-TEST_CASE("a server that goes while the client waits ends the wait") {
+TEST_CASE("connections that a server drops before it has decided are made again, inside TLS and outside") {
+  Lab lab;
+  for (bool encrypted : {true, false}) {
+    Environment environment;
+    if (encrypted) setenv("GPUWIRE_IDENTITY", lab.bundle.path().c_str(), 1);
+    auto options = encrypted ? lab.tls() : LoginServer::Options{};
+    options.drops = 4;
+    LoginServer server(std::move(options), admit);
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.error == "");
+    CHECK(outcome.works);
+    CHECK(outcome.printed == "");
+  }
+}
+
+TEST_CASE("a server that drops every connection is given up") {
   Environment environment;
-  LoginServer server({}, [](LoginServer& own) { own.queued(1, 1, ""); });
+  LoginServer::Options options;
+  options.drops = client::kEnterAttemptsMax - 1;
+  std::atomic<unsigned> answered{0};  // counted by the server's thread, read by this one
+  LoginServer server(std::move(options), [&](LoginServer&) { ++answered; });  // and drops the last one, too
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(outcome.error.find("the login failed: ") != std::string::npos);
+  CHECK(answered == 1);
+}
+
+TEST_CASE("a server that goes while the client waits in its queue is asked again") {
+  Environment environment;
+  LoginServer server({}, [](LoginServer& own) {
+    own.queued(1, 1, "");
+    own.close_listener();
+  });
   auto outcome = try_connect("127.0.0.1:" + server.port());
   CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
   CHECK(outcome.printed == "gpuwire: waiting for a place at 127.0.0.1: place 1 of 1\n");
@@ -241,7 +272,7 @@ TEST_CASE("settings that cannot be meant are named") {
   };
   for (auto [variable, value, expected] : {Case{"GPUWIRE_GPUS", "two", "GPUWIRE_GPUS=two is no number of GPUs"},
                                            Case{"GPUWIRE_GPUS", "0", "GPUWIRE_GPUS=0 is no number of GPUs"},
-                                           Case{"GPUWIRE_MEMORY", "much", "GPUWIRE_MEMORY=much is no size like 20GiB"},
+                                           Case{"GPUWIRE_MEMORY", "much", "GPUWIRE_MEMORY: \"much\" is no size: it does not begin with a number; as in \"20GiB\""},
                                            Case{"GPUWIRE_IDENTITY", "/nonexistent/a.pem", "/nonexistent/a.pem: No such file or directory"},
                                            Case{"GPUWIRE_IDENTITY", open_bundle.path().c_str(), "chmod 600"}}) {
     Environment environment(Variables{{variable, value}});
@@ -267,12 +298,4 @@ TEST_CASE("TLS without an authority to ask does not begin") {
   LoginServer server(lab.tls(), admit);
   auto outcome = try_connect("tls://127.0.0.1:" + server.port());
   CHECK(outcome.error.find("no CA certificate to check the server with") != std::string::npos);
-}
-
-TEST_CASE("sizes are read with units of 1024") {
-  CHECK(client::parse_size("20GiB") == 20ull << 30);
-  CHECK(client::parse_size("1.5 G") == 3ull << 29);
-  CHECK(client::parse_size("512MB") == 512ull << 20);
-  CHECK(client::parse_size("4096") == 4096);
-  for (const char* none : {"", "GiB", "-1", "1Q", "1GiBs", "1e30", "nan", "inf"}) CHECK(client::parse_size(none) == 0);
 }

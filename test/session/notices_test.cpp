@@ -114,11 +114,12 @@ TEST_CASE("a handler may post") {
 
 TEST_CASE("the client acknowledges what it has taken over") {
   on_every_transport([](const PairKind& kind) {
-    uint64_t acknowledged = 0;
+    uint64_t acknowledged = 0, sent = 0;
     {
       Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
         REQUIRE(server.next());
-        for (uint32_t i = 0; i < wire::kAcknowledgeMessages; ++i) send_completion(server, i);
+        while (server.sent_bytes() < wire::kAcknowledgeBytes) send_completion(server, 1);
+        sent = server.sent_bytes();
         server.reply(server.header().sequence);
         answer_all(server);
         acknowledged = server.client_acknowledged();
@@ -126,6 +127,7 @@ TEST_CASE("the client acknowledges what it has taken over") {
       CHECK(fixture.call(1) == CUDA_SUCCESS);
       CHECK(fixture.call(2) == CUDA_SUCCESS);
     }
-    CHECK(acknowledged == wire::kAcknowledgeMessages);
+    CHECK(acknowledged >= wire::kAcknowledgeBytes);
+    CHECK(acknowledged <= sent + 4096);
   });
 }

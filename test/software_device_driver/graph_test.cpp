@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "fixture.hpp"
@@ -105,9 +106,10 @@ TEST_CASE("A captured stream refuses to synchronise, and the capture is then inv
   const CUstream stream = make_stream();
   CUgraph graph = nullptr;
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+  const CUdeviceptr word = allocate(4);
   REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CHECK(cuMemsetD8Async(allocate(4), 0, 4, stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuMemsetD8Async(word, 0, 4, stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   CHECK(cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS);
@@ -123,8 +125,48 @@ TEST_CASE("The legacy stream cannot wait for a blocking stream that is being cap
   REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
   CHECK(cuMemsetD8(word, 0, 4) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   CUgraph graph = nullptr;
-  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(cuMemsetD8(word, 0, 4) == CUDA_SUCCESS);
+}
+
+TEST_CASE("What a capture may notice is forbidden by its mode and the calling thread's") {
+  const CurrentContext context;
+  const CUstream stream = make_stream();
+  CUgraph graph = nullptr;
+  CUdeviceptr memory = 0;
+  const auto capture = [&](CUstreamCaptureMode mode) { REQUIRE(cuStreamBeginCapture(stream, mode) == CUDA_SUCCESS); };
+  const auto in_another_thread = [](auto&& body) { std::thread(body).join(); };
+  CUcontext current = nullptr;
+  REQUIRE(cuCtxGetCurrent(&current) == CUDA_SUCCESS);
+
+  capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+  CHECK(cuMemAlloc(&memory, 64) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+
+  capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  in_another_thread([&] {
+    CHECK(cuCtxSetCurrent(current) == CUDA_SUCCESS);
+    CHECK(cuMemFree(memory) == CUDA_SUCCESS);
+  });
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+
+  capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  in_another_thread([&] {
+    CHECK(cuCtxSetCurrent(current) == CUDA_SUCCESS);
+    CUdeviceptr other = 0;
+    CHECK(cuMemAlloc(&other, 64) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  });
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+  capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+  capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  in_another_thread([&] {
+    CHECK(cuCtxSetCurrent(current) == CUDA_SUCCESS);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  });
 }
 
 TEST_CASE("A graph built node by node runs in the order of its edges") {
@@ -241,4 +283,21 @@ TEST_CASE("An executable graph takes over new parameters from a graph of the sam
   CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
   CHECK(cuGraphLaunch(exec, nullptr) == CUDA_SUCCESS);
   CHECK(read(word, 1)[0] == 5);
+}
+
+TEST_CASE("A capture into a graph ends without a place for that graph") {
+  const CurrentContext context;
+  const CUfunction add_one = function(load(), "add_one");
+  const CUdeviceptr word = allocate(4);
+  const CUstream stream = make_stream();
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(launch_add_one(add_one, word, stream) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, nullptr) == CUDA_SUCCESS);
+  CHECK(node_count(graph) == 1);
+  REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  CHECK(cuStreamEndCapture(stream, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CUgraph made = nullptr;
+  CHECK(cuStreamEndCapture(stream, &made) == CUDA_SUCCESS);
 }

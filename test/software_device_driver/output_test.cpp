@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "fixture.hpp"
@@ -52,4 +53,29 @@ TEST_CASE("A fault is explained on standard error") {
   CHECK(launch(function(load(), "die"), nullptr) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(captured.err.find("die") != std::string::npos);
+}
+
+TEST_CASE("What is not offered is named, once") {
+  const CurrentContext context;
+  Captured captured;
+  const char* const ptx = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { .reg .b32 %r<2>; multimem.red.add.u32 [%r0], %r1; ret; }\n";
+  CUmodule module = nullptr;
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cuModuleLoadData(&module, ptx) == CUDA_ERROR_INVALID_PTX);
+  }
+  const std::string named = captured.err;
+  CHECK(named.starts_with("gpuwire software device: ptx:4: error: instruction 'multimem'"));
+  CHECK(std::count(named.begin(), named.end(), '\n') == 1);
+  CHECK(cuMemHostRegister(&module, 8, CU_MEMHOSTREGISTER_IOMEMORY) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(captured.err.find("CU_MEMHOSTREGISTER_IOMEMORY") != std::string::npos);
+  CHECK(cuGraphicsUnregisterResource(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(captured.err.find("gpuwire software device: cuGraphicsUnregisterResource is not supported\n") != std::string::npos);
+}
+
+TEST_CASE("A mistake in a text is the program's own: only its log tells of it") {
+  const CurrentContext context;
+  Captured captured;
+  CUmodule module = nullptr;
+  CHECK(cuModuleLoadData(&module, ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { nonsense.b32 1; }\n") == CUDA_ERROR_INVALID_PTX);
+  CHECK(captured.err.empty());
 }

@@ -48,3 +48,36 @@ TEST_CASE("A pool has settings, a limit and counts what is in use") {
   CHECK(standard == current);
   CHECK(cuMemPoolDestroy(standard) == CUDA_ERROR_INVALID_VALUE);
 }
+
+TEST_CASE("Freed memory is not used any more at once, and is the pool's until the stream gets there") {
+  const CurrentContext context;
+  const CUmemPoolProps properties{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  CUstream stream = nullptr, other = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const auto attribute = [&](CUmemPool_attribute which) {
+    cuuint64_t value = 0;
+    REQUIRE(cuMemPoolGetAttribute(pool, which, &value) == CUDA_SUCCESS);
+    return value;
+  };
+  const CUdeviceptr flag = allocate(4);
+  write(flag, {0});
+  CUdeviceptr address = 0;
+  REQUIRE(cuMemAllocFromPoolAsync(&address, 1 << 16, pool, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWaitValue32(stream, flag, 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS);
+  CHECK(cuMemFreeAsync(address, stream) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(attribute(CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
+  CHECK(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 1 << 16);
+  REQUIRE(cuStreamWriteValue32(other, flag, 1, 0) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
+  CHECK(attribute(CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 1 << 16);
+  cuuint64_t none = 0;
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &none) == CUDA_SUCCESS);
+  CHECK(attribute(CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 0);
+  CHECK(attribute(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 1 << 16);
+  CHECK(cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+}

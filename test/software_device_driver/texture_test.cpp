@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -224,4 +225,97 @@ TEST_CASE("A kernel that reads no texture, or beside a surface, ends with a faul
     REQUIRE(launch(function(module, poke ? "poke" : "look"), parameters) == CUDA_SUCCESS);
     CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
   }
+}
+
+namespace {
+
+// take(u64 t, u32* out, f32 x): the texel at x of a row.
+constexpr const char kTakePtx[] =
+    ".version 8.0\n.target sm_75\n.address_size 64\n"
+    ".visible .entry take(.param .u64 t, .param .u64 out, .param .f32 x) { .reg .b64 %t, %o; .reg .f32 %x; .reg .b32 %r<4>;\n"
+    "ld.param.u64 %t, [t]; ld.param.u64 %o, [out]; ld.param.f32 %x, [x];\n"
+    "tex.1d.v4.f32.f32 {%r0, %r1, %r2, %r3}, [%t, {%x}]; st.global.u32 [%o], %r0; ret; }\n";
+
+CUarray row_of(const std::vector<float>& values, size_t height) {
+  const CUarray array = create(floats(values.size(), height));
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = values.data();
+  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.dstArray = array;
+  copy.WidthInBytes = values.size() * sizeof(float);
+  copy.Height = 1;
+  REQUIRE(cuMemcpy2D(&copy) == CUDA_SUCCESS);
+  return array;
+}
+
+}  // namespace
+
+TEST_CASE("A texture that is destroyed is there for kernels launched before, and for nobody else") {
+  const CurrentContext context;
+  const CUfunction take = function(load(kTakePtx), "take");
+  const CUdeviceptr flag = allocate(4), out = allocate(4);
+  write(flag, {0});
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUtexObject texture = 0;
+  const CUDA_RESOURCE_DESC resource = resource_of(row_of({1, 2, 3, 4}, 0));
+  const CUDA_TEXTURE_DESC plain{};
+  REQUIRE(cuTexObjectCreate(&texture, &resource, &plain, nullptr) == CUDA_SUCCESS);
+  // The stream stands still until the flag is written.
+  REQUIRE(cuStreamWaitValue32(stream, flag, 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
+  float x = 2.5f;
+  CUdeviceptr place = out;
+  void* parameters[] = {&texture, &place, &x};
+  REQUIRE(launch(take, parameters, stream) == CUDA_SUCCESS);
+  CHECK(cuTexObjectDestroy(texture) == CUDA_SUCCESS);
+  CUDA_RESOURCE_DESC told{};
+  CHECK(cuTexObjectGetResourceDesc(&told, texture) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuTexObjectDestroy(texture) == CUDA_SUCCESS);
+  CUstream other = nullptr;
+  REQUIRE(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuStreamWriteValue32(other, flag, 1, 0) == CUDA_SUCCESS);
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(read(out, 1)[0] == 0x40400000);  // 3.0
+}
+
+TEST_CASE("An array of one row is read along that row, with every address mode and filter") {
+  const CurrentContext context;
+  const CUfunction take = function(load(kTakePtx), "take");
+  const CUdeviceptr out = allocate(4);
+  for (const size_t height : {size_t{0}, size_t{1}}) {
+    for (const CUaddress_mode mode : {CU_TR_ADDRESS_MODE_CLAMP, CU_TR_ADDRESS_MODE_BORDER}) {
+      for (const CUfilter_mode filter : {CU_TR_FILTER_MODE_POINT, CU_TR_FILTER_MODE_LINEAR}) {
+        CUDA_TEXTURE_DESC description{};
+        std::fill(std::begin(description.addressMode), std::end(description.addressMode), mode);
+        description.filterMode = filter;
+        const CUDA_RESOURCE_DESC resource = resource_of(row_of({1, 2, 3, 4}, height));
+        CUtexObject texture = 0;
+        REQUIRE(cuTexObjectCreate(&texture, &resource, &description, nullptr) == CUDA_SUCCESS);
+        float x = 1.5f;
+        CUdeviceptr place = out;
+        void* parameters[] = {&texture, &place, &x};
+        REQUIRE(launch(take, parameters) == CUDA_SUCCESS);
+        REQUIRE(cuCtxSynchronize() == CUDA_SUCCESS);
+        CHECK(read(out, 1)[0] == 0x40000000);  // 2.0
+      }
+    }
+  }
+}
+
+TEST_CASE("Arrays are as large as the device attributes say, and no larger") {
+  const CurrentContext context;
+  CHECK(creation_of(floats(131072)) == CUDA_SUCCESS);
+  CHECK(creation_of(floats(131073)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(creation_of(floats(32769, 0, 0, CUDA_ARRAY3D_SURFACE_LDST)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(creation_of(floats(1, 65536)) == CUDA_SUCCESS);
+  CHECK(creation_of(floats(1, 65537)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(creation_of(floats(16384, 1, 1)) == CUDA_SUCCESS);
+  CHECK(creation_of(floats(16385, 1, 1)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(creation_of(floats(32768, 0, 1, CUDA_ARRAY3D_LAYERED)) == CUDA_SUCCESS);
+  CHECK(creation_of(floats(32769, 0, 1, CUDA_ARRAY3D_LAYERED)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(creation_of(floats(1, 1, 2049, CUDA_ARRAY3D_LAYERED)) == CUDA_ERROR_INVALID_VALUE);
+  const CUDA_ARRAY3D_DESCRIPTOR wide = floats(32769);
+  CUmipmappedArray mipmap = nullptr;
+  CHECK(cuMipmappedArrayCreate(&mipmap, &wide, 2) == CUDA_ERROR_INVALID_VALUE);
 }

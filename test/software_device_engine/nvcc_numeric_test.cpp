@@ -79,6 +79,42 @@ TEST_CASE_FIXTURE(Numeric, "64-bit integer arithmetic equals the CPU's") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE_FIXTURE(Numeric, "quotients and remainders of 128-bit integers equal the CPU's") {
+  using U = unsigned long long;
+  U* a = array<U>(2 * kCount);
+  U* b = array<U>(2 * kCount);
+  U* out = array<U>(4 * kCount);
+  for (int i = 0; i < 2 * kCount; ++i) {
+    // Numbers of every length: upper words may be zero.
+    a[i] = random() >> (i * 11 % 64);
+    b[i] = i % 2 == 0 ? random() | 1 : i % 6 == 1 ? 0 : random() >> (i * 5 % 64);
+  }
+  CHECK(run("quotients128", grid, block, a, b, out, kCount).message == "");
+  int wrong = 0;
+  for (int i = 0; i < kCount; ++i) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide x = static_cast<Wide>(a[2 * i + 1]) << 64 | a[2 * i], y = static_cast<Wide>(b[2 * i + 1]) << 64 | b[2 * i];
+    const Wide quotient = x / y, remainder = x % y;
+    const U* o = out + 4 * i;
+    wrong += o[0] != static_cast<U>(quotient) || o[1] != static_cast<U>(quotient >> 64);
+    wrong += o[2] != static_cast<U>(remainder) || o[3] != static_cast<U>(remainder >> 64);
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE_FIXTURE(Numeric, "nvcc's rsqrt of f64 is right to the last bit but one") {
+  double* a = array<double>(kCount);
+  double* out = array<double>(kCount);
+  for (int i = 0; i < kCount; ++i) a[i] = std::fabs(any_double(i));
+  CHECK(run("reciprocal_roots", grid, block, a, out, kCount).message == "");
+  int wrong = 0;
+  for (int i = 0; i < kCount; ++i) {
+    const auto expected = static_cast<double>(1 / std::sqrt(static_cast<long double>(a[i])));
+    wrong += !(out[i] == expected || std::fabs(out[i] - expected) <= expected * 0x1p-52) && !std::isnan(a[i]);
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE_FIXTURE(Numeric, "f32 arithmetic is exact in every rounding mode") {
   float* a = array<float>(kCount);
   float* b = array<float>(kCount);

@@ -48,6 +48,13 @@ TEST_CASE_FIXTURE(Warps, "shuffles take values from the lanes that they name") {
   }
 }
 
+TEST_CASE_FIXTURE(Warps, "a source lane that takes no part in a shuffle gives zero") {
+  unsigned* out = array<unsigned>(32);
+  CHECK(run("sum_of_few", {1}, {32}, out).message == "");
+  CHECK(out[0] == 36);
+  for (unsigned t = 8; t < 32; ++t) CHECK(out[t] == t + 1);
+}
+
 TEST_CASE_FIXTURE(Warps, "lanes that come late to a shuffle are waited for") {
   unsigned* out = array<unsigned>(64);
   CHECK(run("late_shuffle", {1}, {32}, out).message == "");

@@ -57,6 +57,8 @@ class FakeSession final : public client::Session {
       std::memcpy(sink.data, bytes.data(), bytes.size());
     }
   }
+  // Called before a frame is begun, by the thread that sends it.
+  void before_frames(std::function<void(uint32_t ordinal)> look) { before_frames_ = std::move(look); }
   // Largest number of called frames that were sent and not waited for.
   size_t in_flight_max() const { return in_flight_max_; }
   void answer_with(uint32_t ordinal, CUresult result) {
@@ -83,6 +85,7 @@ class FakeSession final : public client::Session {
   CUresult state() const noexcept override { return state_; }
 
   CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk& bulk, Slot& slot) noexcept override {
+    if (before_frames_) before_frames_(ordinal);
     if (state_ != CUDA_SUCCESS) return state_;
     building_.lock();
     current_ = {kind, ordinal, context, ++sequence_, std::vector<uint64_t>(words_max), std::vector<std::byte>(bulk.bytes)};
@@ -144,6 +147,7 @@ class FakeSession final : public client::Session {
   bool closed_ = false;
   std::map<uint32_t, Answer> answers_;
   std::map<uint32_t, Serve> servers_;
+  std::function<void(uint32_t)> before_frames_;
   std::atomic<size_t> in_flight_{0}, in_flight_max_{0};  // the maximum is right for tests of one thread
   std::mutex building_;
   SentFrame current_{};

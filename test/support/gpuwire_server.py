@@ -12,16 +12,16 @@ LISTENING = re.compile(r"listening on (\S+?:\d+)(.*)")
 class Server:
     """A `gpuwire serve` on a loopback port of its own choosing. Use it as a context manager.
 
-    The child's standard error is kept in `log`; `address` is HOST:PORT once it accepts.
+    The child's standard error is kept in `log`; `address` is HOST:PORT once it accepts. `prefix`: words before the command, which it has to `exec`.
     """
 
     START_LIMIT_SECONDS = 60
     STOP_LIMIT_SECONDS = 20
 
-    def __init__(self, build_directory, arguments=(), environment=None):
+    def __init__(self, build_directory, arguments=(), environment=None, prefix=()):
         program = os.path.join(build_directory, "bin", "gpuwire")
         self.process = subprocess.Popen(
-            [program, "serve", "--listen", "127.0.0.1:0", *arguments],
+            [*prefix, program, "serve", "--listen", "127.0.0.1:0", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         self.log = []
         self.address = None

@@ -40,10 +40,10 @@ TEST_CASE("a client of the same major version is accepted, whatever its minor ve
 TEST_CASE("a mismatch of versions names both sides' versions, from either side") {
   std::string text;
   CHECK(check_client(with_version(7, 2, "3.1.4"), text) == RefusalCode::version);
-  CHECK(text == "client speaks gpuwire protocol 7.2 (release 3.1.4), server speaks 1.0 (release " GPUWIRE_VERSION ")");
+  CHECK(text == "client speaks gpuwire protocol 7.2 (release 3.1.4), server speaks 2.0 (release " GPUWIRE_VERSION ")");
   Preface server;
   CHECK(check_server(with_version(7, 2, "3.1.4"), server, text) == ServerAnswer::version);
-  CHECK(text == "client speaks gpuwire protocol 1.0 (release " GPUWIRE_VERSION "), server speaks 7.2 (release 3.1.4)");
+  CHECK(text == "client speaks gpuwire protocol 2.0 (release " GPUWIRE_VERSION "), server speaks 7.2 (release 3.1.4)");
 }
 
 TEST_CASE("a release name full of anything is printed harmlessly") {
@@ -51,7 +51,7 @@ TEST_CASE("a release name full of anything is printed harmlessly") {
   std::memset(release, 0x1b, sizeof release);
   Preface preface = own_preface();
   std::memcpy(preface.release, release, sizeof release);
-  CHECK(version_text(preface) == "1.0 (release " + std::string(24, '.') + ")");
+  CHECK(version_text(preface) == "2.0 (release " + std::string(24, '.') + ")");
 }
 
 TEST_CASE("a client that does not speak gpuwire is told so") {

@@ -74,7 +74,10 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
 void leave_pool(const MemoryRange& range) noexcept {
   const auto pool = range.pool != nullptr ? driver().pools.find(range.pool) : nullptr;
   if (pool != nullptr) {
-    pool->used_bytes.fetch_sub(range.bytes, std::memory_order_relaxed);
+    pool->reserved.bytes.fetch_sub(range.bytes, std::memory_order_relaxed);
+    if (!range.leaving) {
+      pool->used.bytes.fetch_sub(range.bytes, std::memory_order_relaxed);
+    }
   }
 }
 

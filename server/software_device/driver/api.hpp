@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "server/software_device/driver/capture_rules.hpp"
 #include "server/software_device/driver/driver_state.hpp"
 
 namespace gpuwire::software_device {
@@ -60,8 +61,11 @@ CUresult with_stream(CUstream handle, Body&& body) noexcept {
     if (owner == nullptr || (stream->green != nullptr && stream->green->live() != owner)) {
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
-    const CUresult fault = owner->fault();
-    return fault != CUDA_SUCCESS ? fault : body(*owner, *stream);
+    if (const CUresult fault = owner->fault(); fault != CUDA_SUCCESS) {
+      return fault;
+    }
+    const CUresult forbidden = permit_stream_call(*owner, *stream);
+    return forbidden != CUDA_SUCCESS ? forbidden : body(*owner, *stream);
   });
 }
 

@@ -4,29 +4,54 @@
 
 #include "server/software_device/driver/allocation.hpp"
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 namespace gpuwire::software_device {
 namespace {
 
 constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
-constexpr size_t kExtentMax = 131072;
-constexpr size_t kDepthMax = 16384;
+
+// What the device attributes say, by kind; 0: that extent must be 0 too.
+struct ExtentsMax {
+  size_t width, height, depth;
+};
+constexpr ExtentsMax kRowMax{131072, 0, 0}, kPlaneMax{131072, 65536, 0}, kVolumeMax{16384, 16384, 16384};
+constexpr ExtentsMax kRowsMax{32768, 0, 2048}, kPlanesMax{32768, 32768, 2048};  // layered
+constexpr ExtentsMax kCubeMax{32768, 32768, 6}, kCubesMax{32768, 32768, 2046};
+constexpr size_t kSurfaceRowWidthMax = 32768;
+constexpr size_t kMipmappedWidthMax = 32768;
 
 bool has(const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned flag) { return (d.Flags & flag) != 0; }
 
+ExtentsMax extents_max(const CUDA_ARRAY3D_DESCRIPTOR& d) {
+  if (has(d, CUDA_ARRAY3D_CUBEMAP)) {
+    return has(d, CUDA_ARRAY3D_LAYERED) ? kCubesMax : kCubeMax;
+  }
+  if (has(d, CUDA_ARRAY3D_LAYERED)) {
+    return d.Height == 0 ? kRowsMax : kPlanesMax;
+  }
+  ExtentsMax most = d.Depth != 0 ? kVolumeMax : d.Height != 0 ? kPlaneMax : kRowMax;
+  if (d.Height == 0 && has(d, CUDA_ARRAY3D_SURFACE_LDST)) {
+    most.width = kSurfaceRowWidthMax;
+  }
+  return most;
+}
+
 CUresult check_description(const CUDA_ARRAY3D_DESCRIPTOR& d) {
   if ((d.Flags & ~kKnownFlags) != 0) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return not_supported("a CUDA array that is sparse, for depth, or mapped later");
   }
   if (!texel_format(d.Format, d.NumChannels)) {
-    return d.NumChannels == 1 || d.NumChannels == 2 || d.NumChannels == 4 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    const bool possible = d.NumChannels == 1 || d.NumChannels == 2 || d.NumChannels == 4;
+    return possible ? not_supported("CUDA array format " + std::to_string(d.Format)) : CUDA_ERROR_INVALID_VALUE;
   }
   const bool layered = has(d, CUDA_ARRAY3D_LAYERED);
   const bool cube = has(d, CUDA_ARRAY3D_CUBEMAP);
   const bool volume_without_rows = d.Depth != 0 && d.Height == 0 && !layered;
   const bool cube_wrong = cube && (d.Width != d.Height || (layered ? d.Depth % 6 != 0 : d.Depth != 6));
   const bool gather_wrong = has(d, CUDA_ARRAY3D_TEXTURE_GATHER) && (d.Height == 0 || d.Depth != 0);
-  if (d.Width == 0 || d.Width > kExtentMax || d.Height > kExtentMax || d.Depth > kDepthMax || volume_without_rows || cube_wrong || gather_wrong ||
+  const ExtentsMax most = extents_max(d);
+  if (d.Width == 0 || d.Width > most.width || d.Height > most.height || d.Depth > most.depth || volume_without_rows || cube_wrong || gather_wrong ||
       (layered && d.Depth == 0)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -201,6 +226,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
     }
     if (const CUresult result = check_description(*description); result != CUDA_SUCCESS) {
       return result;
+    }
+    if (description->Depth == 0 && std::max(description->Width, description->Height) > kMipmappedWidthMax) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
     const bool flat = (description->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
     const size_t longest = std::max({description->Width, description->Height, flat ? size_t{0} : description->Depth});

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/capture_rules.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -19,14 +21,15 @@ void join(const std::shared_ptr<CaptureSession>& session, const std::shared_ptr<
   stream->capture = session;
   stream->capturing.store(true, std::memory_order_release);
   session->frontiers[stream] = std::move(frontier);
-  if (const auto context = stream->context.lock(); context != nullptr && stream->blocking() && session->mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+  if (const auto context = stream->context.lock(); context != nullptr && stream->blocking()) {
     context->captured_blocking_streams.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 void end_session(CaptureSession& session) {
+  note_capture_end(session);
   for (const auto& [stream, frontier] : std::exchange(session.frontiers, {})) {
-    if (const auto context = stream->context.lock(); context != nullptr && stream->blocking() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
+    if (const auto context = stream->context.lock(); context != nullptr && stream->blocking()) {
       context->captured_blocking_streams.fetch_sub(1, std::memory_order_relaxed);
     }
     stream->capturing.store(false, std::memory_order_release);
@@ -81,6 +84,10 @@ CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> gra
   session->into_existing = graph != nullptr;
   session->graph = graph != nullptr ? std::move(graph) : make_graph();
   session->origin = stream.get();
+  session->context = stream->context.lock().get();
+  session->thread = capture_thread();
+  session->blocking = stream->blocking();
+  note_capture(session);
   join(session, stream, std::move(dependencies));
   return CUDA_SUCCESS;
 }
@@ -139,6 +146,9 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
     return capture_work(context, *stream, WaitForEvent{event});
   }
   const std::lock_guard lock(graph_mutex());
+  if (stream->capture != nullptr && stream->capture->invalidated) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
   const auto session = event->captured_in.lock();
   if (!event->captured.load(std::memory_order_acquire) || session == nullptr || session->frontiers.empty()) {
     if (stream->capture != nullptr) {
@@ -186,7 +196,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, cons
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (edges != nullptr) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("a graph's edge with data");
     }
     return begin(stream, std::move(graph), {dependencies, dependencies + count}, mode);
   });
@@ -195,23 +205,31 @@ CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, cons
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
-    if (out == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     if (stream->capture == nullptr) {
-      return CUDA_ERROR_ILLEGAL_STATE;
+      return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
     }
     const auto session = stream->capture;
+    // A program has the graph that it began the capture with, and need not be given it again.
+    if (out == nullptr && !session->into_existing) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     if (session->origin != stream.get()) {
       session->invalidated = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    const CUresult result = session->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : joined(*session) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    // In another thread it ends all the same, with an error.
+    const bool foreign = session->mode != CU_STREAM_CAPTURE_MODE_RELAXED && session->thread != capture_thread();
+    const CUresult result = foreign                ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+                            : session->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                            : joined(*session)     ? CUDA_SUCCESS
+                                                   : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     end_session(*session);
     if (result != CUDA_SUCCESS && !session->into_existing) {
       forget_graph(*session->graph);
     }
-    *out = result == CUDA_SUCCESS ? session->graph->handle : nullptr;
+    if (out != nullptr) {
+      *out = result == CUDA_SUCCESS ? session->graph->handle : nullptr;
+    }
     return result;
   });
 }
@@ -276,7 +294,7 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* depe
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (edges != nullptr) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("a graph's edge with data");
     }
     const std::vector<CUgraphNode> nodes(dependencies, dependencies + count);
     if (std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) { return stream->capture->graph->find(node) == nullptr; })) {
@@ -296,10 +314,9 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode* depende
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  std::swap(*mode, thread_mode);
+  std::swap(*mode, capture_mode());
   return CUDA_SUCCESS;
 }

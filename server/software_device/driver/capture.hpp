@@ -20,6 +20,10 @@ class CaptureSession {
   std::shared_ptr<Graph> graph;
   bool into_existing = false;  // cuStreamBeginCaptureToGraph: the graph is the program's already
   Stream* origin = nullptr;
+  // Where and by whom it was begun; compared, never followed.
+  const Context* context = nullptr;
+  const void* thread = nullptr;
+  bool blocking = false;  // the origin waits for the legacy stream, and the other way round
   bool invalidated = false;
   // The nodes that the next work of each stream depends on.
   std::map<std::shared_ptr<Stream>, std::vector<CUgraphNode>> frontiers;

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -66,7 +67,7 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned 
       return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
     }
     if (parameters != nullptr && parameters->cigParams != nullptr) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("CUDA in graphics");
     }
     return create_context(out, flags, device);
   });
@@ -103,6 +104,9 @@ CUresult cuCtxPushCurrent_v2(CUcontext handle) {
     const auto slot = driver().contexts.find(handle);
     if (slot == nullptr) {
       return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!slot->primary && slot->live() == nullptr) {
+      return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     context_stack().push_back(slot);
     return CUDA_SUCCESS;
@@ -180,11 +184,17 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
 }
 
 CUresult cuCtxSynchronize() {
-  return with_any_context([](Context& context) { return context.synchronize(); });
+  return with_any_context([](Context& context) {
+    const CUresult result = permit_synchronisation(context);
+    return result == CUDA_SUCCESS ? context.synchronize() : result;
+  });
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
-  return with_named_context(handle, [](Context& context) { return context.synchronize(); });
+  return with_named_context(handle, [](Context& context) {
+    const CUresult result = permit_synchronisation(context);
+    return result == CUDA_SUCCESS ? context.synchronize() : result;
+  });
 }
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {

@@ -106,6 +106,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   });
 }
 
+// Of Windows alone, and asked for at every start: nothing that a user would miss.
+CUresult cuDeviceGetLuid(char*, unsigned*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }
+
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
   return with_device(ordinal, [&](Device& device) -> CUresult {
     constexpr int kNeeded = 13;  // "0000:65:00.0" and its zero

@@ -3,6 +3,7 @@
 
 #include "server/software_device/driver/api.hpp"
 #include "server/software_device/driver/capture.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -56,7 +57,7 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
 CUresult cuEventCreate(CUevent* out, unsigned int flags) {
   return with_context([&](Context& context) -> CUresult {
     if ((flags & CU_EVENT_INTERPROCESS) != 0) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("an event for other processes (CU_EVENT_INTERPROCESS)");
     }
     if (out == nullptr || (flags & ~kKnownFlags) != 0) {
       return CUDA_ERROR_INVALID_VALUE;

@@ -73,6 +73,7 @@ constexpr cuda_abi::PrivateTableHost kHost{
     .context_id = context_id,
     .stream_id = stream_id,
     .module_functions = module_functions,
+    .load_module = cuModuleLoadData,
     .self_test_devices = self_test_devices,
     .report = report,
 };

@@ -58,8 +58,8 @@ def emit_per_thread(prototypes):
 
 
 def emit_unsupported(names):
-    body = [f"__attribute__((weak)) int {name}(void) {{ return kNotSupported; }}" for name in sorted(names)]
-    return "\n".join(["enum { kNotSupported = 801 };  // CUDA_ERROR_NOT_SUPPORTED", *body, ""])
+    body = [f'__attribute__((weak)) int {name}(void) {{ return software_device_not_offered("{name}"); }}' for name in sorted(names)]
+    return "\n".join(["int software_device_not_offered(const char* function);  // refusal.cpp", *body, ""])
 
 
 def main():

@@ -5,6 +5,7 @@
 
 #include "server/software_device/driver/graph_lookup.hpp"
 #include "server/software_device/driver/graph_payload.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -125,7 +126,7 @@ CUresult cuGraphClone(CUgraph* out, CUgraph handle) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (cannot_be_copied(graph)) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("a copy of a graph that allocates or decides");
     }
     *out = clone_graph(graph)->handle;
     return CUDA_SUCCESS;
@@ -235,7 +236,7 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode handle, CUgraphNode* out, C
 
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) { return add_edges(graph, from, to, count); }
 CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
-  return plain_edges(edges, count) ? add_edges(graph, from, to, count) : CUDA_ERROR_NOT_SUPPORTED;
+  return plain_edges(edges, count) ? add_edges(graph, from, to, count) : not_supported("a graph's edge with data");
 }
 
 CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) { return remove_edges(graph, from, to, count); }

@@ -4,6 +4,7 @@
 #include "server/software_device/driver/capture.hpp"
 #include "server/software_device/driver/graph_lookup.hpp"
 #include "server/software_device/driver/graph_payload.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -18,7 +19,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if ((flags & ~kKnownFlags) != 0) {
-      return (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0 ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+      const bool by_device = (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0;
+      return by_device ? not_supported("a graph that the device launches") : CUDA_ERROR_INVALID_VALUE;
     }
     auto steps = flatten(graph);
     if (!steps) {
@@ -154,7 +156,7 @@ CUresult cuGraphUpload(CUgraphExec handle, CUstream stream) {
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
-      return invalidate_capture(stream, CUDA_ERROR_NOT_SUPPORTED);  // an executable graph within another
+      return invalidate_capture(stream, not_supported("an executable graph within a captured one"));
     }
     return with_exec(handle, [&](GraphExec& exec) { return launch_graph(context, stream, exec); });
   });

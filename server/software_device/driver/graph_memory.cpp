@@ -61,6 +61,23 @@ std::shared_ptr<GraphAllocation> find_graph_allocation(uint64_t address) {
   return found == table().allocations.end() ? nullptr : found->second.lock();
 }
 
+void note_allocated(const std::shared_ptr<GraphAllocation>& allocation) {
+  const std::lock_guard lock(table().mutex);
+  allocation->kept = allocation;
+}
+
+bool is_allocated(const GraphAllocation& allocation) {
+  const std::lock_guard lock(table().mutex);
+  return allocation.kept != nullptr;
+}
+
+bool note_freed(GraphAllocation& allocation) {
+  std::shared_ptr<GraphAllocation> last;  // ends, with what may be the last holder, when the lock is given back
+  const std::lock_guard lock(table().mutex);
+  last.swap(allocation.kept);
+  return last != nullptr;
+}
+
 }  // namespace gpuwire::software_device
 
 using namespace gpuwire::software_device;

@@ -3,6 +3,7 @@
 
 #include "server/software_device/driver/graph_lookup.hpp"
 #include "server/software_device/driver/graph_payload.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -156,7 +157,7 @@ CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* depe
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* parameters) {
-  return plain_edges(edges, count) ? cuGraphAddNode(out, graph, dependencies, count, parameters) : CUDA_ERROR_NOT_SUPPORTED;
+  return plain_edges(edges, count) ? cuGraphAddNode(out, graph, dependencies, count, parameters) : not_supported("a graph's edge with data");
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) { return get(node, out); }

@@ -225,18 +225,22 @@ CUresult note_memory(const GraphExec& exec) {
   const bool frees_first = (exec.flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   for (const GraphExec::Step& step : exec.steps) {
     const auto* const work = std::get_if<AllocateMemory>(&step.payload);
-    if (work != nullptr && work->allocation->allocated.load(std::memory_order_relaxed) && !frees_first) {
+    if (work != nullptr && is_allocated(*work->allocation) && !frees_first) {
       return CUDA_ERROR_INVALID_VALUE;
     }
   }
   for (const GraphExec::Step& step : exec.steps) {
     if (const auto* const work = std::get_if<AllocateMemory>(&step.payload)) {
-      work->allocation->allocated.store(freed.erase(work->allocation->address) == 0, std::memory_order_relaxed);
+      if (freed.erase(work->allocation->address) == 0) {
+        note_allocated(work->allocation);
+      } else {
+        note_freed(*work->allocation);
+      }
     }
   }
   for (const uint64_t address : freed) {
     if (const auto other = find_graph_allocation(address)) {
-      other->allocated.store(false, std::memory_order_relaxed);
+      note_freed(*other);
     }
   }
   return CUDA_SUCCESS;

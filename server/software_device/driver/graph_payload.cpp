@@ -6,6 +6,7 @@
 #include "server/software_device/driver/driver_state.hpp"
 #include "server/software_device/driver/launch_request.hpp"
 #include "server/software_device/driver/memory_operations.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -104,7 +105,7 @@ PayloadOrError child_payload(CUgraph handle) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   if (cannot_be_copied(*graph)) {
-    return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
+    return tl::unexpected(not_supported("a child graph that allocates or decides"));
   }
   auto clone = clone_graph(*graph);
   clone->child = true;
@@ -154,7 +155,7 @@ PayloadOrError payload_of(Context& context, CUgraphNodeParams& p) {
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return free_payload(p.free.dptr);
     case CU_GRAPH_NODE_TYPE_CONDITIONAL: return conditional_payload(p.conditional);
-    default: return tl::unexpected(CUDA_ERROR_NOT_SUPPORTED);
+    default: return tl::unexpected(not_supported("graph node type " + std::to_string(p.type)));
   }
 }
 

@@ -1,6 +1,7 @@
 // CUDA arrays, mipmapped arrays, texture and surface objects.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,12 +37,15 @@ struct TextureObject {
   CUDA_TEXTURE_DESC description{};
   std::optional<CUDA_RESOURCE_VIEW_DESC> view;
   std::shared_ptr<const Texture> texture;
+  // Gone for the program, there for kernels launched before. Relaxed: it only keeps the program from finding it.
+  std::atomic<bool> destroyed{false};
 };
 
 struct SurfaceObject {
   CUcontext context = nullptr;
   CUDA_RESOURCE_DESC resource{};
   std::shared_ptr<const Surface> surface;
+  std::atomic<bool> destroyed{false};  // as a texture object's
 };
 
 // The shape that textures and surfaces on arrays of that description have; without levels.

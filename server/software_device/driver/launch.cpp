@@ -4,6 +4,7 @@
 
 #include "server/software_device/driver/api.hpp"
 #include "server/software_device/driver/launch_request.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -38,7 +39,7 @@ CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& requ
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: return CUDA_SUCCESS;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default: return not_supported("launch attribute " + std::to_string(attribute.id));
   }
 }
 

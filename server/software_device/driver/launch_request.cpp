@@ -69,6 +69,14 @@ CUresult pack_parameters(const LaunchRequest& request, const KernelInfo& info, s
   return request.extra != nullptr ? read_extra(request.extra, packed) : read_parameters(info, request.parameters, packed);
 }
 
+// Registers are given to warps, in units.
+uint32_t registers_per_warp(const KernelInfo& info) {
+  constexpr uint32_t kRegisterUnit = 256;
+  return (std::min(info.registers_per_thread, kRegistersPerThreadMax) * kWarpSize + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+}
+
+uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSize; }
+
 CUresult check_resources(const LaunchRequest& request, const Function& function) {
   const KernelInfo& info = function.info();
   const uint32_t threads = request.block.x * request.block.y * request.block.z;
@@ -76,7 +84,7 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (threads > info.max_threads_per_block) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return registers_per_warp(info) * warps_of(threads) > kRegistersPerMultiprocessor ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_ERROR_INVALID_VALUE;
   }
   if (request.cooperative) {
     const uint64_t blocks = static_cast<uint64_t>(request.grid.x) * request.grid.y * request.grid.z;
@@ -91,19 +99,18 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
 
 // As the occupancy calculator of the toolkit counts: warps, registers in units of a warp, shared memory with what the driver keeps.
 uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes) {
-  constexpr uint32_t kRegisterUnit = 256, kSharedUnit = 128;
+  constexpr uint32_t kSharedUnit = 128;
   if (threads_per_block == 0 || threads_per_block > info.max_threads_per_block) {
     return 0;
   }
-  const uint32_t warps = (threads_per_block + kWarpSize - 1) / kWarpSize;
-  const uint32_t registers_per_warp = (std::min(info.registers_per_thread, kRegistersPerThreadMax) * kWarpSize + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+  const uint32_t warps = warps_of(threads_per_block);
   const uint64_t asked = static_cast<uint64_t>(info.static_shared_bytes) + dynamic_shared_bytes;
   if (asked > kSharedBytesPerBlockOptIn) {
     return 0;
   }
   const uint64_t shared = (asked + kSharedBytesReservedPerBlock + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
   return static_cast<uint32_t>(std::min<uint64_t>({kBlocksPerMultiprocessorMax, kThreadsPerMultiprocessorMax / kWarpSize / warps,
-                                                   kRegistersPerMultiprocessor / (registers_per_warp * warps), kSharedBytesPerMultiprocessor / shared}));
+                                                   kRegistersPerMultiprocessor / (registers_per_warp(info) * warps), kSharedBytesPerMultiprocessor / shared}));
 }
 
 uint32_t clusters_per_device(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes, uint32_t cluster_blocks) {

@@ -6,6 +6,7 @@
 #include "server/software_device/driver/api.hpp"
 #include "server/software_device/driver/jit_options.hpp"
 #include "server/software_device/driver/program_image.hpp"
+#include "server/software_device/driver/refusal.hpp"
 #include "server/software_device/execution/engine.hpp"
 #include "server/software_device/ptx/parser.hpp"
 
@@ -37,7 +38,9 @@ CUresult with_link(CUlinkState state, Body&& body) noexcept {
 
 CUresult add_text(Link& link, CUjitInputType type, std::string text, const char* name) {
   if (type != CU_JIT_INPUT_PTX) {
-    link.options.write_error_log("only PTX can be linked: other inputs hold code of another machine");
+    constexpr std::string_view kReason = "only PTX can be linked: other inputs hold code of another machine";
+    tell_refusal(kReason);
+    link.options.write_error_log(kReason);
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
   text.erase(std::find(text.begin(), text.end(), '\0'), text.end());
@@ -93,6 +96,9 @@ CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
     }
     const std::vector<std::string_view> views(link.texts.begin(), link.texts.end());
     if (const auto program = compile_ptx(views); !program) {
+      if (program.error().kind == CompileError::Kind::unsupported) {
+        tell_refusal(program.error().log);
+      }
       link.options.write_error_log(program.error().log);
       return CUDA_ERROR_UNKNOWN;  // each text is right by itself
     }

@@ -1,6 +1,5 @@
 // Copies, synchronous and in streams.
 #include "server/software_device/driver/api.hpp"
-#include "server/software_device/driver/capture.hpp"
 #include "server/software_device/driver/copy_request.hpp"
 #include "server/software_device/driver/stream_work.hpp"
 
@@ -19,7 +18,14 @@ CUresult copy_now(const CopyRequest& request) {
     if (!work) {
       return work.error();
     }
-    return work->empty() ? CUDA_SUCCESS : enqueue_and_wait(context, stream, *work);
+    if (work->empty()) {
+      return CUDA_SUCCESS;
+    }
+    const bool waits = request.source.type == CU_MEMORYTYPE_HOST || request.target.type == CU_MEMORYTYPE_HOST || from_pageable(*work) || to_pageable(*work);
+    if (const CUresult result = waits ? permit_unsafe_call() : CUDA_SUCCESS; result != CUDA_SUCCESS) {
+      return result;
+    }
+    return enqueue_and_wait(context, stream, *work);
   });
 }
 

@@ -3,6 +3,8 @@
 
 #include "server/software_device/driver/allocation.hpp"
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/graph_memory.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -19,6 +21,9 @@ CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
     if (out == nullptr || bytes == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
+      return result;
+    }
     Device& device = context.device();
     const uint32_t mine = 1u << device.ordinal;
     const auto address = allocate_range(
@@ -33,12 +38,11 @@ CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
 
 CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || (flags & ~kHostAllocFlags) != 0) {
+    if (out == nullptr || bytes == 0 || (flags & ~kHostAllocFlags) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (bytes == 0) {
-      *out = nullptr;
-      return CUDA_SUCCESS;
+    if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
+      return result;
     }
     const auto address = allocate_range(
         {.bytes = bytes, .kind = MemoryKind::pinned, .device = context.device().ordinal, .context = context.handle(), .flags = flags | CU_MEMHOSTALLOC_DEVICEMAP},
@@ -77,6 +81,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     if (address == 0) {
       return CUDA_SUCCESS;
     }
+    if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
+      return result;
+    }
     const auto range = driver().memory.find(address);
     const auto freeable = [](const MemoryRange& found) {
       return (found.kind == MemoryKind::device || found.kind == MemoryKind::managed) && !found.variable;
@@ -85,6 +92,10 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const CUresult result = context.synchronize();
+    // The address stays a graph's, for its next launch.
+    if (const auto allocation = find_graph_allocation(address)) {
+      return result != CUDA_SUCCESS ? result : note_freed(*allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
     if (const auto removed = driver().memory.remove(address, freeable)) {
       leave_pool(*removed);
     }
@@ -96,6 +107,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
   return with_context([&](Context& context) -> CUresult {
     if (out == nullptr || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
+      return result;
     }
     const auto address = allocate_range(
         {.bytes = bytes, .kind = MemoryKind::managed, .device = context.device().ordinal, .context = context.handle(), .flags = flags}, context.device());
@@ -128,7 +142,7 @@ CUresult cuMemFreeHost(void* pointer) {
 CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
   return with_context([&](Context& context) -> CUresult {
     if ((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("registering memory of a device (CU_MEMHOSTREGISTER_IOMEMORY)");
     }
     if (pointer == nullptr || bytes == 0 || (flags & ~kHostRegisterFlags) != 0 || address_of(pointer) + bytes < bytes) {
       return CUDA_ERROR_INVALID_VALUE;

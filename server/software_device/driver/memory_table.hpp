@@ -37,6 +37,7 @@ struct MemoryRange {
   uint64_t buffer_id = 0;    // unique over the process's life
   CUmemoryPool pool = nullptr;
   bool variable = false;  // of a module: not the program's to free
+  bool leaving = false;   // freed in a stream that has not got there: no longer counted as used in its pool
   // Which devices' kernels may touch it, a bit per ordinal; contexts with peer access to `device` may as well.
   uint32_t readable_by = ~0u;
   uint32_t writable_by = ~0u;

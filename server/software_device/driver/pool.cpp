@@ -4,6 +4,7 @@
 #include "server/software_device/driver/allocation.hpp"
 #include "server/software_device/driver/api.hpp"
 #include "server/software_device/driver/capture.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -25,13 +26,6 @@ CUresult with_device(CUdevice ordinal, Body&& body) noexcept {
   });
 }
 
-void note_used(Pool& pool, uint64_t bytes) {
-  const uint64_t used = pool.used_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  uint64_t high = pool.used_bytes_high.load(std::memory_order_relaxed);
-  while (used > high && !pool.used_bytes_high.compare_exchange_weak(high, used, std::memory_order_relaxed)) {
-  }
-}
-
 uint32_t devices_allowed(Pool& pool) {
   uint32_t mask = 1u << pool.device;
   const std::lock_guard lock(pool.mutex);
@@ -46,8 +40,12 @@ uint32_t devices_allowed(Pool& pool) {
 // The address is valid at once: the memory is nobody else's, so the order of the stream holds from the start.
 CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& pool, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (out == nullptr || bytes == 0) {
+    if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytes == 0) {  // no error in stream order (as measured on driver 580), unlike from cuMemAlloc
+      *out = 0;
+      return CUDA_SUCCESS;
     }
     if (is_capturing(stream)) {
       auto allocation = allocate_for_graph(*driver().device(pool->device), context.handle(), bytes);
@@ -57,7 +55,7 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& p
       *out = (*allocation)->address;
       return capture_work(context, stream, AllocateMemory{*std::move(allocation)});
     }
-    if (pool->bytes_max != 0 && bytes > pool->bytes_max - std::min(pool->bytes_max, pool->used_bytes.load(std::memory_order_relaxed))) {
+    if (pool->bytes_max != 0 && bytes > pool->bytes_max - std::min(pool->bytes_max, pool->reserved.bytes.load(std::memory_order_relaxed))) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const uint32_t mask = devices_allowed(*pool);
@@ -67,7 +65,8 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& p
     if (!address) {
       return address.error();
     }
-    note_used(*pool, bytes);
+    pool->used.add(bytes);
+    pool->reserved.add(bytes);
     *out = *address;
     return CUDA_SUCCESS;
   });
@@ -81,10 +80,10 @@ bool is_flag(CUmemPool_attribute attribute) { return attribute <= CU_MEMPOOL_ATT
 
 uint64_t setting_of(Pool& pool, CUmemPool_attribute attribute) {
   switch (attribute) {
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return pool.used_bytes.load(std::memory_order_relaxed);
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return pool.used_bytes_high.load(std::memory_order_relaxed);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: return pool.reserved.bytes.load(std::memory_order_relaxed);
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: return pool.reserved.high.load(std::memory_order_relaxed);
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return pool.used.bytes.load(std::memory_order_relaxed);
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: return pool.used.high.load(std::memory_order_relaxed);
     default: break;
   }
   const std::lock_guard lock(pool.mutex);
@@ -93,6 +92,13 @@ uint64_t setting_of(Pool& pool, CUmemPool_attribute attribute) {
 }
 
 }  // namespace
+
+void Pool::Count::add(uint64_t more) noexcept {
+  const uint64_t now = bytes.fetch_add(more, std::memory_order_relaxed) + more;
+  uint64_t highest = high.load(std::memory_order_relaxed);
+  while (now > highest && !high.compare_exchange_weak(highest, now, std::memory_order_relaxed)) {
+  }
+}
 
 CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return with_stream(stream, [&](Context& context, Stream&) {
@@ -122,7 +128,14 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
       return capture_work(context, stream, FreeMemory{address});
     }
     if (const auto allocation = find_graph_allocation(address)) {
-      return allocation->allocated.exchange(false, std::memory_order_relaxed) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      return note_freed(*allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (range->leaving) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    driver().memory.update(address, [](MemoryRange& found) { found.leaving = true; });
+    if (const auto pool = range->pool != nullptr ? driver().pools.find(range->pool) : nullptr) {
+      pool->used.bytes.fetch_sub(range->bytes, std::memory_order_relaxed);
     }
     context.submit_always(stream, [address, buffer_id = range->buffer_id] {
       if (const auto removed = driver().memory.remove_buffer(address, buffer_id)) {
@@ -139,7 +152,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("a memory pool for other processes or in host memory");
     }
     if (driver().device(properties->location.id) == nullptr) {
       return CUDA_ERROR_INVALID_DEVICE;
@@ -219,12 +232,14 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
       case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
       case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return CUDA_ERROR_INVALID_VALUE;
       case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-      case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
         if (number != 0) {
           return CUDA_ERROR_INVALID_VALUE;
         }
-        pool->used_bytes_high.store(pool->used_bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        Pool::Count& count = attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? pool->used : pool->reserved;
+        count.high.store(count.bytes.load(std::memory_order_relaxed), std::memory_order_relaxed);
         return CUDA_SUCCESS;
+      }
       default: break;
     }
     const std::lock_guard lock(pool->mutex);
@@ -270,8 +285,11 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries,
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
   return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
-    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE || driver().device(location->id) == nullptr) {
+    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (driver().device(location->id) == nullptr) {
+      return CUDA_ERROR_INVALID_DEVICE;
     }
     *flags = (devices_allowed(*pool) >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

@@ -16,8 +16,13 @@ struct Pool {
   bool created = false;  // not a device's default pool
   uint64_t bytes_max = 0;  // 0: no limit but the device's
 
-  std::atomic<uint64_t> used_bytes{0};       // a sum: no order needed
-  std::atomic<uint64_t> used_bytes_high{0};  // may lag behind by a concurrent change
+  // A sum, for which no order is needed, and the largest one, which may lag behind by a concurrent change.
+  struct Count {
+    std::atomic<uint64_t> bytes{0}, high{0};
+    void add(uint64_t more) noexcept;
+  };
+  Count used;      // down with the call that frees
+  Count reserved;  // down when the stream has got there
 
   std::mutex mutex;
   std::map<CUmemPool_attribute, uint64_t> settings;       // under mutex

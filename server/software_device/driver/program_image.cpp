@@ -11,6 +11,7 @@
 #include "protocol/fatbin/fatbin.hpp"
 #include "protocol/fatbin/image_size.hpp"
 #include "server/software_device/driver/driver_state.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -33,7 +34,7 @@ tl::expected<std::string, ImageError> ptx_of_container(const void* container) {
   }
   const fatbin::Entry* const entry = fatbin::select_entry(*entries, {kComputeMajor, kComputeMinor}, true);
   if (entry == nullptr) {
-    return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds no PTX for compute capability 7.5 or below");
+    return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds no PTX for compute capability " + std::to_string(kComputeMajor) + "." + std::to_string(kComputeMinor) + " or below");
   }
   const auto text = fatbin::decompress(*entry);
   if (!text) {
@@ -119,6 +120,9 @@ std::string linked_image(const std::vector<std::string>& texts) {
 tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* image) {
   const auto texts = ptx_of_image(image);
   if (!texts) {
+    if (texts.error().result == CUDA_ERROR_NO_BINARY_FOR_GPU) {
+      tell_refusal(texts.error().log);
+    }
     return tl::unexpected(texts.error());
   }
   if (auto program = find_compiled(*texts); program != nullptr) {
@@ -127,6 +131,10 @@ tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* 
   const std::vector<std::string_view> views(texts->begin(), texts->end());
   auto program = compile_ptx(views);
   if (!program) {
+    // An error in the text is the program's own; what only this device lacks, nobody would look for there.
+    if (program.error().kind == CompileError::Kind::unsupported) {
+      tell_refusal(program.error().log);
+    }
     return fail(CUDA_ERROR_INVALID_PTX, program.error().log);
   }
   keep_compiled(*texts, *program);

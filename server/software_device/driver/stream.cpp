@@ -3,6 +3,7 @@
 
 #include "server/software_device/driver/api.hpp"
 #include "server/software_device/driver/capture.hpp"
+#include "server/software_device/driver/refusal.hpp"
 #include "server/software_device/driver/stream_work.hpp"
 
 using namespace gpuwire::software_device;
@@ -183,7 +184,7 @@ CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const C
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
       case CU_LAUNCH_ATTRIBUTE_PRIORITY: return CUDA_SUCCESS;
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
-      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return CUDA_ERROR_NOT_SUPPORTED;
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return not_supported("a stream's memory synchronisation domain");
       default: return CUDA_ERROR_INVALID_VALUE;
     }
   });

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "server/software_device/driver/capture.hpp"
+#include "server/software_device/driver/capture_rules.hpp"
 #include "server/software_device/driver/driver_state.hpp"
 #include "server/software_device/driver/memory_operations.hpp"
 
@@ -108,11 +108,6 @@ CUresult launch(Context& context, const KernelWork& work) {
   return result_of(result.fault);
 }
 
-// The legacy stream's work waits for that of blocking streams, which never comes while they are captured.
-bool would_wait_for_capture(const Context& context, const Stream& stream) {
-  return stream.kind == Stream::Kind::legacy && context.captured_blocking_streams.load(std::memory_order_relaxed) > 0;
-}
-
 CUresult carry_out_all(Context& context, const std::vector<Work>& body) {
   for (const Work& work : body) {
     if (const CUresult result = carry_out(context, work); result != CUDA_SUCCESS) {
@@ -163,9 +158,6 @@ CUresult enqueue(Context& context, Stream& stream, Work work) {
   if (is_capturing(stream)) {
     return capture_work(context, stream, std::visit([](auto&& each) { return NodePayload(std::move(each)); }, std::move(work)));
   }
-  if (would_wait_for_capture(context, stream)) {
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  }
   context.submit(stream, [&context, work = std::move(work)] { return carry_out(context, work); });
   return CUDA_SUCCESS;
 }
@@ -173,9 +165,6 @@ CUresult enqueue(Context& context, Stream& stream, Work work) {
 CUresult enqueue_and_wait(Context& context, Stream& stream, const Work& work) {
   if (is_capturing(stream)) {
     return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  }
-  if (would_wait_for_capture(context, stream)) {
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
   return context.run(stream, [&] { return carry_out(context, work); });
 }

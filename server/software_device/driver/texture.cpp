@@ -3,6 +3,7 @@
 #include <array>
 
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -98,7 +99,7 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, Image& image) {
   if (view.format != CU_RES_VIEW_FORMAT_NONE) {
     const auto format = view_format(view.format);
     if (!format) {
-      return CUDA_ERROR_NOT_SUPPORTED;
+      return not_supported("resource view format " + std::to_string(view.format));
     }
     if (format->bytes() != image.format.bytes()) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -140,8 +141,14 @@ CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   // What the hardware makes of these is not documented.
-  if (d.maxAnisotropy > 1 || (integers && border) || ((d.flags & CU_TRSF_SEAMLESS_CUBEMAP) != 0 && filtered)) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+  if (d.maxAnisotropy > 1) {
+    return not_supported("a texture with an anisotropic filter");
+  }
+  if (integers && border) {
+    return not_supported("a texture of integers with a border colour");
+  }
+  if ((d.flags & CU_TRSF_SEAMLESS_CUBEMAP) != 0 && filtered) {
+    return not_supported("a seamless cubemap with a linear filter");
   }
   constexpr AddressMode kModes[] = {AddressMode::wrap, AddressMode::clamp, AddressMode::mirror, AddressMode::border};
   for (unsigned i = 0; i < 3; ++i) {
@@ -163,7 +170,28 @@ template <typename Table, typename Body>
 CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Body&& body) noexcept {
   return with_any_context([&](Context&) -> CUresult {
     const auto object = (driver().*table).find(handle);
-    return object == nullptr || out == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*object);
+    return object == nullptr || object->destroyed.load(std::memory_order_relaxed) || out == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*object);
+  });
+}
+
+// What is no object is destroyed with success, as NVIDIA's driver does. Kernels that were launched before still find it: it goes when all
+// that its context had to do by now is done.
+template <typename Table>
+CUresult destroy_object(Table Driver::*table, uint64_t handle) noexcept {
+  return with_any_context([&](Context&) -> CUresult {
+    const auto object = (driver().*table).find(handle);
+    if (object == nullptr || object->destroyed.exchange(true, std::memory_order_relaxed)) {
+      return CUDA_SUCCESS;
+    }
+    const auto slot = driver().contexts.find(object->context);
+    const auto context = slot == nullptr ? nullptr : slot->live();
+    const OperationPtr before = context == nullptr ? nullptr : context->mark_everything();
+    if (before == nullptr || before->done()) {
+      (driver().*table).take(handle);
+    } else {
+      driver().scheduler.submit([table, handle] { (driver().*table).take(handle); }, {&before, 1});
+    }
+    return CUDA_SUCCESS;
   });
 }
 
@@ -216,13 +244,7 @@ CUresult cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource,
   });
 }
 
-CUresult cuTexObjectDestroy(CUtexObject handle) {
-  // What is no object is destroyed with success, as NVIDIA's driver does.
-  return with_any_context([&](Context&) {
-    driver().textures.take(handle);
-    return CUDA_SUCCESS;
-  });
-}
+CUresult cuTexObjectDestroy(CUtexObject handle) { return destroy_object(&Driver::textures, handle); }
 
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUtexObject handle) {
   return with_object(&Driver::textures, handle, out, [&](const TextureObject& object) {
@@ -269,12 +291,7 @@ CUresult cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resourc
   });
 }
 
-CUresult cuSurfObjectDestroy(CUsurfObject handle) {
-  return with_any_context([&](Context&) {
-    driver().surfaces.take(handle);
-    return CUDA_SUCCESS;
-  });
-}
+CUresult cuSurfObjectDestroy(CUsurfObject handle) { return destroy_object(&Driver::surfaces, handle); }
 
 CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC* out, CUsurfObject handle) {
   return with_object(&Driver::surfaces, handle, out, [&](const SurfaceObject& object) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "server/software_device/driver/api.hpp"
+#include "server/software_device/driver/refusal.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -30,7 +31,7 @@ CUresult check_properties(const CUmemAllocationProp& properties) {
   const bool shareable = properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
                          properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   if (!shareable || properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return CUDA_ERROR_NOT_SUPPORTED;
+    return not_supported("an allocation in host memory, or shareable by another handle than a file descriptor");
   }
   return driver().device(properties.location.id) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }

@@ -54,7 +54,9 @@ bool lower_not(Lowering& l, const Instruction& i) {
   return true;
 }
 
-bool lower_cnot(Lowering& l, const Instruction& i) { return lower_same_type(l, i, by_unsigned_size<CNot>(i.type()), 1); }
+bool lower_cnot(Lowering& l, const Instruction& i) {
+  return lower_same_type(l, i, ptx::is_integer(i.type()) ? by_unsigned_size<CNot>(i.type()) : nullptr, 1);
+}
 
 // Shift amounts above the width are clamped to the width.
 template <class T> struct ShiftLeft {

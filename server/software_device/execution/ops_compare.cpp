@@ -128,6 +128,7 @@ constexpr CompareRow kCompares[] = {
 };
 
 Handler compare_handler(const Instruction& i, Type type) {
+  if (i.has(Modifier::ftz) && type != Type::f32 && type != Type::f16) return nullptr;
   for (const CompareRow& row : kCompares) {
     if (!i.has(row.modifier)) continue;
     if (row.unsigned_only && !ptx::is_unsigned(type)) return nullptr;

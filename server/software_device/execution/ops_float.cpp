@@ -141,13 +141,18 @@ bool lower_fma(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, float_handler<MultiplyAdd, 3>(i), 3);
 }
 
+// div.approx is a * (1 / b), and 1 / b of the largest divisors is taken for zero (PTX ISA, div).
+struct DivideRoughly {
+  float operator()(float a, float b) const { return std::fabs(b) > 0x1p126f && std::isfinite(b) ? a * std::copysign(0.0f, b) : a / b; }
+};
+
 bool lower_div(Lowering& l, const Instruction& i) {
   if (ptx::is_integer(i.type())) return lower_integer_arithmetic(l, i);
   bool approximate = i.has(Modifier::approx) || i.has(Modifier::full);
   if (approximate && (i.type() != Type::f32 || has_rounding(i))) return false;
   if (!approximate && !has_rounding(i)) return l.invalid("div needs a rounding, .approx or .full");
   if (rounding_of(i) != Rounding::nearest_even) return lower_directed(l, i, 2);
-  return lower_same_type(l, i, float_handler<Divide, 2>(i), 2);
+  return lower_same_type(l, i, i.has(Modifier::approx) ? float_handler<DivideRoughly, 2>(i) : float_handler<Divide, 2>(i), 2);
 }
 
 bool lower_sqrt(Lowering& l, const Instruction& i) {
@@ -165,7 +170,11 @@ double upper_half(double v) { return std::bit_cast<double>(std::bit_cast<uint64_
 double flush_double(double v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0, v) : v; }
 struct RoughReciprocal { double operator()(double a) const { return flush_double(upper_half(1.0 / flush_double(upper_half(a)))); } };
 struct RoughReciprocalRoot { double operator()(double a) const { return upper_half(1.0 / std::sqrt(flush_double(upper_half(a)))); } };
-struct ReciprocalRoot { float operator()(float a) const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); } };
+struct ReciprocalRoot {
+  float operator()(float a) const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
+  // In long double, so that it is rounded once for nearly all operands: nvcc takes the instruction for rsqrt() as it is.
+  double operator()(double a) const { return static_cast<double>(1.0L / std::sqrt(static_cast<long double>(a))); }
+};
 
 bool lower_rcp(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::approx)) {
@@ -183,7 +192,9 @@ constexpr Handler kReciprocalRoot = &unary<float, float, Rounded<float, Reciproc
 
 bool lower_rsqrt(Lowering& l, const Instruction& i) {
   if (!i.has(Modifier::approx)) return false;
-  if (i.type() == Type::f64) return lower_same_type(l, i, &unary<double, double, RoughReciprocalRoot>, 1);
+  if (i.type() == Type::f64) {
+    return lower_same_type(l, i, i.has(Modifier::ftz) ? &unary<double, double, RoughReciprocalRoot> : &unary<double, double, ReciprocalRoot>, 1);
+  }
   if (i.type() != Type::f32) return false;
   return lower_same_type(l, i, i.has(Modifier::ftz) ? kReciprocalRoot<true> : kReciprocalRoot<false>, 1);
 }

@@ -181,19 +181,20 @@ void add_carry(Warp& w, const Op& op, uint32_t mask) {
   if (U & kCarryOut) w.carry_ = carry;
 }
 
-// CC.CF holds the borrow.
+// CC.CF holds the carry of a + ~b + 1, which is the borrow's opposite: an addc behind a sub.cc adds one when nothing was borrowed. PTX
+// only speaks of a borrow; code that nvcc emits for 128-bit quotients reads it so.
 template <class T, unsigned U>
-void sub_borrow(Warp& w, const Op& op, uint32_t mask) {
+void sub_carry(Warp& w, const Op& op, uint32_t mask) {
   T* d = w.out<T>(op.ref[0]);
   const T* a = w.in<T>(op.ref[1]);
   const T* b = w.in<T>(op.ref[2]);
   uint32_t carry = w.carry_;
   each_lane(mask, [&](unsigned i) {
-    T in = (U & kCarryIn) ? (carry >> i & 1) : 0;
-    T half = a[i] - b[i];
-    uint32_t out = a[i] < b[i];
-    out |= half < in;
-    T difference = half - in;
+    T in = (U & kCarryIn) ? (carry >> i & 1) : 1;
+    T half = a[i] + static_cast<T>(~b[i]);
+    uint32_t out = half < a[i];
+    T difference = half + in;
+    out |= difference < half;
     if (U & kCarryOut) carry = (carry & ~(1u << i)) | out << i;
     d[i] = difference;
   });
@@ -227,13 +228,13 @@ Handler carry_by_size(Type type) {
   return ptx::size_of(type) == 4 ? &H<uint32_t, U>::run : ptx::size_of(type) == 8 ? &H<uint64_t, U>::run : nullptr;
 }
 template <class T, unsigned U> struct AddCarry { static void run(Warp& w, const Op& op, uint32_t m) { add_carry<T, U>(w, op, m); } };
-template <class T, unsigned U> struct SubBorrow { static void run(Warp& w, const Op& op, uint32_t m) { sub_borrow<T, U>(w, op, m); } };
+template <class T, unsigned U> struct SubCarry { static void run(Warp& w, const Op& op, uint32_t m) { sub_carry<T, U>(w, op, m); } };
 
 bool lower_addc(Lowering& l, const Instruction& i) {
   return lower_same_type(l, i, i.has(Modifier::cc) ? carry_by_size<AddCarry, kCarryIn | kCarryOut>(i.type()) : carry_by_size<AddCarry, kCarryIn>(i.type()), 2);
 }
 bool lower_subc(Lowering& l, const Instruction& i) {
-  return lower_same_type(l, i, i.has(Modifier::cc) ? carry_by_size<SubBorrow, kCarryIn | kCarryOut>(i.type()) : carry_by_size<SubBorrow, kCarryIn>(i.type()), 2);
+  return lower_same_type(l, i, i.has(Modifier::cc) ? carry_by_size<SubCarry, kCarryIn | kCarryOut>(i.type()) : carry_by_size<SubCarry, kCarryIn>(i.type()), 2);
 }
 
 template <bool High, unsigned U>
@@ -356,6 +357,15 @@ const OpcodeEntry kOpcodes[] = {
     {"vabsdiff4", ModifierSet(Modifier::add), lower_vabsdiff4},
 };
 
+// What the floating-point forms of these instructions have besides would mean nothing.
+ModifierSet modifiers_of_integers(std::string_view name) {
+  if (name == "add" || name == "sub") return ModifierSet(Modifier::cc, Modifier::sat);
+  if (name == "mul") return ModifierSet(Modifier::hi, Modifier::lo, Modifier::wide);
+  if (name == "mad") return ModifierSet(Modifier::hi, Modifier::lo, Modifier::wide, Modifier::sat, Modifier::cc);
+  if (name == "min" || name == "max") return ModifierSet(Modifier::relu);
+  return ModifierSet();
+}
+
 }  // namespace
 
 std::span<const OpcodeEntry> integer_opcodes() { return kOpcodes; }
@@ -365,9 +375,11 @@ std::span<const OpcodeEntry> integer_opcodes() { return kOpcodes; }
 bool lower_integer_arithmetic(Lowering& l, const Instruction& i) {
   std::string_view name = i.opcode;
   Type type = i.type();
+  if (!modifiers_of_integers(name).contains(i.modifiers)) return false;
   if (i.has(Modifier::cc)) {
+    if (i.has(Modifier::sat) || i.has(Modifier::wide)) return false;
     if (name == "add") return lower_same_type(l, i, carry_by_size<AddCarry, kCarryOut>(type), 2);
-    if (name == "sub") return lower_same_type(l, i, carry_by_size<SubBorrow, kCarryOut>(type), 2);
+    if (name == "sub") return lower_same_type(l, i, carry_by_size<SubCarry, kCarryOut>(type), 2);
     if (name != "mad" || i.has(Modifier::hi) == i.has(Modifier::lo)) return false;
     return lower_same_type(l, i, mad_carry_handler<kCarryOut>(i), 3);
   }
@@ -394,7 +406,6 @@ bool lower_integer_arithmetic(Lowering& l, const Instruction& i) {
     }
     return true;
   }
-  if (hi || lo || wide) return false;
   if (sat) {
     if (type != Type::s32) return false;
     if (name == "add") return lower_same_type(l, i, &binary<int32_t, int32_t, int32_t, AddSat>, 2);

@@ -41,9 +41,10 @@ struct Both {
   }
 };
 
-template <class F>
+// Small: it exists for f16 and bf16, too.
+template <class F, bool Small>
 bool lower_function(Lowering& l, const Instruction& i) {
-  if (!i.has(Modifier::approx)) return false;
+  if (!i.has(Modifier::approx) || (!Small && i.type() != Type::f32)) return false;
   bool ftz = i.has(Modifier::ftz);
   switch (i.type()) {
     case Type::f32: return lower_same_type(l, i, ftz ? &unary<float, float, Single<F, true>> : &unary<float, float, Single<F, false>>, 1);
@@ -62,11 +63,11 @@ bool lower_function(Lowering& l, const Instruction& i) {
 constexpr ModifierSet kApproximate(Modifier::approx, Modifier::ftz);
 
 const OpcodeEntry kOpcodes[] = {
-    {"sin", kApproximate, lower_function<Sine>},
-    {"cos", kApproximate, lower_function<Cosine>},
-    {"ex2", kApproximate, lower_function<Exponential>},
-    {"lg2", kApproximate, lower_function<Logarithm>},
-    {"tanh", kApproximate, lower_function<HyperbolicTangent>},
+    {"sin", kApproximate, lower_function<Sine, false>},
+    {"cos", kApproximate, lower_function<Cosine, false>},
+    {"ex2", kApproximate, lower_function<Exponential, true>},
+    {"lg2", kApproximate, lower_function<Logarithm, false>},
+    {"tanh", kApproximate, lower_function<HyperbolicTangent, true>},
 };
 
 }  // namespace

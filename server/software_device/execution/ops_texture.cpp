@@ -58,8 +58,13 @@ class LaneAccess final : public TexelAccess {
   unsigned lane_;
 };
 
+// An image of two dimensions that is one row high can be read and written along that row.
+bool same_dimensions(const Image& image, const Geometry& geometry) {
+  return image.dimensions == geometry.dimensions || (geometry.dimensions == 1 && image.dimensions == 2 && image.levels.front().height == 1);
+}
+
 bool same_shape(const Image& image, const Geometry& geometry) {
-  return image.dimensions == geometry.dimensions && image.layered == geometry.layered && image.cube == geometry.cube;
+  return same_dimensions(image, geometry) && image.layered == geometry.layered && image.cube == geometry.cube;
 }
 
 // The object of the last lane is that of the next as a rule.
@@ -87,6 +92,7 @@ bool sample_lane(Warp& w, const Op& op, unsigned lane, const Texture& texture, T
     for (unsigned d = 0; d < geometry.coordinates; ++d) at[d] = static_cast<int32_t>(word());
     return fetch(texture, at, c.layer, form.kind == Kind::level ? static_cast<int32_t>(word()) : 0, access, bits);
   }
+  if (geometry.dimensions < texture.image.dimensions) c.at[1] = 0.5f;  // the middle of the only row, normalized or not
   for (unsigned d = 0; d < geometry.coordinates; ++d) c.at[d] = real();
   if (form.kind == Kind::gather) return gather(texture, c, form.channel, access, bits);
   if (form.kind == Kind::level) c.level = real();
@@ -246,7 +252,7 @@ void each_surface_lane(Warp& w, const Op& op, uint32_t mask, uint32_t bytes, Bod
     if (found.object == nullptr || found.handle != handle) found = {handle, table == nullptr ? nullptr : table->surface(handle)};
     if (found.object == nullptr) return refuse(w, op, lane, Fault::illegal_address, "no such surface object");
     const Image& image = found.object->image;
-    if (image.dimensions != geometry.dimensions || (image.layered || image.cube) != geometry.layered) {
+    if (!same_dimensions(image, geometry) || (image.layered || image.cube) != geometry.layered) {
       return refuse(w, op, lane, Fault::illegal_instruction, "the surface object has another number of dimensions or layers than the instruction");
     }
     uint8_t* place = locate_surface(w, op, lane, image, bytes);

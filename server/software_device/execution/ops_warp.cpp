@@ -88,7 +88,7 @@ bool lower_vote(Lowering& l, const Instruction& i) {
 
 enum ShuffleDetail : uint16_t { kUp, kDown, kButterfly, kIndex };
 
-// refs: d, p, a, b, c, members. Source lanes that do not take part give an undefined value: the lane's own here.
+// refs: d, p, a, b, c, members. PTX leaves open what a source lane that does not take part gives. GPUs give zero, and programs add it up.
 void shuffle_lanes(Warp& w, const Op& op, uint32_t lanes) {
   const uint32_t* a = w.in<uint32_t>(op.ref[2]);
   const uint32_t* b = w.in<uint32_t>(op.ref[3]);
@@ -107,7 +107,7 @@ void shuffle_lanes(Warp& w, const Op& op, uint32_t lanes) {
       default: from = lowest | (offset & ~segment); valid = from <= highest; break;
     }
     if (!valid) from = i;
-    result[i] = lanes >> from & 1 ? a[from] : a[i];
+    result[i] = lanes >> from & 1 ? a[from] : 0;
     inside |= static_cast<uint32_t>(valid) << i;
   });
   uint32_t* d = w.out<uint32_t>(op.ref[0]);

@@ -1,5 +1,6 @@
-// usage: device_output [assert|trap]: printf of device code comes out on the client before the synchronize returns; a failed assert is an error,
-// with its text on stderr; a trap is one after what was printed before it.
+// usage: device_output [order|assert|trap]: printf of device code comes out on the client before the synchronize returns; a failed assert is an error,
+// with its text on stderr; a trap is one after what was printed before it. order: what the program has printed and not flushed comes first, also
+// when stdout is no terminal.
 #include <cassert>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +17,7 @@ __global__ void stop() {
 }
 
 int main(int argc, char** argv) {
+  if (argc > 1 && !std::strcmp(argv[1], "order")) std::printf("before the kernel\n");
   char* word;
   CHECK_RUNTIME(cudaMalloc(&word, 16));
   CHECK_RUNTIME(cudaMemcpy(word, "a string", 9, cudaMemcpyHostToDevice));

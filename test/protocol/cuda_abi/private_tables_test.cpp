@@ -37,6 +37,10 @@ const PrivateTableHost& fake_host() {
         out->push_back({reinterpret_cast<CUfunction>(0x5002), "second"});
         return CUDA_SUCCESS;
       },
+      .load_module = [](CUmodule* module, const void* image) {
+        *module = image ? reinterpret_cast<CUmodule>(0x6001) : nullptr;
+        return image ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+      },
       .self_test_devices = [](std::vector<SelfTestDevice>* out) { out->push_back({.pci_bus = 9}); return CUDA_SUCCESS; },
       .report = [](const char* line) { reported = line; },
   };
@@ -97,7 +101,7 @@ TEST_CASE("A table that is not offered is an invalid value and a null pointer") 
 }
 
 TEST_CASE("Slots that nobody is known to call answer that they are not supported") {
-  CHECK(at<CUresult()>(kCudartInterface, 7)() == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(at<CUresult()>(kCudartInterface, 12)() == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(at<CUresult()>(kIdentities, 92)() == CUDA_ERROR_NOT_SUPPORTED);
 }
 
@@ -108,6 +112,16 @@ TEST_CASE("The primary context's handle comes from the host, and a bad device le
   CHECK(out == context(3));
   CHECK(function(&out, 0) == CUDA_SUCCESS);
   CHECK(out == context(0x1001));
+}
+
+TEST_CASE("A fat binary is loaded as a module for a runtime that knows no libraries, and forgetting it succeeds") {
+  auto* load = at<CUresult(CUmodule*, const void*, void*, void*, uint32_t)>(kCudartInterface, 6);
+  const int wrapper = 0;
+  CUmodule module = nullptr;
+  CHECK(load(&module, &wrapper, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CHECK(module == reinterpret_cast<CUmodule>(0x6001));
+  CHECK(load(&module, nullptr, nullptr, nullptr, 0) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(at<CUresult(const void*)>(kCudartInterface, 7)(&wrapper) == CUDA_SUCCESS);
 }
 
 TEST_CASE("The runtime's callback flags are all off") {

@@ -22,7 +22,7 @@ struct Plan {
   std::vector<SessionSpec> sessions;
   std::vector<std::pair<Time, Duration>> jumps;
   double spikes = 0;
-  bool one_class = true, dies = false, gangs = false, endless = false;
+  bool one_class = true, dies = false, gangs = false, endless = false, awkward = false;
 
   Duration turn_max() const { return std::max(settings.turn_min, settings.turn_min_batch); }
   double weight_min() const {
@@ -34,9 +34,17 @@ struct Plan {
   }
 };
 
-Workload random_workload(Choices& choices, Duration turn, bool& endless) {
+Workload random_workload(Choices& choices, Duration turn, bool& endless, bool& awkward) {
   Workload load;
   load.kernel = random_log(choices, 20us, choices.chance(0.3) ? 4 * turn : turn / 4 + 20us);
+  if (choices.chance(0.03)) {
+    awkward = true;
+    load.late_probability = choices.unit();
+    load.late = random_log(choices, 1ms, 60ms);
+  } else if (choices.chance(0.03)) {
+    awkward = true;
+    load.unasked = random_log(choices, 20us, 4 * turn);
+  }
   const double kind = choices.unit();
   if (kind < 0.35) return load;  // never synchronizes
   if (kind < 0.37) {
@@ -83,7 +91,7 @@ void plan_anything(Choices& choices, Plan& plan) {
   for (int64_t i = 0; i < sessions; ++i) {
     SessionSpec spec;
     spec.tenant = TenantId(static_cast<uint32_t>(i < tenants ? i + 1 : choices.between(1, tenants)));
-    spec.workload = random_workload(choices, turn, plan.endless);
+    spec.workload = random_workload(choices, turn, plan.endless, plan.awkward);
     spec.devices = {static_cast<DeviceIndex>(choices.between(0, static_cast<int64_t>(plan.devices) - 1))};
     if (plan.devices > 1 && choices.chance(0.3)) {
       spec.devices.clear();
@@ -130,6 +138,7 @@ Plan make_plan(Choices& choices) {
   plan.settings.turn_min_batch = choices.chance(0.5) ? turn : 2 * turn;
   plan.settings.drain_wait_max = 8 * turn;
   plan.settings.cap_window = 10 * turn;
+  plan.settings.regime_interval = turn;
   plan.spikes = choices.chance(0.2) ? 0.02 : 0;
   if (kind < 0.8) plan_anything(choices, plan);
   else plan_saturation(choices, plan, kind < 0.9);
@@ -166,9 +175,16 @@ class Watch {
       const Duration leap = plan_.jumps.empty() ? 0ms : 250ms;
       if (charged > world_.now() - 1s + leap) return "more was charged than time went by";
     }
-    // Side by side busy times overlap, and what each had is not known.
-    for (const World::SessionState& session : world_.sessions()) co_ran_ |= policy.account(session.id).regime == Regime::co_run;
-    if (!plan_.jumps.empty() || !plan_.one_class) return {};
+    // Side by side, and beside work that outlasts its turn, times overlap, and what each had is not known.
+    bool co_runs = false;
+    for (const World::SessionState& session : world_.sessions()) co_runs |= policy.account(session.id).regime == Regime::co_run;
+    const Duration since = world_.now() - decided_at_;
+    if (co_runs || co_ran_last_) co_ran_ += since;
+    if (overlapped_last_) overlapped_ += since;
+    co_ran_last_ = co_runs;
+    overlapped_last_ = std::count_if(world_.sessions().begin(), world_.sessions().end(), [](const auto& session) { return session.in_flight; }) > 1;
+    decided_at_ = world_.now();
+    if (!plan_.jumps.empty() || !plan_.one_class || plan_.awkward) return starved_by_awkward();
     for (const World::SessionState& session : world_.sessions()) {
       if (!session.alive || !session.waiting || session.gate_open) continue;
       if (world_.now() - session.waiting_since > wait_max(plan_, session.spec))
@@ -179,7 +195,7 @@ class Watch {
 
   // Tenants that always had work since all had come share by weight, to the turn; and what was charged is what the hardware did for them.
   std::string at_end() {
-    const bool simple = plan_.one_class && plan_.jumps.empty() && !plan_.dies && !plan_.endless && plan_.devices == 1;
+    const bool simple = plan_.one_class && plan_.jumps.empty() && !plan_.dies && !plan_.endless && !plan_.awkward && plan_.devices == 1;
     if (!simple) return {};
     std::vector<const World::SessionState*> saturating;
     for (const World::SessionState& session : world_.sessions()) {
@@ -199,9 +215,9 @@ class Watch {
       }
     }
     for (const World::SessionState* session : saturating) {
-      if (co_ran_) break;
+      if (co_ran_ != Duration::zero()) break;
       const double executed = seconds(world_.executed(session->id)), openings = static_cast<double>(session->openings + 1);
-      if (std::abs(charged(*session) - executed) > openings * kOpeningSlack + kEndSlack) {
+      if (std::abs(charged(*session) - executed) > openings * kOpeningSlack + kEndSlack + seconds(overlapped_)) {
         return "tenant " + std::to_string(static_cast<uint32_t>(session->spec.tenant)) + " was charged " + std::to_string(charged(*session) * 1e3) +
                " ms and got " + std::to_string(executed * 1e3);
       }
@@ -215,6 +231,16 @@ class Watch {
   }
 
  private:
+  // Beside those who do not come or do not drain everybody of the highest class is served, if later.
+  std::string starved_by_awkward() const {
+    constexpr Duration kWaitMax = 3s;
+    if (!plan_.one_class || !plan_.jumps.empty() || plan_.gangs) return {};
+    for (const World::SessionState& session : world_.sessions()) {
+      if (session.alive && session.waiting && !session.gate_open && world_.now() - session.waiting_since > kWaitMax)
+        return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves beside awkward ones";
+    }
+    return {};
+  }
   // A device that nobody uses while a session stands at its gate: for longer than a lease lingers and the wake-ups take.
   std::string idle_device() {
     if (plan_.gangs) return {};  // a gang's devices wait for the one that drains last
@@ -243,9 +269,9 @@ class Watch {
   double weight(const World::SessionState& session) const { return plan_.policy_of(session.spec).weight; }
   double charged(const World::SessionState& session) const { return seconds(world_.policy().gpu_time(session.spec.tenant, 0)); }
   double before(const World::SessionState& session) const { return seconds(before_[static_cast<uint32_t>(session.spec.tenant) - 1]); }
-  // A turn that is under way or was cut short, and a kernel that ran over its end.
+  // A turn that is under way or was cut short, a kernel that ran over its end, and what was tried side by side.
   double slack(const World::SessionState& session) const {
-    return (seconds(3 * plan_.turn_of(session.spec)) + seconds(2 * session.spec.workload.kernel) + 0.003) / weight(session);
+    return (seconds(3 * plan_.turn_of(session.spec)) + seconds(2 * session.spec.workload.kernel) + seconds(co_ran_) + 0.003) / weight(session);
   }
 
   // From a drain to where the worker sees it, and a wake-up at the end that has not been decided about.
@@ -253,7 +279,9 @@ class Watch {
 
   const Plan& plan_;
   World& world_;
-  bool co_ran_ = false;
+  bool co_ran_last_ = false, overlapped_last_ = false;
+  Duration co_ran_{}, overlapped_{};
+  Time decided_at_ = 1s;
   std::vector<Time> idle_since_;
   std::vector<uint64_t> bursts_before_;
   std::vector<Duration> before_;

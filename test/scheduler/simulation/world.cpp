@@ -235,6 +235,7 @@ void World::drain_seen(SessionState& session) {
   session.in_flight = session.begun = false;
   session.last_end = now_ + clock_offset_;
   if (!session.gate_open) wake_arbiter();
+  if (!session.gate_open && session.spec.workload.unasked > Duration::zero() && choices_.chance(0.5)) return pass_unasked(session);
   if (session.waiting) return;  // the rest of the burst stands at the gate
   session.quiet_begun = now_;
   const Workload& load = session.spec.workload;
@@ -245,6 +246,19 @@ void World::drain_seen(SessionState& session) {
     session.request_seconds.push_back(seconds(now_ - session.request_begun));
     post(now_ + between(load.rest_min, std::max(load.rest_min, load.rest_max)), What::submit, index, 1);
   }
+}
+
+void World::pass_unasked(SessionState& session) {
+  const DeviceIndex device = session.spec.devices[0];
+  session.in_flight = true;
+  session.begun = false;
+  ++session.bursts;
+  ++session.submissions;
+  session.contexts_busy = 1;
+  if (!session.waiting) session.quiet_begun = now_;
+  advance_device(device);
+  hardware_[device].give(session.first_context[0], session.spec.workload.unasked, 1, now_);
+  post_device(device);
 }
 
 void World::die(SessionState& session) {
@@ -282,6 +296,8 @@ Observation World::page(const SessionState& session) const {
   seen.quiet = session.quiet + (session.waiting || session.in_flight ? Duration::zero() : now_ - session.quiet_begun);
   seen.bursts = session.bursts;
   seen.submissions = session.submissions;
+  // Kernels, though the model gives a burst in one go; an honest worker sees none done that has not been submitted.
+  seen.completions = static_cast<uint64_t>(progress(session.id) / seconds(session.spec.workload.kernel));
   return seen;
 }
 
@@ -303,7 +319,9 @@ void World::decide() {
       session.gate_open = true;
       session.first_start = Time{};
       // A worker that waits must be woken; another reads the gate before its next submission.
-      if (session.waiting) post(now_ + wake(), What::gate_seen, static_cast<uint32_t>(&session - sessions_.data()), ++session.gate_generation);
+      const Workload& load = session.spec.workload;
+      const Duration late = load.late_probability > 0 && choices_.chance(load.late_probability) ? load.late : Duration::zero();
+      if (session.waiting) post(now_ + wake() + late, What::gate_seen, static_cast<uint32_t>(&session - sessions_.data()), ++session.gate_generation);
       else session.passes = true;
     }
     if (opens) {
@@ -335,7 +353,8 @@ Duration World::executed(SessionId id) const {
 std::string World::check_opening(const SessionState& opened, const GateChange& change) const {
   if (change.regime != Regime::lease) return {};
   for (const SessionState& other : sessions_) {
-    if (&other == &opened || !other.alive || !other.in_flight || other.gate_open || now_ - other.closed_at >= settings_.drain_wait_max) continue;
+    if (&other == &opened || !other.alive || !other.in_flight || other.gate_open) continue;
+    if (now_ - other.closed_at >= std::min(policy_.account(opened.id).drain_wait_max, policy_.account(other.id).drain_patience)) continue;
     if (class_of(other) != class_of(opened)) continue;
     for (const DeviceIndex device : opened.spec.devices) {
       if (std::find(other.spec.devices.begin(), other.spec.devices.end(), device) != other.spec.devices.end())

@@ -1,6 +1,7 @@
 // GPUs, workers and an arbiter around one Policy, as discrete events from a seed.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <queue>
@@ -23,6 +24,11 @@ struct Workload {
   unsigned contexts = 1;
   unsigned bursts_seen = 1;                                // as how many its worker counts each burst
   Duration submission_gap = std::chrono::microseconds(4);  // between kernels when only one is in flight at a time
+  // Its worker may not come when the gate is opened, for so long: the machine does not run it, or it is kept in a driver call.
+  double late_probability = 0;
+  Duration late{};
+  // Work that comes behind the closed gate, half the time that it has drained: pages that the host wants, answers to host functions.
+  Duration unasked{};
 };
 
 struct SessionSpec {
@@ -106,6 +112,7 @@ class World {
   void advance_device(DeviceIndex device);
   void post_device(DeviceIndex device);
   void begin_burst(SessionState& session, bool new_request);
+  void pass_unasked(SessionState& session);
   void submit(SessionState& session);
   void close(SessionState& session);
   void emptied(SessionState& session, Time at);
@@ -121,7 +128,8 @@ class World {
   // Caps and floors move a tenant to another class for a while: told apart, so that it is compared with nobody.
   int class_of(const SessionState& session) const {
     const ServiceClass of = classes_.at(session.spec.tenant);
-    const bool moves = of == ServiceClass::realtime || of == ServiceClass::scavenger;
+    const bool floors = std::any_of(classes_.begin(), classes_.end(), [](const auto& entry) { return entry.second == ServiceClass::interactive; });
+    const bool moves = of == ServiceClass::realtime || of == ServiceClass::scavenger || (of == ServiceClass::batch && floors);
     return moves ? -static_cast<int>(session.id) : static_cast<int>(of);
   }
   void print(const char* what, const SessionState& session) const;

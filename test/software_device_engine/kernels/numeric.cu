@@ -27,6 +27,22 @@ extern "C" __global__ void integers64(const unsigned long long* a, const unsigne
   o[15] = static_cast<unsigned long long>(wide >> 64) ^ static_cast<unsigned long long>(wide);
 }
 
+// o: quotient and remainder, low words first.
+extern "C" __global__ void quotients128(const unsigned long long* a, const unsigned long long* b, unsigned long long* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  using Wide = unsigned __int128;
+  Wide x = (Wide)a[2 * i + 1] << 64 | a[2 * i], y = (Wide)b[2 * i + 1] << 64 | b[2 * i];
+  Wide quotient = x / y, remainder = x % y;
+  unsigned long long* o = out + 4 * i;
+  o[0] = quotient, o[1] = quotient >> 64, o[2] = remainder, o[3] = remainder >> 64;
+}
+
+extern "C" __global__ void reciprocal_roots(const double* a, double* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = rsqrt(a[i]);
+}
+
 extern "C" __global__ void rounded(const float* a, const float* b, float* out, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;

@@ -29,6 +29,16 @@ extern "C" __global__ void shuffles(unsigned* out) {
 }
 
 // The lanes reach the shuffle on different paths and at different times.
+// The first eight lanes add up, over distances as if all took part.
+extern "C" __global__ void sum_of_few(unsigned* out) {
+  unsigned value = threadIdx.x + 1;
+  unsigned few = __ballot_sync(0xffffffff, threadIdx.x < 8);
+  if (threadIdx.x < 8) {
+    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_down_sync(few, value, distance);
+  }
+  out[threadIdx.x] = value;
+}
+
 extern "C" __global__ void late_shuffle(unsigned* out) {
   unsigned t = threadIdx.x, value = t;
   for (unsigned i = 0; i < t % 7; ++i) value = value * 3 + 1;

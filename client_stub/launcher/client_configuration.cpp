@@ -1,0 +1,153 @@
+#include "client_stub/launcher/client_configuration.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <initializer_list>
+#include <optional>
+#include <sstream>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include "protocol/units/byte_size.hpp"
+
+namespace gpuwire::launcher {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Failure = tl::unexpected<std::string>;
+
+std::string at(const fs::path& file, const toml::node& node, const std::string& what) {
+  return file.string() + ":" + std::to_string(node.source().begin.line) + ": " + what;
+}
+
+// A file of the configuration's own folder, or of the home folder for "~/...".
+std::string path_of(const std::string& text, const fs::path& file) {
+  const char* home = std::getenv("HOME");
+  if (text.starts_with("~/") && home) return (fs::path(home) / text.substr(2)).string();
+  return (file.parent_path() / text).lexically_normal().string();
+}
+
+tl::expected<void, std::string> read_setting(const fs::path& file, std::string_view key, const toml::node& node, ClientSettings& settings) {
+  if (key == "gpus") {
+    auto count = node.value_exact<int64_t>();
+    if (!count || *count < 1 || *count > int64_t(kGpusMax)) return Failure(at(file, node, "gpus is a number from 1 to " + std::to_string(kGpusMax)));
+    settings.gpus = std::to_string(*count);
+    return {};
+  }
+  auto text = node.value_exact<std::string>();
+  if (!text || text->empty()) return Failure(at(file, node, std::string(key) + " is a text"));
+  if (key == "memory") {
+    auto bytes = units::parse_byte_size(*text);
+    if (!bytes) return Failure(at(file, node, "memory: " + bytes.error()));
+    settings.memory = std::to_string(*bytes) + "B";
+  } else if (key == "server") {
+    settings.server = *text;
+  } else {
+    (key == "identity" ? settings.identity : key == "ca" ? settings.authorities : settings.token) = path_of(*text, file);
+  }
+  return {};
+}
+
+bool is_setting(std::string_view key) {
+  for (std::string_view known : {"server", "gpus", "memory", "identity", "ca", "token_file"})
+    if (key == known) return true;
+  return false;
+}
+
+// The settings of one table; `others`: keys that are there for somebody else.
+tl::expected<ClientSettings, std::string> read_settings(const fs::path& file, const toml::table& table, std::initializer_list<std::string_view> others) {
+  ClientSettings settings;
+  for (const auto& [key, node] : table) {
+    if (std::find(others.begin(), others.end(), key.str()) != others.end()) continue;
+    if (!is_setting(key.str())) return Failure(at(file, node, "\"" + std::string(key.str()) + "\" is no setting of the client"));
+    if (auto read = read_setting(file, key.str(), node, settings); !read) return Failure(read.error());
+  }
+  return settings;
+}
+
+struct File {
+  ClientSettings general;
+  std::map<std::string, ClientSettings> profiles;
+  std::string usual_profile;
+};
+
+tl::expected<std::string, std::string> text_of(const fs::path& file) {
+  std::ifstream in(file);
+  if (!in && errno == ENOENT) return std::string();
+  std::string text(kConfigurationBytesMax + 1, '\0');
+  in.read(text.data(), std::streamsize(text.size()));
+  if (in.bad() || !in.eof()) return Failure(file.string() + ": " + (in.eof() || errno ? std::strerror(errno) : "longer than a configuration may be"));
+  text.resize(size_t(in.gcount()));
+  return text;
+}
+
+tl::expected<File, std::string> read_file(const fs::path& path) {
+  File file;
+  if (path.empty()) return file;
+  auto text = text_of(path);
+  if (!text) return Failure(text.error());
+  toml::parse_result parsed = toml::parse(*text, path.string());
+  if (!parsed) return Failure(path.string() + ":" + std::to_string(parsed.error().source().begin.line) + ": " + std::string(parsed.error().description()));
+  const toml::table& table = parsed.table();
+  auto general = read_settings(path, table, {"profile", "profiles"});
+  if (!general) return Failure(general.error());
+  file.general = *general;
+  if (const toml::node* usual = table.get("profile")) {
+    auto name = usual->value_exact<std::string>();
+    if (!name) return Failure(at(path, *usual, "profile is the name of one of [profiles]"));
+    file.usual_profile = *name;
+  }
+  if (const toml::node* profiles = table.get("profiles")) {
+    if (!profiles->is_table()) return Failure(at(path, *profiles, "[profiles.NAME] are tables"));
+    for (const auto& [name, node] : *profiles->as_table()) {
+      if (!node.is_table()) return Failure(at(path, node, "[profiles." + std::string(name.str()) + "] is a table"));
+      auto settings = read_settings(path, *node.as_table(), {});
+      if (!settings) return Failure(settings.error());
+      file.profiles[std::string(name.str())] = *settings;
+    }
+  }
+  return file;
+}
+
+// What `first` leaves open, `second` says.
+ClientSettings merged(const ClientSettings& first, const ClientSettings& second) {
+  ClientSettings out = first;
+  for (auto member : {&ClientSettings::server, &ClientSettings::identity, &ClientSettings::authorities, &ClientSettings::token, &ClientSettings::gpus, &ClientSettings::memory})
+    if ((out.*member).empty()) out.*member = second.*member;
+  return out;
+}
+
+}  // namespace
+
+ConfigurationFiles configuration_files(const fs::path& command_folder) {
+  ConfigurationFiles files;
+  const char* configuration = std::getenv("XDG_CONFIG_HOME");
+  const char* home = std::getenv("HOME");
+  if (configuration && *configuration == '/')
+    files.user = fs::path(configuration) / "gpuwire/config.toml";
+  else if (home && *home)
+    files.user = fs::path(home) / ".config/gpuwire/config.toml";
+  fs::path prefix = command_folder.parent_path().parent_path().parent_path();  // of prefix/lib/gpuwire/commands
+  files.system = (prefix == "/usr" ? fs::path("/etc") : prefix / "etc") / "gpuwire/client.toml";
+  return files;
+}
+
+tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files, const std::string& profile) {
+  auto user = read_file(files.user);
+  if (!user) return Failure(user.error());
+  auto system = read_file(files.system);
+  if (!system) return Failure(system.error());
+  std::string name = !profile.empty() ? profile : !user->usual_profile.empty() ? user->usual_profile : system->usual_profile;
+  ClientConfiguration configuration{.profile = {}, .general = merged(user->general, system->general)};
+  if (name.empty()) return configuration;
+  if (!user->profiles.contains(name) && !system->profiles.contains(name))
+    return Failure("there is no profile \"" + name + "\" in " + files.user.string() + " or " + files.system.string());
+  configuration.profile = merged(user->profiles[name], system->profiles[name]);
+  return configuration;
+}
+
+}  // namespace gpuwire::launcher

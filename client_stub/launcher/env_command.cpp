@@ -1,0 +1,47 @@
+// `gpuwire env`.
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "client_stub/launcher/environment_text.hpp"
+#include "client_stub/launcher/run.hpp"
+#include "client_stub/launcher/run_commands.hpp"
+#include "command_line/command_line.hpp"
+
+namespace {
+
+constexpr const char* kDescription =
+    "Prints the commands that make a shell what `gpuwire run` makes a program's environment: in it, every program's CUDA calls go to a gpuwire server.\n"
+    "Only what differs from the environment that it is called in is printed.";
+
+constexpr const char* kFooter =
+    "\n"
+    "Exit code: 0; 126 when gpuwire's stub library is missing; 2 for wrong use.\n"
+    "\n"
+    "Examples:\n"
+    "  eval \"$(gpuwire env --server gpu7)\"                 sh, bash, zsh\n"
+    "  gpuwire env --server gpu7 --shell fish | source     fish\n"
+    "  eval `gpuwire env --server gpu7 --shell csh`        csh, tcsh\n";
+
+}  // namespace
+
+int gpuwire::launcher::env_command(int argc, char** argv) {
+  const std::map<std::string, ShellKind> kinds{{"sh", ShellKind::posix}, {"fish", ShellKind::fish}, {"csh", ShellKind::csh}};
+  RunOptions options;
+  std::string shell = "sh";
+  CLI::App app{kDescription, "gpuwire env"};
+  app.footer(std::string(kSessionEnvironment) + kResourceEnvironment + kConfigurationFiles + kFooter);
+  add_session_options(app, options.session, true);
+  add_observation_options(app, options);
+  app.add_option("--shell", shell, "Whose commands; sh is bash's and zsh's, too")->type_name("SHELL")->check(CLI::IsMember({"sh", "fish", "csh"}))->capture_default_str();
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  Environment before = current_environment();
+  if (auto prepared = prepare_environment(options); !prepared) {
+    std::fprintf(stderr, "gpuwire env: %s\n", prepared.error().text.c_str());
+    return prepared.error().code;
+  }
+  std::fputs(commands_of(changed(before, current_environment()), kinds.at(shell)).c_str(), stdout);
+  return 0;
+}

@@ -1,0 +1,22 @@
+// Variables as the commands of a shell that set them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gpuwire::launcher {
+
+using Environment = std::map<std::string, std::string>;
+
+enum class ShellKind : uint8_t { posix, fish, csh };
+
+// This process's environment.
+Environment current_environment();
+// What is in `after` and not, or otherwise, in `before`.
+Environment changed(const Environment& before, const Environment& after);
+// One command for each variable, a line each, quoted so that the shell takes every byte as it is.
+std::string commands_of(const Environment& environment, ShellKind shell);
+
+}  // namespace gpuwire::launcher

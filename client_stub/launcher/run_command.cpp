@@ -1,0 +1,57 @@
+#include <CLI/CLI.hpp>
+
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "client_stub/launcher/run.hpp"
+#include "client_stub/launcher/run_commands.hpp"
+#include "command_line/command_line.hpp"
+
+namespace {
+
+constexpr const char* kDescription =
+    "gpuwire run [OPTIONS] -- PROGRAM [ARGS...]\n\n"
+    "Runs PROGRAM with its CUDA calls going to a gpuwire server. The program is not changed: gpuwire's libcuda.so.1 is put in front of the "
+    "system's by LD_LIBRARY_PATH. PROGRAM takes the place of this one, so its exit code and its signals are its own.";
+
+constexpr const char* kEnvironment =
+    "  GPUWIRE_TRACE           set from --trace for the program\n"
+    "  GPUWIRE_STATS           set from --stats for the program\n"
+    "  GPUWIRE_CACHE_KEY_FILE  under which key the server keeps the program's GPU code; none: it does not\n"
+    "  CUDA_VISIBLE_DEVICES    as ever; numbers and UUIDs are those of the server's devices\n";
+
+constexpr const char* kFooter =
+    "\n"
+    "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong use of gpuwire run.\n"
+    "\n"
+    "Examples:\n"
+    "  gpuwire run --server gpu7:9750 -- ./vector_add 1048576\n"
+    "  gpuwire run --gpus 2 --memory 20GiB -- python train.py   the server of the configuration\n"
+    "  gpuwire run -- bash                                      everything that is started there; gpuwire shell is short for it\n";
+
+// Index of "--", or of the first word that is neither an option nor the value of one.
+int options_end(int argc, char** argv) {
+  int at = 1;
+  while (at < argc && argv[at][0] == '-' && std::strcmp(argv[at], "--") != 0) {
+    std::string_view option = argv[at++];
+    if ((option == "--trace" || gpuwire::launcher::takes_value(option)) && at < argc) ++at;
+  }
+  return at;
+}
+
+}  // namespace
+
+int gpuwire::launcher::run_command(int argc, char** argv) {
+  RunOptions options;
+  CLI::App app{kDescription, "gpuwire run"};
+  app.footer(std::string(kSessionEnvironment) + kResourceEnvironment + kEnvironment + kConfigurationFiles + kFooter);
+  add_session_options(app, options.session, true);
+  add_observation_options(app, options);
+  // From the program's name on nothing is ours, so only what comes before it is parsed.
+  int ours = options_end(argc, argv);
+  if (auto code = gpuwire::parse_command_line(app, ours, argv)) return *code;
+  int program = ours < argc && std::strcmp(argv[ours], "--") == 0 ? ours + 1 : ours;
+  options.program.assign(argv + program, argv + argc);
+  return run("gpuwire run", options);
+}

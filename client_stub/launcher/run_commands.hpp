@@ -1,0 +1,11 @@
+// The commands that prepare an environment: one program under three names, because each copy would carry the C++ library again.
+#pragma once
+
+namespace gpuwire::launcher {
+
+// Each as a main(): reads its command line, returns the exit code; run and shell return only when they fail.
+int run_command(int argc, char** argv);
+int shell_command(int argc, char** argv);
+int env_command(int argc, char** argv);
+
+}  // namespace gpuwire::launcher

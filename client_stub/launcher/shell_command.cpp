@@ -1,0 +1,33 @@
+// `gpuwire shell`.
+#include <cstdlib>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "client_stub/launcher/run.hpp"
+#include "client_stub/launcher/run_commands.hpp"
+#include "command_line/command_line.hpp"
+
+namespace {
+
+constexpr const char* kDescription =
+    "Starts your shell (SHELL, else /bin/sh) with the CUDA calls of every program in it going to a gpuwire server. It takes the place of this program, so\n"
+    "its exit code is its own. The session with the server is each program's: none is open while none runs.";
+
+constexpr const char* kFooter =
+    "\n"
+    "Exit code: the shell's own; 126 when it cannot be executed, 2 for wrong use.";
+
+}  // namespace
+
+int gpuwire::launcher::shell_command(int argc, char** argv) {
+  RunOptions options;
+  CLI::App app{kDescription, "gpuwire shell"};
+  app.footer(std::string(kSessionEnvironment) + kResourceEnvironment + kConfigurationFiles + kFooter);
+  add_session_options(app, options.session, true);
+  add_observation_options(app, options);
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  const char* shell = std::getenv("SHELL");
+  options.program = {shell && *shell ? shell : "/bin/sh"};
+  return run("gpuwire shell", options);
+}

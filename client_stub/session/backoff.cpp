@@ -1,0 +1,15 @@
+#include "client_stub/session/backoff.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace gpuwire::client {
+
+bool Backoff::wait() {
+  if (waited_ + 1 >= kEnterAttemptsMax) return false;
+  auto usual = std::min(kBackoffFirst * (1u << waited_++), kBackoffMost);
+  std::this_thread::sleep_for(std::uniform_int_distribution<std::chrono::milliseconds::rep>(usual.count() * 3 / 4, usual.count() * 5 / 4)(random_) * std::chrono::milliseconds(1));
+  return true;
+}
+
+}  // namespace gpuwire::client

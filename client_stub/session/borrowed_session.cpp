@@ -1,0 +1,95 @@
+#include "client_stub/session/borrowed_session.hpp"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "client_stub/session/session_table.hpp"
+#include "protocol/wire/message_reader.hpp"
+
+namespace gpuwire::client {
+
+namespace {
+
+using GetExportTable = CUresult (*)(const void** table, const CUuuid* id);
+
+// Null, and the reason. The library stays loaded: sessions are its objects.
+const SessionTable* find_table(std::string& error) {
+  const std::string library = session_library();
+  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    const char* reason = ::dlerror();
+    error = reason ? reason : library;
+    return nullptr;
+  }
+  auto get = reinterpret_cast<GetExportTable>(::dlsym(handle, "cuGetExportTable"));
+  const void* found = nullptr;
+  if (!get || get(&found, &kSessionTableId) != CUDA_SUCCESS || !found) {
+    error = library + " is not gpuwire's";
+    return nullptr;
+  }
+  auto* table = static_cast<const SessionTable*>(found);
+  if (table->bytes == sizeof(SessionTable) && std::strcmp(table->release, GPUWIRE_VERSION) == 0) return table;
+  error = library + " is of another release than " GPUWIRE_VERSION;
+  return nullptr;
+}
+
+// The library's session, with what reads replies kept apart from it: an exception that a reader throws belongs to this side's C++ library, and must not
+// pass through frames of the other side's.
+class BorrowedSession final : public Session {
+ public:
+  explicit BorrowedSession(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+
+  const ServerFacts& facts() const noexcept override { return session_->facts(); }
+  SessionStats& stats() noexcept override { return session_->stats(); }
+  CUresult state() const noexcept override { return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->state(); }
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override {
+    return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->begin(kind, ordinal, context, words_max, bulk, slot);
+  }
+  void commit(Slot& slot, size_t words_used) noexcept override { session_->commit(slot, words_used); }
+  void abandon(Slot& slot) noexcept override { session_->abandon(slot); }
+  CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override {
+    struct Guarded {
+      ReplyReader read;
+      void* user;
+      bool failed = false;
+    } guarded{read, user};
+    CUresult waited = session_->wait(
+        sequence,
+        [](void* context, capnp::MessageReader& reply) {
+          auto& own = *static_cast<Guarded*>(context);
+          own.failed = wire::read_guarded([&] { own.read(own.user, reply); }).has_value();
+        },
+        &guarded, sink);
+    if (!guarded.failed) return waited;
+    // As the session itself does with bytes that cannot be read: it is over.
+    faulty_.store(true, std::memory_order_relaxed);
+    session_->close();
+    return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  }
+  void expect_reply(Slot& slot, const BulkSink& sink) noexcept override { session_->expect_reply(slot, sink); }
+  void flush() noexcept override { session_->flush(); }
+  void finish_sending() noexcept override { session_->finish_sending(); }
+  uint64_t last_sequence() const noexcept override { return session_->last_sequence(); }
+  void close() noexcept override { session_->close(); }
+  void after_fork_in_child() noexcept override { session_->after_fork_in_child(); }
+
+ private:
+  std::unique_ptr<Session> session_;
+  std::atomic<bool> faulty_{false};  // publishes nothing else
+};
+
+}  // namespace
+
+CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error, SessionKind kind) {
+  const SessionTable* table = find_table(error);
+  if (!table) return CUDA_ERROR_SYSTEM_NOT_READY;
+  std::unique_ptr<Session> theirs;
+  CUresult result = table->connect(server, notices, theirs, error, kind);
+  if (result == CUDA_SUCCESS) session = std::make_unique<BorrowedSession>(std::move(theirs));
+  return result;
+}
+
+}  // namespace gpuwire::client

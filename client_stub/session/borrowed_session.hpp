@@ -1,0 +1,11 @@
+// Session::connect() by the code of the installation's libcuda.so.1. Who links this library instead of gpuwire_client_session says where that is.
+#pragma once
+
+#include <string>
+
+namespace gpuwire::client {
+
+// The path of libcuda.so.1. Defined by the program or library that uses this one.
+std::string session_library();
+
+}  // namespace gpuwire::client

@@ -1,0 +1,41 @@
+#include "client_stub/session/server_reconnector.hpp"
+
+#include <exception>
+
+#include "client_stub/session/handshake.hpp"
+#include "client_stub/session/login.hpp"
+#include "protocol/resume/exchange.hpp"
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::client {
+
+namespace {
+
+constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
+
+tl::unexpected<ReconnectFailure> failed(const SessionStartError& why) {
+  return tl::unexpected<ReconnectFailure>({!why.refused, why.result, why.cause});
+}
+
+}  // namespace
+
+tl::expected<Reconnected, ReconnectFailure> ServerReconnector::reconnect(uint64_t received) noexcept try {
+  auto connection = reach(address_);
+  if (!connection) return failed(connection.error());
+  // Identities are read anew: a token that was exchanged meanwhile counts.
+  auto entry = plan_entry(address_, **connection, SessionKind::program);
+  if (!entry) return failed(entry.error());
+  entry->resume.assign(session_.begin(), session_.end());
+  auto entered = enter(std::move(*connection), *entry, [](const std::string&) {});
+  if (!entered) return failed(entered.error());
+  auto server_received = resume::ask(**entered, {session_, secret_, ++attempts_, received}, kAnswerTimeout);
+  if (!server_received) {
+    auto& why = server_received.error();
+    return tl::unexpected<ReconnectFailure>({!why.refused, CUDA_ERROR_DEVICE_UNAVAILABLE, (why.refused ? "the server refuses: " : "") + why.cause});
+  }
+  return Reconnected{std::move(*entered), *server_received};
+} catch (const std::exception& error) {
+  return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_OUT_OF_MEMORY, error.what()});
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,16 @@
+// A command's description of itself for programs: what its man page and its completions are made from.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace gpuwire {
+
+// One JSON object: name, description, footer, options, positionals and commands (objects of the same kind). An option has names, text, and where they
+// apply: value (the placeholder), values (all that it may be), default.
+std::string describe(const CLI::App& app);
+
+}  // namespace gpuwire

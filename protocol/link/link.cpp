@@ -1,0 +1,375 @@
+#include "protocol/link/link.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "protocol/wire/frame.hpp"
+
+namespace gpuwire::link {
+
+namespace {
+
+using transport::kReadable;
+using transport::kWoken;
+using transport::kWritable;
+
+constexpr size_t kBounceBytes = 256u << 10;
+// In place of bulk whose owner has taken its memory back. Never written.
+std::byte g_zeros[64u << 10];
+
+}  // namespace
+
+Link::Link(std::unique_ptr<transport::Transport> first, const LinkLimits& limits) : window_(limits.ring_bytes, limits.bulk_bytes_max), transport_(std::move(first)) {}
+
+Link::~Link() { end(); }
+
+// --- appending -----------------------------------------------------------------------------------------------------------------------------------
+
+std::byte* Link::reserve(size_t bytes, size_t external_bytes, size_t reserve_bytes) {
+  if (external_bytes && !window_.external_allowed(external_bytes)) return nullptr;
+  return window_.reserve(bytes, reserve_bytes + kAcknowledgeReserveBytes);
+}
+
+bool Link::publish(size_t bytes, const ExternalBulk* external) {
+  if (!window_.publish(bytes, external)) return false;
+  if (state_.load(std::memory_order_relaxed) == State::ended && !sending_) drop_unsent();
+  return true;
+}
+
+bool Link::await_room(uint64_t seen, Nanoseconds timeout) {
+  std::unique_lock lock(mutex_);
+  auto over = [&] { return interrupted_ || state_.load(std::memory_order_relaxed) == State::ended; };
+  changed_.wait_for(lock, timeout, [&] { return over() || room_changes() != seen; });
+  return !over();
+}
+
+// --- sending -------------------------------------------------------------------------------------------------------------------------------------
+
+bool Link::pump() {
+  std::unique_lock lock(mutex_);
+  pump(lock);
+  return everything_sent();
+}
+
+void Link::pump(std::unique_lock<std::mutex>& lock) {
+  // The thread that is sending looks again before it leaves, so what was appended up to now is in good hands.
+  if (sending_) return;
+  sending_ = true;
+  while (sends() && !drop_when_back_ && send_some(lock)) {
+  }
+  sending_ = false;
+  if (drop_when_back_) drop_unsent();
+  if (state_.load(std::memory_order_relaxed) != State::attached) changed_.notify_all();
+}
+
+void Link::push(uint64_t position, Nanoseconds stall) {
+  using Clock = std::chrono::steady_clock;
+  std::unique_lock lock(mutex_);
+  push_until_ = std::max(push_until_, position);
+  if (pushing_) return;
+  pushing_ = true;
+  Clock::time_point moved{};
+  for (uint64_t before = 0;;) {
+    pump(lock);
+    if (!sends() || window_.sent() >= push_until_) break;
+    auto now = Clock::now();
+    if (moved == Clock::time_point{} || window_.sent() != before) moved = now;
+    before = window_.sent();
+    if (now - moved >= stall) {
+      break_sending();
+      break;
+    }
+    lock.unlock();
+    wait(kWritable, stall - (now - moved));
+    lock.lock();
+  }
+  pushing_ = false;
+}
+
+bool Link::send_some(std::unique_lock<std::mutex>& lock) {
+  SendWindow::Next next = window_.next();
+  if (!next.external && !next.ring_pieces) {
+    blocked_.store(false, std::memory_order_relaxed);
+    return false;
+  }
+  // What is to be sent stays where it is until it has been sent and acknowledged. Its owner may take external bulk back, but waits for who reads it.
+  ExternalBulk external;
+  if (next.external) {
+    external.data = next.external->data;
+    external.gather = next.external->gather;
+    external.bytes = next.external->bytes;
+    reading_until_ = window_.sent() - next.offset + external.bytes;
+  }
+  uint64_t position = window_.sent();
+  transport::Transport& transport = *transport_;
+  lock.unlock();
+  iovec piece;
+  std::span<const iovec> pieces(next.ring, next.ring_pieces);
+  if (next.external) {
+    piece = external_piece(external, next.offset, position);
+    pieces = {&piece, 1};
+  }
+  IoResult result = transport.try_send(pieces);
+  lock.lock();
+  if (reading_until_) changed_.notify_all();
+  reading_until_ = 0;
+  blocked_.store(result.status == IoStatus::would_block, std::memory_order_relaxed);
+  if (result.status == IoStatus::would_block) return false;
+  if (result.status != IoStatus::ok) {
+    // What the peer said last may still be readable and names the cause; who receives finds the end of it.
+    break_sending();
+    return false;
+  }
+  bytes_sent_.store(bytes_sent() + result.bytes, std::memory_order_relaxed);
+  writes_.store(writes() + 1, std::memory_order_relaxed);
+  publish_positions(window_.sent(result.bytes));
+  return true;
+}
+
+void Link::break_sending() {
+  send_broken_.store(true, std::memory_order_relaxed);
+  transport_->shutdown();
+  announce();
+}
+
+void Link::announce() noexcept {
+  { std::lock_guard slot(slot_mutex_); }
+  slot_changed_.notify_all();
+}
+
+iovec Link::external_piece(const ExternalBulk& bulk, size_t offset, uint64_t position) {
+  size_t left = bulk.bytes - offset;
+  if (bulk.data) return {const_cast<std::byte*>(bulk.data) + offset, left};
+  if (!bulk.gather) return {g_zeros, std::min(left, sizeof g_zeros)};
+  if (position < bounce_begin_ || position >= bounce_end_) {
+    if (!bounce_) bounce_ = std::make_unique<std::byte[]>(kBounceBytes);
+    bounce_begin_ = position;
+    bounce_end_ = position + std::min(left, kBounceBytes);
+    (*bulk.gather)(offset, {bounce_.get(), size_t(bounce_end_ - bounce_begin_)});
+  }
+  return {bounce_.get() + (position - bounce_begin_), size_t(bounce_end_ - position)};
+}
+
+// With the lock, after anything of the window has changed.
+void Link::publish_positions(bool room) {
+  sent_.store(window_.sent(), std::memory_order_release);
+  acknowledged_.store(window_.acknowledged(), std::memory_order_release);
+  if (!room) return;
+  room_changes_.store(room_changes() + 1, std::memory_order_relaxed);
+  changed_.notify_all();
+}
+
+void Link::drop_unsent() {
+  window_.drop_unsent();
+  drop_when_back_ = false;
+  again_until_.store(0, std::memory_order_relaxed);
+  blocked_.store(false, std::memory_order_relaxed);
+  publish_positions(true);
+}
+
+void Link::forget_external(uint64_t position) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return reading_until_ != position; });
+  window_.forget_external(position);
+}
+
+bool Link::holds_external() const {
+  std::lock_guard lock(mutex_);
+  return window_.external_bytes() != 0;
+}
+
+// --- receiving -----------------------------------------------------------------------------------------------------------------------------------
+
+// Null: there is no connection. Else nobody takes it away until leave_receiving().
+transport::Transport* Link::enter_receiving() noexcept {
+  receiving_.store(true, std::memory_order_seq_cst);
+  if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]] return transport_.get();
+  leave_receiving();
+  return nullptr;
+}
+
+void Link::leave_receiving() noexcept {
+  receiving_.store(false, std::memory_order_seq_cst);
+  if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]] return;
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+IoResult Link::receive(std::span<std::byte> out, bool bulk) noexcept {
+  if (stop_receiving_.load(std::memory_order_relaxed)) [[unlikely]] return {IoStatus::closed};
+  transport::Transport* transport = enter_receiving();
+  if (!transport) return {state() == State::ended ? IoStatus::closed : IoStatus::would_block};
+  IoResult result = bulk ? transport->receive_bulk(out) : transport->try_receive(out);
+  if (result.status == IoStatus::ok) {
+    received_.store(received() + result.bytes, std::memory_order_relaxed);
+    scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
+    if (scanner_.goodbye()) [[unlikely]] said_goodbye_.store(true, std::memory_order_relaxed);
+  }
+  leave_receiving();
+  if (result.status == IoStatus::closed || result.status == IoStatus::failed) return connection_ended(transport, result);
+  return result;
+}
+
+void Link::found_acknowledgement(uint64_t position) {
+  std::lock_guard lock(mutex_);
+  if (state_.load(std::memory_order_relaxed) == State::ended) return;
+  if (!window_.acknowledge(position)) return bad_acknowledgement_.store(true, std::memory_order_relaxed);
+  publish_positions(true);
+}
+
+IoResult Link::connection_ended(const transport::Transport* which, const IoResult& result) noexcept {
+  std::unique_lock lock(mutex_);
+  if (!outlives_.load(std::memory_order_relaxed)) {
+    interrupted_ = true;
+    changed_.notify_all();
+    return result;
+  }
+  if (transport_.get() == which && state_.load(std::memory_order_relaxed) == State::attached) {
+    loss_ = result;
+    detach_locked();
+    lock.unlock();
+    if (observer_) observer_(State::detached);
+  }
+  return {state_.load(std::memory_order_relaxed) == State::ended ? IoStatus::closed : IoStatus::would_block};
+}
+
+bool Link::input() noexcept {
+  if (stop_receiving_.load(std::memory_order_relaxed)) return true;
+  transport::Transport* transport = enter_receiving();
+  if (!transport) return state() == State::ended;
+  bool there = transport->input();
+  leave_receiving();
+  return there;
+}
+
+uint64_t Link::consumed(uint64_t position, bool now) {
+  if (position - told_ < wire::kAcknowledgeBytes && !(now && position != told_)) [[likely]] return 0;
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position};
+  std::lock_guard lock(mutex_);
+  std::byte* at = window_.reserve(sizeof header, 0);
+  if (!at) return 0;  // tried again with the next frame
+  std::memcpy(at, &header, sizeof header);
+  if (!publish(sizeof header)) return 0;
+  told_ = position;
+  return window_.appended();
+}
+
+// --- any thread ----------------------------------------------------------------------------------------------------------------------------------
+
+unsigned Link::wait(unsigned interest, Nanoseconds timeout) noexcept {
+  std::shared_ptr<transport::Transport> transport;
+  {
+    std::unique_lock slot(slot_mutex_);
+    auto over = [&] { return state() == State::ended || ((interest & kReadable) && stop_receiving_.load(std::memory_order_relaxed)); };
+    auto woken = [&] { return woken_ && (interest & kWoken); };
+    // A connection that takes nothing any more would be writable again and again until who receives has found its end.
+    auto nothing = [&] { return state() == State::detached || (send_broken_.load(std::memory_order_relaxed) && !(interest & kReadable)); };
+    if (!over() && !woken() && nothing()) slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || !nothing(); });
+    if (over()) return interest & (kReadable | kWritable);
+    if (woken()) {
+      woken_ = false;
+      return kWoken;
+    }
+    if (nothing()) return 0;
+    transport = transport_;
+  }
+  return transport->wait(interest, timeout);
+}
+
+void Link::wake() noexcept {
+  {
+    std::lock_guard slot(slot_mutex_);
+    if (state() == State::attached) return transport_->wake();
+    woken_ = true;
+  }
+  slot_changed_.notify_all();
+}
+
+std::shared_ptr<transport::Transport> Link::transport() const {
+  std::lock_guard slot(slot_mutex_);
+  return transport_;
+}
+
+std::string Link::failure() const { return transport()->failure(); }
+
+std::string Link::loss() const {
+  std::string said = failure();
+  std::lock_guard lock(mutex_);
+  return said.empty() ? transport::describe(loss_) : said;
+}
+
+// --- replacing the connection ----------------------------------------------------------------------------------------------------------------------
+
+void Link::detach_locked() noexcept {
+  state_.store(State::detached, std::memory_order_seq_cst);
+  blocked_.store(false, std::memory_order_relaxed);
+  transport_->shutdown();
+  transport_->wake();
+  changed_.notify_all();
+  announce();
+}
+
+uint64_t Link::detach() noexcept {
+  std::unique_lock lock(mutex_);
+  bool lost = state_.load(std::memory_order_relaxed) == State::attached;
+  if (lost) detach_locked();
+  changed_.wait(lock, [&] { return !sending_ && !receiving_.load(std::memory_order_seq_cst); });
+  lock.unlock();
+  if (lost && observer_) observer_(State::detached);
+  return received();
+}
+
+bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received) {
+  std::shared_ptr<transport::Transport> old;
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !sending_ && !receiving_.load(std::memory_order_seq_cst); });
+    uint64_t sent = window_.sent();
+    if (state_.load(std::memory_order_relaxed) != State::detached || !window_.rewind(peer_received)) return false;
+    if (peer_received < sent) {
+      again_until_.store(std::max(sent, again_until_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+      bytes_sent_again_.store(bytes_sent_again() + sent - peer_received, std::memory_order_relaxed);
+    }
+    bounce_begin_ = bounce_end_ = 0;
+    publish_positions(true);
+    std::lock_guard slot(slot_mutex_);
+    old = std::exchange(transport_, std::shared_ptr<transport::Transport>(std::move(next)));
+    send_broken_.store(false, std::memory_order_relaxed);
+    state_.store(State::attached, std::memory_order_seq_cst);
+  }
+  slot_changed_.notify_all();
+  if (observer_) observer_(State::attached);
+  pump();
+  return true;
+}
+
+// --- ends ------------------------------------------------------------------------------------------------------------------------------------------
+
+void Link::interrupt() noexcept {
+  stop_receiving_.store(true, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    changed_.notify_all();
+  }
+  wake();
+}
+
+void Link::end() noexcept {
+  std::lock_guard lock(mutex_);
+  if (state_.load(std::memory_order_relaxed) == State::ended) return;
+  state_.store(State::ended, std::memory_order_seq_cst);
+  transport_->shutdown();
+  transport_->wake();
+  // A thread that is sending right now may be reading from a caller's memory; it drops the rest itself when it is back.
+  if (sending_)
+    drop_when_back_ = true;
+  else
+    drop_unsent();
+  changed_.notify_all();
+  announce();
+}
+
+void Link::abandon_after_fork() noexcept { transport_->abandon_after_fork(); }
+
+}  // namespace gpuwire::link

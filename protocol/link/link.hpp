@@ -1,0 +1,202 @@
+// Two streams of bytes, one each way, that outlive the connection that happens to carry them. README.md draws threads, locks and atomics.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "protocol/link/acknowledgements.hpp"
+#include "protocol/link/send_window.hpp"
+#include "protocol/transport/transport.hpp"
+
+namespace gpuwire::link {
+
+using transport::IoResult;
+using transport::IoStatus;
+using transport::Nanoseconds;
+
+// Of the ring nobody but acknowledgements uses so much: the peer may make room only when it has got one.
+inline constexpr size_t kAcknowledgeReserveBytes = 4096;
+
+struct LinkLimits {
+  size_t ring_bytes = wire::kSendWindowBytes;
+  size_t bulk_bytes_max = wire::kBulkWindowBytes;  // outside the ring and not acknowledged
+};
+
+// Any thread may append, wait and ask. One thread at a time sends, whichever comes first (pump()); one at a time receives, which is its owner's to
+// see to. Nothing throws.
+class Link final : public transport::ByteSource {
+ public:
+  enum class State : uint8_t { attached, detached, ended };
+
+  explicit Link(std::unique_ptr<transport::Transport> first, const LinkLimits& limits = {});
+  ~Link();
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  bool valid() const { return window_.valid(); }
+
+  // Told after a connection was lost or given up, and after another one was attached, on the thread that has found or done that; no lock of the link is held. Before the
+  // first byte.
+  void observe(std::function<void(State)> observer) { observer_ = std::move(observer); }
+  // From now on a connection that breaks leaves the link detached. Until then it is the end of the stream, as with a bare connection.
+  void outlive_connections() { outlives_.store(true, std::memory_order_relaxed); }
+  State state() const { return state_.load(std::memory_order_acquire); }
+
+  // --- appending ---------------------------------------------------------------------------------------------------------------------------
+  // The send lock, under which a frame is built in place: short, and nothing that waits.
+  void lock() const { mutex_.lock(); }
+  void unlock() const { mutex_.unlock(); }
+  // With the lock: contiguous zero or more bytes of the ring, 8-byte aligned. Null: there is no room for them, or for `external_bytes` of bulk behind them,
+  // while `reserve_bytes` of the ring stay free.
+  std::byte* reserve(size_t bytes, size_t external_bytes, size_t reserve_bytes);
+  // With the lock: appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory, nothing was appended.
+  bool publish(size_t bytes, const ExternalBulk* external = nullptr);
+  // With the lock.
+  uint64_t appended() const { return window_.appended(); }
+  size_t unsent_in_ring() const { return window_.unsent_in_ring(); }
+  bool everything_sent() const { return window_.appended() == window_.sent(); }
+
+  // Changes when there may be more room than before. Read it with the lock when reserve() has failed.
+  uint64_t room_changes() const { return room_changes_.load(std::memory_order_relaxed); }
+  // Sleeps until that has changed, or `timeout`. False: there will be none, the link has ended or was interrupted.
+  bool await_room(uint64_t seen, Nanoseconds timeout);
+
+  // --- sending -----------------------------------------------------------------------------------------------------------------------------
+  // Sends what it can without waiting, unless another thread is at it: that one then also sends what was appended meanwhile. False: something is unsent
+  // when it returns.
+  bool pump();
+  // Sees to it that everything before `position` is sent: waits for the connection to take it, unless another thread is at that or there is no connection.
+  // One that has taken nothing for `stall` is given up.
+  void push(uint64_t position, Nanoseconds stall);
+  // Has everything before `position`, and all that a lost connection has made us send again, left this process (or been dropped)?
+  bool sent(uint64_t position) const {
+    return sent_.load(std::memory_order_acquire) >= std::max(position, again_until_.load(std::memory_order_relaxed));
+  }
+  // The connection took no more when it was last tried, so something is unsent that nobody else may come to send.
+  bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
+  // Has the peer taken over everything before `position`?
+  bool acknowledged(uint64_t position) const { return acknowledged_.load(std::memory_order_acquire) >= position; }
+  // The caller's memory that was appended as bulk up to `position` is not read any more when this returns; the peer gets zeros for what it has not received.
+  void forget_external(uint64_t position);
+  // Is any bulk outside the ring not acknowledged?
+  bool holds_external() const;
+
+  // --- receiving: one thread at a time ---------------------------------------------------------------------------------------------------------
+  // As Transport's; would_block while detached. Acknowledgements in what has come make room at once.
+  IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, false); }
+  // May wait until `out` is full, where the connection can do that by itself.
+  IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, true); }
+  // Is there anything to receive, the end included? Costs one system call at most.
+  bool input() noexcept;
+  // Position behind the last byte that came.
+  uint64_t received() const { return received_.load(std::memory_order_relaxed); }
+  // The peer, a client, has taken its leave in what has come.
+  bool said_goodbye() const { return said_goodbye_.load(std::memory_order_relaxed); }
+  // The peer has acknowledged what it cannot have.
+  bool bad_acknowledgement() const { return bad_acknowledgement_.load(std::memory_order_relaxed); }
+  // Everything before `position` has been taken over. When there is enough of it, or `now`, an acknowledgement is appended, which the owner has to send:
+  // the position behind it. 0: there is none yet.
+  uint64_t consumed(uint64_t position, bool now = false);
+
+  // --- any thread ----------------------------------------------------------------------------------------------------------------------------
+  // As Transport's; while detached it sleeps until there is a connection, a wake() for who is interested, or `timeout`.
+  unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override;
+  void wake() noexcept;
+  // What the connection says about its end; empty: nothing that the system's error does not say.
+  std::string failure() const;
+  // Why the last connection was lost, in words.
+  std::string loss() const;
+  // The connection that carries the link now, or carried it last.
+  std::shared_ptr<transport::Transport> transport() const;
+
+  // --- replacing the connection -----------------------------------------------------------------------------------------------------------------
+  // Gives the connection up, if there is one, and says what was received: that does not change until attach().
+  uint64_t detach() noexcept;
+  // While detached: goes on over `next`, whose peer has received everything before `peer_received`. False: it cannot have, or the link has ended.
+  bool attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received);
+  // For statistics, over all connections: what connections have taken, with how many calls, and how much of it went once more.
+  uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
+  uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
+  uint64_t bytes_sent_again() const { return bytes_sent_again_.load(std::memory_order_relaxed); }
+
+  // Nothing is waited for any more: receiving says `closed` at once, who waits for room gives up. What is appended is still sent.
+  void interrupt() noexcept;
+  // The end of both streams: nothing is sent or received any more, and nobody's memory is read.
+  void end() noexcept;
+  // In a child after fork(): closes the descriptors; nothing else may be called after it. Async-signal-safe.
+  void abandon_after_fork() noexcept;
+
+ private:
+  IoResult receive(std::span<std::byte> out, bool bulk) noexcept;
+  transport::Transport* enter_receiving() noexcept;
+  void leave_receiving() noexcept;
+  IoResult connection_ended(const transport::Transport* which, const IoResult& result) noexcept;
+  void detach_locked() noexcept;
+  void found_acknowledgement(uint64_t position);
+  void pump(std::unique_lock<std::mutex>& lock);
+  // One step of sending, with the lock held, which is given up for the system call. False: nothing more can be sent now.
+  bool send_some(std::unique_lock<std::mutex>& lock);
+  iovec external_piece(const ExternalBulk& bulk, size_t offset, uint64_t position);
+  void publish_positions(bool room);
+  void drop_unsent();
+  void break_sending();
+  // Wakes who waits for a connection or for its end; after the change.
+  void announce() noexcept;
+  bool sends() const { return state_.load(std::memory_order_relaxed) == State::attached && !send_broken_.load(std::memory_order_relaxed); }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // room, an end, and a sender or receiver that is back
+  // Guarded by mutex_:
+  SendWindow window_;
+  bool sending_ = false;      // a thread is in send_some(), perhaps without the lock
+  uint64_t reading_until_ = 0;  // where the bulk ends that this thread reads without the lock; 0: none
+  bool pushing_ = false;      // a thread is in push()
+  uint64_t push_until_ = 0;   // and has to get this far
+  bool drop_when_back_ = false;
+  bool interrupted_ = false;
+  IoResult loss_{IoStatus::closed};
+
+  // Taken with mutex_ held, too, and never the other way round: wake() comes from threads that hold locks which others hold while they take mutex_.
+  mutable std::mutex slot_mutex_;
+  std::condition_variable slot_changed_;
+  // Guarded by slot_mutex_:
+  std::shared_ptr<transport::Transport> transport_;  // never null; replaced under both locks, and only while nobody sends or receives
+  bool woken_ = false;                               // by wake() while there was no connection
+
+  std::function<void(State)> observer_;  // set before the first byte
+
+  // Used by the thread that has set sending_ only: bytes that are not where they could be sent from.
+  std::unique_ptr<std::byte[]> bounce_;
+  uint64_t bounce_begin_ = 0, bounce_end_ = 0;  // positions
+
+  // Used by the thread that receives only.
+  AcknowledgementScanner scanner_;
+  uint64_t told_ = 0;  // what consumed() has last told the peer
+
+  // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it looks at the state, both seq_cst: either it sees that the
+  // connection has gone, or whoever changes the state sees that a thread is inside and waits for it.
+  std::atomic<State> state_{State::attached};
+  std::atomic<bool> receiving_{false};
+  // Written before the first byte is received, or by the thread that receives.
+  std::atomic<bool> outlives_{false};
+  // Written under mutex_, read anywhere. sent_ and acknowledged_: an acquire makes sure that our last read of a caller's memory comes before whatever the
+  // caller does with it next. The others publish nothing.
+  std::atomic<uint64_t> sent_{0}, acknowledged_{0}, again_until_{0}, room_changes_{0}, bytes_sent_again_{0}, bytes_sent_{0}, writes_{0};
+  std::atomic<bool> blocked_{false};
+  // Written under mutex_, before announce(): the connection takes nothing any more; who receives finds out why.
+  std::atomic<bool> send_broken_{false};
+  // Written by the thread that receives; what it publishes is handed over with that role.
+  std::atomic<uint64_t> received_{0};
+  std::atomic<bool> bad_acknowledgement_{false}, said_goodbye_{false};
+  // Set by interrupt() before it wakes who receives; read by receive(). The wake-up orders it well enough: it is read again after every wait.
+  std::atomic<bool> stop_receiving_{false};
+};
+
+}  // namespace gpuwire::link

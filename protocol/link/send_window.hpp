@@ -1,0 +1,104 @@
+// What one side of a session has sent or is about to send, and its peer has not acknowledged: bytes in a ring, and between them bulk that
+// stays where it is. Positions count the bytes of the stream from its beginning, wherever they lie. Plain data; its owner (link.hpp) has the lock.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::link {
+
+// Pieces of the ring that are sent with one system call.
+inline constexpr size_t kRingPiecesMax = 8;
+
+// Bulk in somebody else's memory, which may be read again until it is acknowledged.
+struct ExternalBulk {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  // Instead of data: fills `out` with the bytes from `offset` on, any offset at any time.
+  const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
+  std::shared_ptr<const void> keeper;  // what the memory belongs to, if it has to be kept alive; let go of under the owner's lock
+  // Neither data nor gather: the owner has taken its memory back, and zeros stand for it.
+};
+
+class SendWindow {
+ public:
+  // At most `bulk_bytes_max` of bulk outside the ring go without an acknowledgement.
+  explicit SendWindow(size_t ring_bytes = wire::kSendWindowBytes, size_t bulk_bytes_max = wire::kBulkWindowBytes);
+  ~SendWindow();
+  SendWindow(const SendWindow&) = delete;
+  SendWindow& operator=(const SendWindow&) = delete;
+  bool valid() const { return ring_ != nullptr; }
+
+  // --- appending ---------------------------------------------------------------------------------------------------------------------------
+  // Contiguous room, 8-byte aligned; null when there is none just now. `reserve_bytes` of the ring stay free.
+  std::byte* reserve(size_t bytes, size_t reserve_bytes);
+  bool external_allowed(size_t bytes) const { return external_bytes_ + bytes <= bulk_bytes_max_; }
+  // Appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory, and nothing was appended.
+  bool publish(size_t bytes, const ExternalBulk* external);
+
+  // --- sending -----------------------------------------------------------------------------------------------------------------------------
+  // The next bytes to send: `ring` pieces, or external bulk from `offset` on. Only one is set; neither: everything is sent. All of it counts
+  // as offered: the peer may have it before sent() is called.
+  struct Next {
+    iovec ring[kRingPiecesMax];
+    size_t ring_pieces = 0;
+    const ExternalBulk* external = nullptr;  // stays where it is until sent() has been told of its last byte
+    size_t offset = 0;
+  };
+  Next next();
+  // So many of them have left. True: that has made room, because the peer had acknowledged them already.
+  bool sent(size_t bytes);
+  // What was sent from `position` on is sent again: the peer has received up to there. False: it cannot have.
+  bool rewind(uint64_t position);
+  // Counts everything as sent, and reads nobody's memory any more.
+  void drop_unsent();
+  // The bulk that ends at `position` is not needed any more; zeros are sent in its place.
+  void forget_external(uint64_t position);
+
+  // --- acknowledgements ----------------------------------------------------------------------------------------------------------------------
+  // The peer has taken over everything before `position`. False: it cannot have, or it says less than before.
+  bool acknowledge(uint64_t position);
+
+  uint64_t appended() const { return appended_; }
+  uint64_t sent() const { return sent_; }
+  uint64_t acknowledged() const { return acknowledged_; }
+  size_t unsent_in_ring() const { return size_t(head_ - ring_position(sent_)); }
+  size_t external_bytes() const { return external_bytes_; }
+  size_t used_ring_bytes() const { return size_t(head_ - tail_); }
+  size_t pieces() const { return pieces_.size(); }
+
+ private:
+  // Bytes of the stream that lie together.
+  struct Piece {
+    uint64_t begin = 0;    // position of the first one
+    uint64_t bytes = 0;
+    uint64_t ring_at = 0;  // place in the ring, unless it is external
+    bool external = false;
+    ExternalBulk bulk;
+    uint64_t end() const { return begin + bytes; }
+  };
+  bool append_ring(size_t bytes);
+  uint64_t ring_position(uint64_t position) const;
+  size_t piece_at(uint64_t position) const;
+  void free_acknowledged();
+
+  std::byte* ring_ = nullptr;
+  const size_t capacity_, bulk_bytes_max_;
+  // Places in the ring count on for ever; place % capacity_ is the address. tail_ <= head_ <= tail_ + capacity_.
+  uint64_t head_ = 0, tail_ = 0, reserved_at_ = 0;
+  // Positions. acknowledged_ and sent_ <= offered_ <= appended_: what has been handed to a connection may arrive before it counts as sent.
+  uint64_t appended_ = 0, offered_ = 0, sent_ = 0, acknowledged_ = 0;
+  std::deque<Piece> pieces_;   // what is kept, in order and without a gap, up to appended_
+  size_t sending_ = 0;         // index of the piece that sent_ lies in; pieces_.size(): all is sent
+  size_t external_bytes_ = 0;  // of the pieces
+};
+
+}  // namespace gpuwire::link

@@ -1,0 +1,24 @@
+// By what a client proves, over a new connection, that a session is its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::resume {
+
+using SessionId = std::array<uint8_t, 16>;
+using Secret = std::array<uint8_t, wire::kResumeSecretBytes>;        // the worker's random bytes, told in Welcome
+using Challenge = std::array<uint8_t, wire::kResumeChallengeBytes>;  // random for each connection
+using Proof = std::array<uint8_t, wire::kResumeProofBytes>;
+
+// HMAC-SHA256 under the secret. `binding`: what only the two ends of this connection can compute (Transport::binding()), or nothing: a proof that was
+// made for one connection is none for another.
+Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session, uint64_t attempt);
+// Takes as long whatever differs.
+bool same(const Proof& one, const Proof& other);
+
+}  // namespace gpuwire::resume

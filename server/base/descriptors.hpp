@@ -1,0 +1,34 @@
+// How many descriptors this process may have, and a few that are kept for when there are none left.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace gpuwire::server {
+
+// How many this process may have open at once.
+size_t descriptor_limit();
+// Raises that limit as far as the process may. What it is then.
+size_t raise_descriptor_limit();
+// The last call failed because no descriptor, or no memory for one, was left.
+bool out_of_descriptors(int error);
+
+// Descriptors that stand for nothing, so that one can be given up and another be opened in its place.
+class SpareDescriptors {
+ public:
+  explicit SpareDescriptors(size_t count) : count_(count) { refill(); }
+  ~SpareDescriptors();
+  SpareDescriptors(const SpareDescriptors&) = delete;
+  SpareDescriptors& operator=(const SpareDescriptors&) = delete;
+
+  // Opens those that are missing, as far as that is possible.
+  void refill();
+  // Closes one. False: none is left.
+  bool give_up_one();
+
+ private:
+  const size_t count_;
+  std::vector<int> open_;
+};
+
+}  // namespace gpuwire::server

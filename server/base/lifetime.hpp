@@ -1,0 +1,56 @@
+// Callbacks that may outlive the object that they belong to.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace gpuwire::server {
+
+// A member of the object that callbacks refer to; declared last, so that it goes first. A handler that is queued already when its timer, descriptor or signal is
+// cancelled is called all the same, without an error: what was wrapped by guard() does nothing then. One thread: the one that calls the callbacks and destroys the object.
+class Lifetime {
+ public:
+  Lifetime() = default;
+  Lifetime(const Lifetime&) = delete;
+  Lifetime& operator=(const Lifetime&) = delete;
+
+  // What the callback returns is lost.
+  template <class Callback>
+  auto guard(Callback callback) const {
+    return Guarded<Callback>(token_, std::move(callback));
+  }
+
+  // For a function that calls others, one of which may destroy the object: watch() before, and no member is touched any more once gone() is true.
+  class Watch {
+   public:
+    bool gone() const { return alive_.expired(); }
+
+   private:
+    friend class Lifetime;
+    explicit Watch(std::weak_ptr<const void> alive) : alive_(std::move(alive)) {}
+    std::weak_ptr<const void> alive_;
+  };
+  Watch watch() const { return Watch(token_); }
+
+ private:
+  struct Token {};
+  template <class Callback>
+  class Guarded {
+   public:
+    Guarded(std::weak_ptr<const Token> alive, Callback callback) : alive_(std::move(alive)), callback_(std::move(callback)) {}
+    template <class... Arguments>
+      requires std::is_invocable_v<Callback&, Arguments...>
+    void operator()(Arguments&&... arguments) {
+      if (!alive_.expired()) callback_(std::forward<Arguments>(arguments)...);
+    }
+
+   private:
+    std::weak_ptr<const Token> alive_;
+    Callback callback_;
+  };
+
+  std::shared_ptr<const Token> token_ = std::make_shared<const Token>();
+};
+
+}  // namespace gpuwire::server

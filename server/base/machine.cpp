@@ -1,0 +1,69 @@
+#include "server/base/machine.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <unistd.h>
+
+namespace gpuwire::server {
+namespace {
+
+// The sum of lines such as "VmData:   1234 kB". None: the file cannot be read.
+template <class... Names>
+std::optional<uint64_t> sum_of_lines(const std::string& path, Names... names) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  uint64_t bytes = 0;
+  bool found = false;
+  for (std::string line; std::getline(file, line);) {
+    size_t colon = line.find(':');
+    if (colon == std::string::npos || ((line.compare(0, colon, names) != 0) && ...)) continue;
+    bytes += std::strtoull(line.c_str() + colon + 1, nullptr, 10) * 1024;
+    found = true;
+  }
+  return found ? std::optional(bytes) : std::nullopt;
+}
+
+// "max" and what cannot be read are no bound.
+uint64_t bound_in(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  uint64_t bytes = 0;
+  return stream >> bytes ? bytes : UINT64_MAX;
+}
+
+// Of this process's control groups (cgroups(7)), version 2 and 1.
+uint64_t group_bytes() {
+  std::ifstream groups("/proc/self/cgroup");
+  uint64_t least = UINT64_MAX;
+  for (std::string line; std::getline(groups, line);) {
+    size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    if (controllers.empty()) least = std::min(least, bound_in("/sys/fs/cgroup" + path + "/memory.max"));
+    if (controllers == "memory") least = std::min(least, bound_in("/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes"));
+  }
+  return least;
+}
+
+std::string proc(pid_t process, const char* file) { return "/proc/" + std::to_string(process) + "/" + file; }
+
+}  // namespace
+
+uint64_t machine_bytes() {
+  auto total = sum_of_lines("/proc/meminfo", "MemTotal");
+  return std::min(total.value_or(0), group_bytes());
+}
+
+std::optional<uint64_t> own_bytes(pid_t process) { return sum_of_lines(proc(process, "status"), "RssAnon", "RssShmem", "VmSwap"); }
+
+uint64_t data_bytes() { return sum_of_lines("/proc/self/status", "VmData").value_or(0); }
+
+bool set_kill_order(pid_t process, int order) {
+  std::ofstream file(proc(process, "oom_score_adj"));
+  file << order << std::flush;
+  return bool(file);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,181 @@
+#include "server/broker/broker_session.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/broker/limits.hpp"
+
+namespace gpuwire::server {
+
+BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundings& around) : number_(number), around_(around), begin_timer_(around.io) {}
+
+// --- a worker -----------------------------------------------------------------------------------------------------------------------------------
+
+void BrokerSession::start() { want_worker(); }
+
+void BrokerSession::want_worker() {
+  const SessionRecord& session = record();
+  pool().want(number_, label_of(session), session.tenant);
+}
+
+void BrokerSession::worker_reserved(pid_t worker) {
+  if (over()) return;
+  has_worker_ = true;
+  around_.book.has_worker(number_, worker);
+  if (stage_ == Stage::granted) {  // another one than the client was promised
+    if (client_) give();
+    return;
+  }
+  const SessionRecord& session = record();
+  order_.number = uint64_t(number_);
+  order_.peer = session.peer;
+  order_.tenant = session.tenant;
+  order_.identified = session.security != "plain" && session.security != "tls";
+  for (scheduler::DeviceIndex device : session.devices) order_.devices.push_back({.index = device});
+  if (!session.management) order_.resume_grace_ms = uint32_t(around_.resume_grace.count());
+  handoff_.kind = HandoffKind::session;
+  handoff_.id = session.wire_id;
+  std::string error;
+  if (!attach(error)) return refuse(RefusalCause::internal, std::move(error));
+  stage_ = Stage::granted;
+  around_.book.granted(number_);
+  await_begin();
+  around_.admission.prepared(number_);  // the last step: the client may be here, or gone, before this returns
+}
+
+void BrokerSession::no_worker(RefusalCause cause, const std::string& why) {
+  if (over()) return;
+  has_worker_ = given_ = false;
+  if (stage_ == Stage::starting)
+    refuse(cause, why);
+  else  // the last worker that there was for it has died; its client sees the connection end, and may come again
+    end(SessionEvent::kDied, why);
+}
+
+bool BrokerSession::attach(std::string& error) {
+  const SessionRecord& session = record();
+  for (SessionAttachments* part : around_.parts) {
+    auto attached = session.management ? part->attach_management(session, order_, handoff_) : part->attach(session, order_, handoff_);
+    if (!attached) {
+      error = attached.error();
+      return false;
+    }
+    ++attached_;
+  }
+  return true;
+}
+
+void BrokerSession::detach() {
+  const SessionRecord& session = record();
+  while (attached_ > 0) around_.parts[--attached_]->ended(session);
+}
+
+// --- a client -----------------------------------------------------------------------------------------------------------------------------------
+
+// Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep its own.
+void BrokerSession::await_begin() {
+  begin_timer_.expires_after(std::chrono::milliseconds(around_.begin_ms));
+  begin_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (error || stage_ != Stage::granted) return;
+    std::string why = fmt::format("its client has not begun it within {} ms", around_.begin_ms);
+    if (given_)
+      stop(why);
+    else
+      client_gone(why);
+  }));
+}
+
+void BrokerSession::client_arrived(OwnedDescriptor client, std::string tls_key) {
+  if (stage_ != Stage::granted || given_ || client_) return;
+  client_.emplace(Client{std::move(client), std::move(tls_key)});
+  if (has_worker_) give();
+}
+
+// A session that was stopped meanwhile goes to its worker all the same, which alone can tell the client why.
+void BrokerSession::give() {
+  order_.tls_key = std::move(client_->tls_key);
+  Handoff handoff = std::move(handoff_);
+  handoff.text = encode(order_);
+  handoff.socket = std::move(client_->socket);
+  client_.reset();
+  given_ = true;
+  pool().give(number_, std::move(handoff));
+  if (!stop_reason_.empty()) pool().stop(number_, stop_reason_);
+}
+
+void BrokerSession::client_gone(const std::string& why) {
+  if (over() || given_) return;
+  pool().release(number_);
+  give_back();
+  around_.admission.cancel(number_, why);
+}
+
+// --- its life -----------------------------------------------------------------------------------------------------------------------------------
+
+void BrokerSession::begun(const std::string& client) {
+  if (stage_ != Stage::granted || !given_) return;
+  stage_ = Stage::running;
+  begin_timer_.cancel();
+  around_.book.begun(number_, client);
+  const SessionRecord& session = record();
+  for (size_t i = 0; i < attached_; ++i) around_.parts[i]->begun(session);
+}
+
+void BrokerSession::heard(Handoff& message) {
+  if (over() || record().management || heard_of_connection(message)) return;
+  const SessionRecord& session = record();
+  for (SessionAttachments* part : around_.parts) {
+    if (part->heard(session, message)) return;
+  }
+}
+
+bool BrokerSession::heard_of_connection(const Handoff& message) {
+  // A worker's own figure: what it says in excess harms nobody, and is not shown.
+  std::chrono::milliseconds grace(std::min<int64_t>(message.number, order_.resume_grace_ms));
+  switch (message.kind) {
+    case HandoffKind::detached: around_.book.detached(number_, grace, message.text); return true;
+    case HandoffKind::attached: around_.book.attached(number_); return true;
+    case HandoffKind::resume_refused: around_.book.resume_refused(number_, message.text); return true;
+    default: return false;
+  }
+}
+
+void BrokerSession::stop(const std::string& reason) {
+  if (over()) return;
+  if (stage_ == Stage::starting) return refuse(RefusalCause::stopped, reason);
+  if (stop_reason_.empty()) stop_reason_ = reason;
+  around_.book.ending(number_);
+  if (given_) pool().stop(number_, reason);
+}
+
+void BrokerSession::worker_over(uint32_t cause, const std::string& why) {
+  if (over()) return;
+  has_worker_ = false;
+  if (stage_ == Stage::granted && !given_ && workers_lost_++ < kWorkersLostMax) return want_worker();
+  end(cause, why);
+}
+
+// --- its end ------------------------------------------------------------------------------------------------------------------------------------
+
+void BrokerSession::refuse(RefusalCause cause, std::string why) {
+  pool().release(number_);
+  give_back();
+  around_.admission.refuse(number_, cause, std::move(why));
+}
+
+void BrokerSession::end(uint32_t cause, const std::string& why) {
+  give_back();
+  around_.admission.ended(number_);
+  around_.book.ended(number_, cause, why);
+}
+
+void BrokerSession::give_back() {
+  detach();
+  stage_ = Stage::over;
+  begin_timer_.cancel();
+  around_.over(number_);
+}
+
+}  // namespace gpuwire::server

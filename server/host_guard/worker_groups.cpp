@@ -1,0 +1,82 @@
+#include "server/host_guard/worker_groups.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server/base/owned_descriptor.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The kernel answers each write by itself, so it is one system call.
+tl::expected<void, std::string> write_word(const fs::path& file, const std::string& word) {
+  OwnedDescriptor descriptor(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
+  if (descriptor && ::write(descriptor.get(), word.data(), word.size()) == ssize_t(word.size())) return {};
+  return tl::unexpected(fmt::format("{}: {}", file.string(), std::strerror(errno)));
+}
+
+tl::expected<void, std::string> make(const fs::path& group) {
+  if (::mkdir(group.c_str(), 0755) == 0 || errno == EEXIST) return {};
+  return tl::unexpected(fmt::format("{}: {}", group.string(), std::strerror(errno)));
+}
+
+}  // namespace
+
+tl::expected<fs::path, std::string> WorkerGroups::own_group() {
+  const fs::path mount = "/sys/fs/cgroup";
+  if (!fs::exists(mount / "cgroup.controllers")) return tl::unexpected(std::string("this machine has no cgroup v2 at /sys/fs/cgroup"));
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    if (line.starts_with("0::/")) return mount / line.substr(std::strlen("0::/"));
+  }
+  return tl::unexpected(std::string("this process is in no cgroup v2"));
+}
+
+tl::expected<WorkerGroups, std::string> WorkerGroups::open(const fs::path& own) {
+  const fs::path broker = own / "gpuwire-broker";
+  if (auto made = make(broker); !made) return tl::unexpected(made.error());
+  if (auto moved = write_word(broker / "cgroup.procs", std::to_string(::getpid())); !moved) {
+    ::rmdir(broker.c_str());
+    return tl::unexpected(moved.error());
+  }
+  if (auto divided = write_word(own / "cgroup.subtree_control", "+memory +pids"); !divided) {
+    static_cast<void>(write_word(own / "cgroup.procs", std::to_string(::getpid())));
+    ::rmdir(broker.c_str());
+    return tl::unexpected(divided.error());
+  }
+  return WorkerGroups(own);
+}
+
+WorkerGroups::~WorkerGroups() {
+  for (uint64_t tenant : made_) ::rmdir(group(tenant).c_str());
+}
+
+fs::path WorkerGroups::group(uint64_t tenant) const { return own_ / fmt::format("gpuwire-tenant-{}", tenant); }
+
+tl::expected<void, std::string> WorkerGroups::bound(uint64_t tenant, uint64_t bytes) {
+  const fs::path folder = group(tenant);
+  if (!made_.contains(tenant)) {
+    if (auto made = make(folder); !made) return made;
+    made_.insert(tenant);
+    static_cast<void>(write_word(folder / "memory.swap.max", "0"));  // a kernel without swap has no such file
+    if (auto bounded = write_word(folder / "pids.max", std::to_string(kGroupProcessesMax)); !bounded) return bounded;
+  }
+  return write_word(folder / "memory.max", std::to_string(bytes));
+}
+
+tl::expected<void, std::string> WorkerGroups::join(uint64_t tenant, pid_t worker) { return write_word(group(tenant) / "cgroup.procs", std::to_string(worker)); }
+
+void WorkerGroups::remove(uint64_t tenant) {
+  // A process that was reaped a moment ago may still be in it; then it is used again.
+  if (::rmdir(group(tenant).c_str()) == 0) made_.erase(tenant);
+}
+
+}  // namespace gpuwire::server

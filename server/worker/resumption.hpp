@@ -1,0 +1,58 @@
+// How a running session gets another connection in the place of the one that it has, or has lost.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <tl/expected.hpp>
+
+#include "protocol/link/link.hpp"
+#include "protocol/resume/exchange.hpp"
+#include "server/broker/handoff.hpp"
+
+namespace gpuwire::server {
+
+// Connections come from the broker, which knows that their clients are the session's tenant. That they are the session's own client is found out here, by a thread for
+// each connection, before anything happens to the session: a wrong proof disturbs nothing.
+class Resumption {
+ public:
+  struct Parts {
+    link::Link& link;
+    resume::SessionId id{};
+    resume::Secret secret{};
+    // The handshake of a connection's own TLS, if it has one; bounded in time. Any thread.
+    std::function<tl::expected<std::unique_ptr<transport::Transport>, std::string>(OwnedDescriptor socket, std::string tls_key)> open;
+    std::function<void(std::string why)> refused;  // somebody has tried who could not; any thread
+    std::function<void(std::string why)> fault;    // the client cannot be right: the session has to end; any thread
+  };
+  explicit Resumption(Parts parts) : parts_(std::move(parts)) {}
+  // Waits for connections under way: at most a few kHandshakeTimeoutMs.
+  ~Resumption();
+  Resumption(const Resumption&) = delete;
+  Resumption& operator=(const Resumption&) = delete;
+
+  // A connection that is to carry the session on. Does not block; past kResumesMax at once it is dropped. One thread.
+  void arrive(OwnedDescriptor socket, std::string tls_key);
+
+ private:
+  struct Attempt {
+    std::thread thread;
+    std::atomic<bool> over{false};  // the thread's last word; relaxed, it is joined after that
+  };
+  void attempt(OwnedDescriptor socket, std::string tls_key);
+  void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard);
+
+  const Parts parts_;
+  std::list<Attempt> attempts_;
+  // Held while a connection with a right proof takes the place of another: one after the other. Nothing else is taken with it but the link's.
+  std::mutex replacing_;
+  uint64_t last_attempt_ = 0;  // under replacing_
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,108 @@
+"""Runs a sequence on two sides, says where they differ, and makes a sequence that differs short."""
+
+import os
+import subprocess
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_LIMIT_SECONDS = 60
+RULES_MAX = 20
+SHRINK_RUNS_MAX = 150
+
+
+@dataclass
+class Side:
+    """One way to run the interpreter."""
+
+    name: str
+    command: list  # before the sequence's file
+    environment: dict
+
+    def run(self, lines):
+        with tempfile.NamedTemporaryFile("w", suffix=".sequence") as file:
+            file.write("\n".join(lines) + "\n")
+            file.flush()
+            try:
+                ran = subprocess.run([*self.command, file.name], capture_output=True, text=True, errors="replace", timeout=RUN_LIMIT_SECONDS,
+                                     env={**os.environ, **self.environment})
+            except subprocess.TimeoutExpired as late:
+                return (late.stdout or b"").decode(errors="replace").splitlines() + ["did not end"]
+        log = ran.stdout.splitlines()
+        if ran.returncode != 0:
+            log.append(f"ended with {ran.returncode}")
+            if ran.returncode == 2:
+                raise RuntimeError(ran.stderr)
+        return log
+
+
+@dataclass
+class Rule:
+    """A difference that is meant to be: which call, what each side says, and why."""
+
+    call: str
+    direct: str
+    remote: str
+    reason: str
+
+    def explains(self, difference):
+        return all(wanted in ("*", found) for wanted, found in ((self.call, difference.call), (self.direct, difference.direct), (self.remote, difference.remote)))
+
+
+@dataclass
+class Difference:
+    number: str  # of the line
+    call: str
+    direct: str
+    remote: str
+
+    @property
+    def kind(self):
+        """What makes two differences the same one, whatever line they are on."""
+        return (self.call, self.direct.split(" ")[0], self.remote.split(" ")[0])
+
+    def __str__(self):
+        return f"{self.number} {self.call}: direct {self.direct}, remote {self.remote}"
+
+
+def read_rules(path):
+    rules = [Rule(**row) for row in tomllib.loads(Path(path).read_text())["rule"]]
+    if len(rules) > RULES_MAX:
+        raise ValueError(f"more than {RULES_MAX} rules: a list that explains everything compares nothing")
+    return rules
+
+
+def differences(direct, remote, rules=()):
+    """All lines that differ and are not explained; a side that ends early differs in the line that it does not have."""
+    found = []
+    for i in range(max(len(direct), len(remote))):
+        left = direct[i] if i < len(direct) else "- - missing"
+        right = remote[i] if i < len(remote) else "- - missing"
+        if left == right:
+            continue
+        first, second = (left.split(" ", 2) + ["", ""])[:3], (right.split(" ", 2) + ["", ""])[:3]
+        difference = Difference(first[0], first[1] if first[1] != "-" else second[1], first[2], second[2])
+        if not any(rule.explains(difference) for rule in rules):
+            found.append(difference)
+        if first[0] != second[0]:
+            break  # the sides are no longer at the same call
+    return found
+
+
+def shrink(lines, differs):
+    """Delta debugging (Zeller): the shortest list, by removing ever smaller parts, for which differs(lines) still holds."""
+    runs, part = 0, max(len(lines) // 2, 1)
+    while part >= 1 and runs < SHRINK_RUNS_MAX:
+        at, removed = 0, False
+        while at < len(lines) and runs < SHRINK_RUNS_MAX:
+            candidate = lines[:at] + lines[at + part:]
+            runs += 1
+            if candidate and differs(candidate):
+                lines, removed = candidate, True
+            else:
+                at += part
+        if part == 1 and not removed:
+            break
+        part = max(part // 2, 1) if part > 1 else 1
+    return lines

@@ -1,0 +1,92 @@
+"""What sequences are made of: named things of a program, and choices between right, extreme and wrong arguments. See README.md."""
+
+import random
+
+PAGE = 2 << 20  # what physical memory is created and mapped in
+KIND_PREFIX = {"memory": "m", "host": "h"}
+
+# Left out of every sequence, because NVIDIA's driver crashes, hangs or answers by chance, so that nothing can be compared:
+# - handles of graphs, nodes, streams, events, modules, arrays and texture objects after their end: the driver follows the pointer. What is
+#   looked up instead is used after its end: addresses, physical memory, contexts.
+# - invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows.
+# - host addresses that are not the program's: the driver reads them.
+# - waits for a value that nobody will write, and kernels that do not end.
+# - memory that nobody has written, times, identities (cuCtxGetId, buffer ids), free memory: they differ from run to run.
+# - cuMemGetInfo and the marks of pools while other scenarios allocate: the driver's granularity is its own.
+
+
+class Thing:
+    """A handle, or memory, that a line of the sequence defines."""
+
+    def __init__(self, name, kind, size=0, context=None):
+        self.name, self.kind, self.size, self.context = name, kind, size, context
+
+    def __str__(self):
+        return "$" + self.name
+
+    def at(self, offset):
+        return f"${self.name}+{offset}" if offset else str(self)
+
+
+class Sequence:
+    """The lines so far. Everything is chosen by one generator of random numbers, so a seed names a sequence."""
+
+    def __init__(self, seed, threads, devices=1):
+        self.random = random.Random(seed)
+        self.lines, self.threads, self.devices = [], threads, devices
+        self.counter = 0
+        self.contexts = []                     # live ones; the first is device 0's primary one
+        self.current = [None] * threads        # by thread
+        self.shared = {}                       # by kind: what scenarios leave for others
+
+    def call(self, thread, name, *arguments):
+        self.lines.append(" ".join([str(len(self.lines)), f"t{thread}", name, *map(str, arguments)]))
+
+    def fresh(self, kind, size=0, context=None):
+        self.counter += 1
+        return Thing(f"{KIND_PREFIX.get(kind, kind)}{self.counter}", kind, size, context)
+
+    def new(self, kind, size=0):
+        """A thing and the argument that defines it."""
+        thing = self.fresh(kind, size)
+        return thing, f">{thing.name}" + (f"@{size}" if size else "")
+
+    def host(self, thread, size):
+        thing = self.fresh("host", size)
+        self.call(thread, "host", thing.name, size)
+        return thing
+
+    def chance(self, probability):
+        return self.random.random() < probability
+
+    def pick(self, *choices):
+        return self.random.choice(choices)
+
+    def edge(self, right, *wrong, probability=0.15):
+        """The right argument; at times one of the others."""
+        return self.random.choice(wrong) if wrong and self.chance(probability) else right
+
+    def one_wrong(self, arguments, probability=0.25):
+        """Arguments given as (right, wrong...) tuples, with at most one wrong: which of two errors comes first CUDA does not say."""
+        chosen = [row[0] if isinstance(row, tuple) else row for row in arguments]
+        able = [i for i, row in enumerate(arguments) if isinstance(row, tuple) and len(row) > 1]
+        if able and self.chance(probability):
+            i = self.random.choice(able)
+            chosen[i] = self.random.choice(arguments[i][1:])
+        return chosen
+
+    def risky(self, thread, name, *arguments, probability=0.25):
+        """Makes the call, at times with one argument wrong. Whether all of them were right."""
+        chosen = self.one_wrong(arguments, probability)
+        self.call(thread, name, *chosen)
+        return chosen == [row[0] if isinstance(row, tuple) else row for row in arguments]
+
+
+def structure(kind, fields, after=""):
+    """A structure as an argument; `after`: the fields that are looked at when the call has returned."""
+    inner = " ".join(f"{name}={value}" for name, value in fields.items())
+    return "{" + kind + (f" {inner}" if inner else "") + (f" | {after}" if after else "") + "}"
+
+
+def on_device(device):
+    return {"location.type": 1, "location.id": device}

@@ -1,0 +1,18 @@
+// The functions of the program that a sequence hands to the driver; each counts how often it ran.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace differential {
+
+// host: a CUhostFn; stream: a CUstreamCallback; destroy: the destructor of a user object. Throws for another name.
+uint64_t callback_address(std::string_view name);
+// How often each ran, and the last status that a CUstreamCallback was told.
+struct CallbackCounts {
+  unsigned host = 0, stream = 0, destroyed = 0;
+  int status = 0;
+};
+CallbackCounts callback_counts();
+
+}  // namespace differential

@@ -1,0 +1,158 @@
+// usage: differential_interpreter SEQUENCE_FILE: makes the calls of a sequence, each on the thread that its line names, one after the other, and
+// prints what they returned. The same sequence on the same kind of device prints the same.
+#include <sys/mman.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "arguments.hpp"
+#include "callbacks.hpp"
+#include "calls.hpp"
+
+namespace differential {
+namespace {
+
+// A thread that does what it is given, one piece at a time.
+class Worker {
+ public:
+  Worker() : thread_([this] { loop(); }) {}
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    run(nullptr);
+    thread_.join();
+  }
+
+  // Returns when it is done. Null: ends the thread.
+  void run(const std::function<void()>& task) {
+    std::unique_lock lock(mutex_);
+    task_ = task;
+    given_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return !given_; });
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    for (bool more = true; more;) {
+      changed_.wait(lock, [this] { return given_; });
+      more = bool(task_);
+      if (more) task_();
+      given_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> task_;
+  bool given_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+uint64_t digest(const std::byte* at, size_t bytes) {
+  uint64_t sum = 14695981039346656037u;  // FNV-1a
+  for (size_t i = 0; i < bytes; ++i) sum = (sum ^ uint64_t(at[i])) * 1099511628211u;
+  return sum;
+}
+
+// Plain memory of the program with a pattern in it.
+void map_host(Slots& slots, const std::string& name, size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("no host memory");
+  for (size_t i = 0; i < bytes; ++i) static_cast<unsigned char*>(memory)[i] = static_cast<unsigned char>(i * 7 + name.back());
+  slots.put(name, {reinterpret_cast<uint64_t>(memory), bytes});
+}
+
+// What is not a call of the API. Empty: it is one.
+std::string own_command(Slots& slots, const std::string& command, std::istringstream& rest) {
+  std::string name;
+  size_t bytes = 0, offset = 0;
+  char text[128] = "done";
+  if (command == "host") {
+    rest >> name >> bytes;
+    map_host(slots, name, bytes);
+  } else if (command == "digest") {  // of host memory
+    rest >> name >> offset >> bytes;
+    const Slot& slot = slots[name];
+    if (slot.value == 0 || offset + bytes > slot.bytes) return "none";
+    std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(digest(reinterpret_cast<const std::byte*>(slot.value) + offset, bytes)));
+  } else if (command == "counts") {
+    CallbackCounts counts = callback_counts();
+    std::snprintf(text, sizeof text, "host %u stream %u destroyed %u status %d", counts.host, counts.stream, counts.destroyed, counts.status);
+  } else {
+    return {};
+  }
+  return text;
+}
+
+void run_line(Slots& slots, const std::string& line) {
+  // NUMBER THREAD COMMAND ARGUMENTS
+  std::istringstream in(line);
+  std::string number, thread, command;
+  in >> number >> thread >> command;
+  std::string shown = own_command(slots, command, in);
+  if (shown.empty()) {
+    std::string text;
+    std::getline(in, text);
+    // ~ before a name: whether the device is done already is nobody's difference.
+    bool loose = command.starts_with('~');
+    Arguments arguments(slots, text);
+    Outcome outcome = arguments.would_fault() ? Outcome{false, "skipped"} : make_call(loose ? std::string_view(command).substr(1) : std::string_view(command), arguments.all());
+    if (loose && (outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady")) outcome.name = "CUDA_SUCCESS";
+    shown = outcome.name + arguments.finish(outcome.success);
+  }
+  std::printf("%s %s %s\n", number.c_str(), command.c_str(), shown.c_str());
+}
+
+int run(const char* path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("no sequence");
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  Slots slots;
+  std::map<std::string, Worker> workers;
+  std::string line, error;
+  while (error.empty() && std::getline(file, line)) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream in(line);
+    std::string number, thread;
+    in >> number >> thread;
+    workers[thread].run([&] {
+      try {
+        run_line(slots, line);
+      } catch (const std::exception& fault) {
+        error = fault.what();
+      }
+    });
+  }
+  if (!error.empty()) throw std::runtime_error(line + ": " + error);
+  std::printf("end\n");
+  return 0;
+}
+
+}  // namespace
+
+Outcome make_call(std::string_view name, const std::vector<Argument>& arguments) {
+  Outcome outcome;
+  if (!make_driver_call(name, arguments, outcome) && !make_runtime_call(name, arguments, outcome)) throw std::runtime_error("an unknown call");
+  return outcome;
+}
+
+}  // namespace differential
+
+int main(int argc, char** argv) {
+  try {
+    if (argc != 2) throw std::runtime_error("usage: differential_interpreter SEQUENCE_FILE");
+    return differential::run(argv[1]);
+  } catch (const std::exception& fault) {
+    std::fprintf(stderr, "differential_interpreter: %s\n", fault.what());
+    return 2;
+  }
+}

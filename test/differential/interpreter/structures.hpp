@@ -1,0 +1,26 @@
+// The structures that sequences fill in and look at, by the names of their fields.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace differential {
+
+struct Field {
+  std::string_view name;
+  size_t offset = 0;
+  size_t bytes = 0;
+};
+
+struct Structure {
+  size_t bytes = 0;
+  const Field* fields = nullptr;
+  size_t count = 0;
+
+  const Field* find(std::string_view name) const;
+};
+
+// Null: not one of them.
+const Structure* find_structure(std::string_view name);
+
+}  // namespace differential

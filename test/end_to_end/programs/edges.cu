@@ -1,0 +1,191 @@
+// What CUDA allows, or refuses with one particular error, at the edges of single calls: NULL, nothing, and orders that only look wrong.
+#include <cuda_runtime.h>
+
+#include "driver_check.hpp"
+
+namespace {
+
+constexpr unsigned kBoundThreads = 64;
+
+__global__ void add_one(int* data) { data[threadIdx.x] += 1; }
+__global__ void __launch_bounds__(kBoundThreads) bounded(int* data) { data[threadIdx.x] = 1; }
+
+#define RUNTIME(call, expected)                                                                                              \
+  do {                                                                                                                       \
+    cudaError_t error_ = (call);                                                                                             \
+    if (error_ != (expected)) {                                                                                              \
+      std::printf("line %d: %s: %s instead of %s\n", __LINE__, #call, cudaGetErrorName(error_), cudaGetErrorName(expected)); \
+      std::exit(1);                                                                                                          \
+    }                                                                                                                        \
+  } while (0)
+
+// The program has the graph that it captures into, so it need not be given it again.
+void capture_into_a_graph_ends_without_one() {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  int* data;
+  RUNTIME(cudaMalloc(&data, 4 * sizeof(int)), cudaSuccess);
+  RUNTIME(cudaMemset(data, 0, 4 * sizeof(int)), cudaSuccess);
+  RUNTIME(cudaStreamCreate(&stream), cudaSuccess);
+  RUNTIME(cudaGraphCreate(&graph, 0), cudaSuccess);
+  RUNTIME(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, cudaStreamCaptureModeGlobal), cudaSuccess);
+  add_one<<<1, 4, 0, stream>>>(data);
+  RUNTIME(cudaStreamEndCapture(stream, nullptr), cudaSuccess);
+  RUNTIME(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  RUNTIME(cudaGraphLaunch(exec, stream), cudaSuccess);
+  RUNTIME(cudaStreamSynchronize(stream), cudaSuccess);
+  int host[4];
+  RUNTIME(cudaMemcpy(host, data, sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
+  DEMAND(host[3] == 1);
+  RUNTIME(cudaGraphExecDestroy(exec), cudaSuccess);
+  RUNTIME(cudaGraphDestroy(graph), cudaSuccess);
+  RUNTIME(cudaStreamDestroy(stream), cudaSuccess);
+  RUNTIME(cudaFree(data), cudaSuccess);
+}
+
+// The address is the graph's for good: the program frees what a launch allocated, and the next launch allocates it again.
+void memory_of_a_graph_is_freed_and_allocated_again() {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  RUNTIME(cudaStreamCreate(&stream), cudaSuccess);
+  RUNTIME(cudaGraphCreate(&graph, 0), cudaSuccess);
+  cudaMemAllocNodeParams wanted{};
+  wanted.poolProps.allocType = cudaMemAllocationTypePinned;
+  wanted.poolProps.location = {cudaMemLocationTypeDevice, 0};
+  wanted.bytesize = 1 << 20;
+  cudaGraphNode_t allocation, fill;
+  RUNTIME(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &wanted), cudaSuccess);
+  cudaMemsetParams bytes{};
+  bytes.dst = wanted.dptr;
+  bytes.value = 7;
+  bytes.elementSize = 1;
+  bytes.width = 16;
+  bytes.height = 1;
+  RUNTIME(cudaGraphAddMemsetNode(&fill, graph, &allocation, 1, &bytes), cudaSuccess);
+  RUNTIME(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+  RUNTIME(cudaGraphDestroy(graph), cudaSuccess);
+  for (int round = 0; round < 4; ++round) {
+    RUNTIME(cudaGraphLaunch(exec, stream), cudaSuccess);
+    RUNTIME(cudaStreamSynchronize(stream), cudaSuccess);
+    char host[16];
+    RUNTIME(cudaMemcpy(host, wanted.dptr, sizeof host, cudaMemcpyDeviceToHost), cudaSuccess);
+    DEMAND(host[15] == 7);
+    RUNTIME(round % 2 ? cudaFreeAsync(wanted.dptr, stream) : cudaFree(wanted.dptr), cudaSuccess);
+  }
+  // What a launch has left outlives the graph.
+  RUNTIME(cudaGraphLaunch(exec, stream), cudaSuccess);
+  RUNTIME(cudaStreamSynchronize(stream), cudaSuccess);
+  RUNTIME(cudaGraphExecDestroy(exec), cudaSuccess);
+  RUNTIME(cudaMemset(wanted.dptr, 1, 16), cudaSuccess);
+  RUNTIME(cudaFree(wanted.dptr), cudaSuccess);
+  RUNTIME(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+// Physical memory and reservations belong to no context; they are there before the first and after the last one.
+void virtual_memory_needs_no_context() {
+  CUcontext context;
+  OK(cuCtxPopCurrent(&context));
+  CUcontext none;
+  OK(cuCtxGetCurrent(&none));
+  DEMAND(none == nullptr);
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  size_t page;
+  OK(cuMemGetAllocationGranularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  CUmemGenericAllocationHandle first, second;
+  CUdeviceptr space;
+  OK(cuMemCreate(&first, page, &properties, 0));
+  OK(cuMemCreate(&second, page, &properties, 0));
+  OK(cuMemAddressReserve(&space, 3 * page, 0, 0, 0));
+  OK(cuMemMap(space, page, 0, first, 0));
+  OK(cuMemMap(space + page, page, 0, second, 0));
+  FAILS(cuMemMap(space + page, page, 0, first, 0), CUDA_ERROR_INVALID_VALUE);
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(cuMemSetAccess(space, 2 * page, &access, 1));
+  // Remapped elsewhere, piece by piece; the space cannot be freed while anything is mapped, and can be afterwards.
+  OK(cuMemUnmap(space, page));
+  OK(cuMemMap(space + 2 * page, page, 0, first, 0));
+  FAILS(cuMemAddressFree(space, 3 * page), CUDA_ERROR_INVALID_VALUE);
+  OK(cuMemUnmap(space + page, page));
+  OK(cuMemUnmap(space + 2 * page, page));
+  OK(cuMemRelease(first));
+  OK(cuMemRelease(second));
+  OK(cuMemAddressFree(space, 3 * page));
+  OK(cuCtxPushCurrent(context));
+
+  // A mapping outlives the context that was current when it was made.
+  CUcontext other;
+  OK(cuCtxCreate(&other, nullptr, 0, 0));
+  OK(cuMemAddressReserve(&space, page, 0, 0, 0));
+  OK(cuMemCreate(&first, page, &properties, 0));
+  OK(cuMemMap(space, page, 0, first, 0));
+  OK(cuMemRelease(first));
+  OK(cuCtxDestroy(other));
+  OK(cuMemUnmap(space, page));
+  OK(cuMemAddressFree(space, page));
+  OK(cuCtxSetCurrent(context));
+}
+
+void nothing_is_no_error() {
+  cudaStream_t stream;
+  RUNTIME(cudaStreamCreate(&stream), cudaSuccess);
+  void* none = stream;
+  RUNTIME(cudaMallocAsync(&none, 0, stream), cudaSuccess);
+  RUNTIME(cudaFreeHost(nullptr), cudaSuccess);
+  RUNTIME(cudaGetLastError(), cudaSuccess);
+  RUNTIME(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+void errors_are_the_drivers() {
+  cudaGraphExec_t exec;
+  RUNTIME(cudaGraphInstantiate(&exec, nullptr, 0), cudaErrorInvalidValue);
+  RUNTIME(cudaGetLastError(), cudaErrorInvalidValue);
+  int* data;
+  RUNTIME(cudaMalloc(&data, 4096), cudaSuccess);
+  bounded<<<1, kBoundThreads + 1>>>(data);
+  RUNTIME(cudaGetLastError(), cudaErrorInvalidValue);
+  RUNTIME(cudaFree(data), cudaSuccess);
+
+  CUarray array;
+  CUDA_ARRAY_DESCRIPTOR extent{64, 4, CU_AD_FORMAT_UNSIGNED_INT8, 1};
+  OK(cuArrayCreate(&array, &extent));
+  char host[65 * 5] = {};
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = host;
+  copy.srcPitch = 64;
+  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  copy.dstArray = array;
+  copy.WidthInBytes = 64;
+  copy.Height = 5;  // a row more than there is
+  FAILS(cuMemcpy2D(&copy), CUDA_ERROR_INVALID_VALUE);
+  OK(cuCtxSynchronize());
+  OK(cuArrayDestroy(array));
+
+  // A name that nothing has, however it looks.
+  const char image[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+  CUmodule module;
+  CUfunction function;
+  OK(cuModuleLoadData(&module, image));
+  FAILS(cuModuleGetFunction(&function, module, ""), CUDA_ERROR_NOT_FOUND);
+  FAILS(cuModuleGetFunction(&function, module, "other"), CUDA_ERROR_NOT_FOUND);
+  OK(cuModuleGetFunction(&function, module, "nothing"));
+  OK(cuModuleUnload(module));
+}
+
+}  // namespace
+
+int main() {
+  retain_primary();
+  RUNTIME(cudaFree(nullptr), cudaSuccess);
+  capture_into_a_graph_ends_without_one();
+  memory_of_a_graph_is_freed_and_allocated_again();
+  virtual_memory_needs_no_context();
+  nothing_is_no_error();
+  errors_are_the_drivers();
+  std::printf("PASSED\n");
+  return 0;
+}

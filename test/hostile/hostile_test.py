@@ -1,0 +1,224 @@
+"""Attacks on a whole server on the software device, beside victims whose connections and calls are counted.
+
+usage: hostile_test.py [--hours N] [unittest's arguments]
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import attackers
+from support import BUILD, RUN_LIMIT_SECONDS, Server, children, command, wait_until
+
+GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20260101"))
+TENANTS = ("greedy", "anna", "ben")
+ROUND_TRIPS = 50
+VICTIMS = 8
+DESCRIPTORS = 1024
+ATTEMPTS_TO_SHARE = 500  # a session gets an eighth of the descriptors at most
+CONFIGURATION = """
+[server]
+sessions_max = 16
+open_tenant = "open"
+[tls]
+directory = "{identity}"
+[tenants.open]
+[tenants.greedy]
+sessions_max = 1
+queued_max = 1000
+management_max = 1000
+[tenants.anna]
+class = "interactive"
+memory = {{ guaranteed = "256MiB" }}
+[tenants.ben]
+"""
+
+
+class Hostile(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-hostile-")
+        identity = os.path.join(cls.folder.name, "identity")
+        cls.admin(identity, "init", "--host", "127.0.0.1")
+        for name in TENANTS:
+            cls.admin(identity, "add-tenant", name, "--token", "--out", cls.token_file(name), "--ca-out", os.path.join(cls.folder.name, name + "-ca.pem"))
+        file = os.path.join(cls.folder.name, "server.toml")
+        with open(file, "w", encoding="utf-8") as configuration:
+            configuration.write(CONFIGURATION.format(identity=identity))
+        few = ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"]
+        cls.server = Server(BUILD, ["--config", file, "--device", "software"], prefix=few).__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+        cls.folder.cleanup()
+
+    @staticmethod
+    def admin(identity, *arguments):
+        subprocess.run([GPUWIRE, "admin", "--directory", identity, *arguments], check=True, capture_output=True, timeout=RUN_LIMIT_SECONDS)
+
+    @classmethod
+    def token_file(cls, tenant):
+        return os.path.join(cls.folder.name, tenant + ".token")
+
+    @classmethod
+    def token(cls, tenant):
+        with open(cls.token_file(tenant), "rb") as file:
+            return file.read().splitlines()[-1]
+
+    def victim(self, tenant="ben"):
+        """One whole session: it begins, its calls are answered. The failure's words, or nothing."""
+        ran = subprocess.run([GPUWIRE, "info", "--server", self.server.address, "--json", "--round-trips", str(ROUND_TRIPS), "--megabytes", "1"], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS, env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file(tenant)})
+        if ran.returncode != 0:
+            return ran.stderr.strip() or f"exit status {ran.returncode}"
+        facts = json.loads(ran.stdout)
+        return None if facts["devices"] and facts["round_trip_us"] > 0 else ran.stdout
+
+    def assert_served(self, *tenants):
+        """Each of so many victims, one after the other, gets its session and its answers."""
+        failures = [failure for tenant in tenants for failure in [self.victim(tenant)] if failure]
+        self.assertEqual((len(failures), failures), (0, []), "".join(self.server.log[-10:]))
+
+    def keep(self, link):
+        self.addCleanup(link.close)
+        return link
+
+    def test_a_tenant_that_fills_the_queue_keeps_nobody_out(self):
+        answers = []
+        for management in (False, True):
+            for _ in range(24):
+                link, word, _ = attackers.log_in(self.server.address, self.token("greedy"), management)
+                answers.append(word)
+                if link:
+                    self.keep(link)
+        self.assertGreater(answers.count(attackers.QUEUED), 4)
+        self.assertGreater(answers.count(attackers.REFUSED), 8)
+        self.assert_served("anna", "ben", "anna", "ben")
+
+    def test_a_session_that_shares_all_it_may_leaves_descriptors_to_others(self):
+        hoarder = subprocess.Popen(command(self.server.address, "share_hoarder", str(ATTEMPTS_TO_SHARE)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file("greedy")})
+        self.addCleanup(hoarder.communicate)
+        shared = hoarder.stdout.readline().split()
+        self.assertEqual(shared[:1], ["shared"], shared)
+        self.assertGreater(int(shared[1]), 0)
+        # Far from what its own process could hold.
+        self.assertLess(int(shared[1]), ATTEMPTS_TO_SHARE)
+        self.assert_served(*["ben"] * 4)
+
+    def test_silent_connections_from_the_victims_own_address_keep_nobody_out(self):
+        stop = threading.Event()
+        made = []
+
+        def flood():
+            links = []
+            while not stop.is_set():
+                try:
+                    links.append(attackers.connect(self.server.address))
+                    if len(links) % 2:
+                        links[-1].sendall(attackers.preface())
+                except OSError:
+                    pass
+                made.append(1)
+                if len(links) > 300:
+                    links.pop(0).close()
+                    stop.wait(0.001)
+            for link in links:
+                link.close()
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            wait_until(lambda: len(made) > 300, RUN_LIMIT_SECONDS, "a flood")
+            self.assert_served(*["ben"] * VICTIMS)
+        finally:
+            stop.set()
+            thread.join()
+
+    def test_a_hello_that_comes_byte_by_byte_gains_no_time(self):
+        link, word, _ = attackers.log_in(self.server.address)
+        self.keep(link)
+        self.assertEqual(word, attackers.ADMITTED)
+        link.settimeout(0.05)
+        sent, closed = 0, False
+        hello = attackers.hello_bytes()
+        while not closed and sent < len(hello):
+            try:
+                link.sendall(hello[sent:sent + 1])
+                sent += 1
+                closed = self.has_ended(link)
+            except OSError:
+                closed = True
+        self.assertTrue(closed, f"{sent} of {len(hello)} bytes were taken")
+        self.assert_served("ben")
+
+    @staticmethod
+    def has_ended(link):
+        """Reads what there is; true at the end of the connection."""
+        try:
+            while link.recv(4096):
+                pass
+            return True
+        except TimeoutError:
+            return False
+
+    def test_a_login_process_that_dies_again_and_again_costs_nobody_a_connection(self):
+        stop = threading.Event()
+        killed = []
+
+        def kill():
+            while not stop.is_set():
+                for process in children(self.server.process.pid, "gpuwire-login"):
+                    os.kill(process, signal.SIGKILL)
+                    killed.append(process)
+                stop.wait(0.3)
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            wait_until(lambda: killed, RUN_LIMIT_SECONDS, "a login process that dies")
+            self.assert_served(*["ben"] * VICTIMS)
+            wait_until(lambda: len(killed) > 1, RUN_LIMIT_SECONDS, "a login process that dies again")
+            self.assert_served("ben")
+        finally:
+            stop.set()
+            thread.join()
+
+    def test_a_token_with_something_behind_a_nul_is_refused(self):
+        for behind in (b"\0", b"\0more"):
+            link, word, message = attackers.log_in(self.server.address, self.token("ben") + behind)
+            self.keep(link)
+            self.assertEqual(word, attackers.REFUSED)
+            self.assertIn(b"does not know the token", message)
+        self.assert_served("ben")
+
+
+def for_hours(hours):
+    """All attacks again and again, in an order that the seed gives."""
+    order = random.Random(SEED)
+    end = time.monotonic() + 3600 * hours
+    rounds = 0
+    while time.monotonic() < end:
+        tests = list(unittest.defaultTestLoader.loadTestsFromTestCase(Hostile))
+        order.shuffle(tests)
+        rounds += 1
+        print(f"round {rounds}", flush=True)
+        if not unittest.TextTestRunner(failfast=True).run(unittest.TestSuite(tests)).wasSuccessful():
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    print(f"seed {SEED}", flush=True)
+    if "--hours" in sys.argv:
+        sys.exit(for_hours(float(sys.argv[sys.argv.index("--hours") + 1])))
+    unittest.main()

@@ -1,0 +1,150 @@
+// Code inside a worker's confinement that does what it is told: linked into the mock driver, it stands for a worker that a client has taken over.
+#include "test/hostile/worker_orders.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "cuda_names.hpp"
+#include "server/broker/handoff.hpp"
+
+namespace {
+
+using namespace gpuwire;
+using test::Order;
+
+constexpr unsigned kFloodMessages = 20'000;
+constexpr size_t kTakenAtOnceBytes = size_t{64} << 20, kTakenBytesMax = size_t{64} << 30;
+constexpr uint64_t kSeed = 20261;
+
+std::vector<std::string> targets() {
+  std::vector<std::string> found;
+  std::stringstream stream(std::getenv("GPUWIRE_TEST_TARGETS") ?: "");
+  for (std::string target; std::getline(stream, target, ':');) found.push_back(target);
+  std::string broker = "/proc/" + std::to_string(::getppid());
+  for (const char* secret : {"/mem", "/environ", "/maps", "/fd", "/task"}) found.push_back(broker + secret);
+  return found;
+}
+
+unsigned opened(int descriptor) {
+  if (descriptor < 0) return 0;
+  ::flock(descriptor, LOCK_EX | LOCK_NB);
+  ::close(descriptor);
+  return 1;
+}
+
+uint64_t reach_for_files() {
+  unsigned reached = 0;
+  for (const std::string& target : targets()) {
+    reached += opened(::open(target.c_str(), O_RDONLY | O_CLOEXEC));
+    reached += opened(::open(target.c_str(), O_RDWR | O_CLOEXEC));
+    if (DIR* folder = ::opendir(target.c_str())) {
+      ++reached;
+      ::closedir(folder);
+    }
+    reached += opened(::open((target + "/mine").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    reached += ::rename(target.c_str(), (target + ".gone").c_str()) == 0;
+    reached += ::symlink("/etc", (target + ".link").c_str()) == 0;
+    reached += ::unlink(target.c_str()) == 0;
+  }
+  return 1 + reached;
+}
+
+struct SharedPage {
+  uint64_t* words;
+  size_t count;
+};
+
+// What the broker has handed over, by the names of its memory files.
+std::vector<SharedPage> shared_pages() {
+  std::vector<SharedPage> pages;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    char rights[5] = {};
+    if (line.find("memfd:gpuwire") == std::string::npos || std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, rights) != 3 || rights[1] != 'w') continue;
+    pages.push_back({reinterpret_cast<uint64_t*>(begin), (end - begin) / sizeof(uint64_t)});
+  }
+  return pages;
+}
+
+// Words that somebody might mind: small numbers, all ones, single bits, anything.
+uint64_t any_word(std::mt19937_64& random) {
+  switch (random() % 4) {
+    case 0: return random() % 1024;
+    case 1: return ~uint64_t{0} - random() % 2;
+    case 2: return uint64_t{1} << (random() % 64);
+    default: return random();
+  }
+}
+
+uint64_t scribble() {
+  const char* rounds_text = std::getenv("GPUWIRE_TEST_ROUNDS");
+  uint64_t rounds = rounds_text ? std::strtoull(rounds_text, nullptr, 10) : 1000;
+  std::vector<SharedPage> pages = shared_pages();
+  std::mt19937_64 random(kSeed);
+  for (uint64_t round = 0; round < rounds; ++round) {
+    for (const SharedPage& page : pages) {
+      // Most of a page is never looked at; its head always is.
+      size_t at = random() % 2 ? random() % page.count : random() % std::min<size_t>(page.count, 64);
+      __atomic_store_n(&page.words[at], any_word(random), __ATOMIC_SEQ_CST);
+    }
+  }
+  return 1 + pages.size();
+}
+
+uint64_t flood_the_broker() {
+  std::mt19937_64 random(kSeed);
+  uint64_t taken = 0;
+  for (unsigned i = 0; i < kFloodMessages; ++i) {
+    server::Handoff message;
+    message.kind = server::HandoffKind(random() % 16);
+    // It stays with us: what is looked at is what others notice.
+    if (message.kind == server::HandoffKind::ended || message.kind == server::HandoffKind::failed) continue;
+    message.number = uint32_t(any_word(random));
+    for (uint8_t& byte : message.id) byte = uint8_t(random());
+    message.text.resize(random() % 512);
+    for (char& c : message.text) c = char(random());
+    taken += server::send_handoff(server::kHandoffDescriptor, message);
+  }
+  return 1 + taken;
+}
+
+uint64_t take_memory() {
+  uint64_t bytes = 0;
+  while (bytes < kTakenBytesMax && ::mmap(nullptr, kTakenAtOnceBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED)
+    bytes += kTakenAtOnceBytes;
+  return bytes >> 20;
+}
+
+}  // namespace
+
+extern "C" bool obey_order(size_t bytes, CUdeviceptr* answer) {
+  switch (Order(bytes)) {
+    case Order::reach_for_files: *answer = reach_for_files(); return true;
+    case Order::attach_to_broker: ::ptrace(PTRACE_ATTACH, ::getppid(), nullptr, nullptr); return true;
+    case Order::open_a_socket: ::socket(AF_INET, SOCK_STREAM, 0); return true;
+    case Order::signal_the_broker: ::kill(::getppid(), SIGTERM); return true;
+    case Order::start_a_process: ::execl("/bin/true", "true", nullptr); return true;
+    case Order::scribble: *answer = scribble(); return true;
+    case Order::flood_the_broker: *answer = flood_the_broker(); return true;
+    case Order::take_memory: *answer = take_memory(); return true;
+  }
+  return false;
+}

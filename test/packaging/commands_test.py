@@ -1,0 +1,70 @@
+"""Every command says which release it is, what it is for, and what was wrong."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BUILD = os.environ["GPUWIRE_BUILD"]
+VERSION = os.environ["GPUWIRE_VERSION"]
+COMMANDS = sorted(name.removeprefix("gpuwire-") for name in os.listdir(os.path.join(BUILD, "lib", "gpuwire", "commands")) if name.startswith("gpuwire-"))
+
+
+def gpuwire(*words, root=BUILD):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWIRE_")}
+    return subprocess.run([os.path.join(root, "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=60, env=environment)
+
+
+class Commands(unittest.TestCase):
+    def test_all_of_them_are_of_one_version(self):
+        self.assertEqual(gpuwire("--version").stdout, f"gpuwire {VERSION}\n")
+        self.assertLessEqual({"run", "info", "serve", "admin", "top", "status", "metrics", "worker", "login"}, set(COMMANDS))
+        for command in COMMANDS:
+            ran = gpuwire(command, "--version")
+            self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (0, f"gpuwire {VERSION}\n", ""), command)
+
+    def test_each_has_a_help(self):
+        for command in COMMANDS:
+            ran = gpuwire(command, "--help")
+            self.assertEqual((ran.returncode, ran.stderr), (0, ""), command)
+            self.assertIn("--version", ran.stdout)
+
+    def test_the_front_door_lists_those_that_are_for_people(self):
+        listed = re.findall(r"^  (\w+)  ", gpuwire("--help").stdout, re.M)
+        self.assertEqual(sorted(listed), [command for command in COMMANDS if command not in ("worker", "login")])
+
+    def test_a_misspelt_option_is_wrong_use(self):
+        for command in COMMANDS:
+            ran = gpuwire(command, "--verison")
+            self.assertEqual((ran.returncode, ran.stdout), (2, ""), command)
+            self.assertIn("did you mean --version?", ran.stderr)
+
+    def test_a_misspelt_admin_command_is_suggested(self):
+        self.assertIn("did you mean add-tenant?", gpuwire("admin", "addtenant", "anna").stderr)
+
+    def test_what_only_a_server_starts_says_so(self):
+        ran = gpuwire("login")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("is started by gpuwire serve", ran.stderr)
+
+    def test_a_machine_without_glibc_is_told_what_it_lacks(self):
+        # A command whose loader does not exist, as it is on a machine that has musl.
+        with tempfile.TemporaryDirectory() as root:
+            os.makedirs(os.path.join(root, "bin"))
+            os.makedirs(os.path.join(root, "lib", "gpuwire", "commands"))
+            shutil.copy(os.path.join(BUILD, "bin", "gpuwire"), os.path.join(root, "bin"))
+            with open(os.path.join(BUILD, "lib", "gpuwire", "commands", "gpuwire-run"), "rb") as file:
+                program = file.read()
+            copy = os.path.join(root, "lib", "gpuwire", "commands", "gpuwire-run")
+            with open(copy, "wb") as file:
+                file.write(program.replace(b"/lib64/ld-linux-x86-64.so.2", b"/lib64/ld-linux-nobody.so.2"))
+            os.chmod(copy, 0o755)
+            ran = gpuwire("run", "--version", root=root)
+            self.assertEqual(ran.returncode, 126)
+            self.assertIn("needs glibc 2.31 or later", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

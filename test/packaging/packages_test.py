@@ -1,0 +1,214 @@
+"""The packages, unpacked into an empty folder: programs find each other there, a server and a program of its run from there, nothing is left behind."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD, SOURCE, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_SOURCE"], os.environ["GPUWIRE_VERSION"]
+sys.path.insert(0, os.path.join(SOURCE, "test", "support"))
+from gpuwire_server import Server  # noqa: E402
+
+LIMIT_SECONDS = 400
+CLIENT_BYTES_MAX = 15 << 20
+SERVICE_USER = 4242
+
+
+def tree(folder):
+    """All files and links below, relative to it."""
+    return sorted(os.path.relpath(os.path.join(path, name), folder) for path, _, names in os.walk(folder) for name in names)
+
+
+def size_of(folder):
+    return sum(os.lstat(os.path.join(folder, name)).st_size for name in tree(folder))
+
+
+@unittest.skipUnless(shutil.which("dpkg-deb"), "dpkg-deb is missing: packages are made and unpacked on Debian and its kin")
+class Packages(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        made = subprocess.run([os.path.join(SOURCE, "packaging", "make_packages.sh"), "--quick"], env={**os.environ, "GPUWIRE_BUILD": BUILD},
+                              capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+        if made.returncode != 0:
+            raise AssertionError(made.stdout + made.stderr)
+        cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-packages-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.packages = {name.split("_")[0]: os.path.join(BUILD, "packages", name) for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".deb")}
+        cls.client, cls.both = os.path.join(cls.folder.name, "client"), os.path.join(cls.folder.name, "both")
+        cls.unpack("gpuwire-client", cls.client)
+        for package in ("gpuwire-client", "gpuwire-server"):
+            cls.unpack(package, cls.both)
+
+    @classmethod
+    def unpack(cls, package, root):
+        subprocess.run(["dpkg-deb", "-x", cls.packages[package], root], check=True, timeout=LIMIT_SECONDS)
+
+    def field(self, package, name):
+        return subprocess.run(["dpkg-deb", "-f", self.packages[package], name], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+    def control(self, package):
+        folder = os.path.join(self.folder.name, "control-" + package)
+        subprocess.run(["dpkg-deb", "-e", self.packages[package], folder], check=True, timeout=60)
+        return folder
+
+    def gpuwire(self, root, *words, **extra):
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("GPUWIRE_", "LD_"))}
+        return subprocess.run([os.path.join(root, "usr", "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, **extra)
+
+    def test_the_client_is_small_and_carries_no_server(self):
+        names = tree(self.client)
+        self.assertLess(size_of(self.client), CLIENT_BYTES_MAX)
+        self.assertIn("usr/lib/gpuwire/libcuda.so.1", names)
+        self.assertFalse([name for name in names if re.search("serve|worker|software", name)])
+        self.assertEqual([name for name in names if name.startswith("etc/")], ["etc/gpuwire/client.toml"])
+        self.assertEqual(self.field("gpuwire-client", "Depends"), "libc6 (>= %s)" % os.environ["GPUWIRE_CLIENT_GLIBC"])
+
+    def test_only_the_front_door_is_in_the_path(self):
+        self.assertEqual([name for name in tree(self.both) if name.startswith("usr/bin/")], ["usr/bin/gpuwire"])
+        self.assertEqual(self.gpuwire(self.both, "--version").stdout, f"gpuwire {VERSION}\n")
+
+    def test_programs_are_stripped_and_their_symbols_are_apart(self):
+        for name in tree(self.both):
+            path = os.path.join(self.both, name)
+            with open(path, "rb") as file:
+                if file.read(4) != b"\x7fELF" or os.path.islink(path):
+                    continue
+            sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True, timeout=60).stdout
+            self.assertNotIn(".debug_line", sections, name)
+        symbols = [name for name in os.listdir(os.path.join(BUILD, "packages")) if "dbgsym" in name]
+        self.assertEqual(len(symbols), 2, symbols)
+
+    def test_a_program_runs_from_the_unpacked_packages(self):
+        program = os.path.join(BUILD, "examples", "vector_add")
+        if not os.path.exists(program):
+            self.skipTest("the examples were not built: no nvcc")
+        with Server(os.path.join(self.both, "usr"), ["--device", "software", "--module-cache", "none"]) as server:
+            # The client's package alone, as on a machine that serves nothing.
+            ran = self.gpuwire(self.client, "run", "--server", server.address, "--", program)
+            self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr + "".join(server.log))
+            info = self.gpuwire(self.client, "info", "--quick", "--server", server.address)
+            self.assertIn("gpuwire software device", info.stdout, info.stderr)
+            smi = self.gpuwire(self.client, "run", "--server", server.address, "--", "nvidia-smi", "-L")
+            self.assertIn("gpuwire software device", smi.stdout, smi.stderr)
+            self.assertEqual(server.stop(), 0)
+        before = tree(self.both)
+        clean = os.path.join(self.folder.name, "clean")
+        for package in ("gpuwire-client", "gpuwire-server"):
+            self.unpack(package, clean)
+        self.assertEqual(before, tree(clean), "running leaves nothing in the installation")
+
+    def test_what_is_removed_leaves_nothing(self):
+        root = os.path.join(self.folder.name, "removed")
+        administration = os.path.join(root, "var", "lib", "dpkg")
+        os.makedirs(os.path.join(administration, "updates"))
+        os.makedirs(os.path.join(administration, "info"))
+        for name in ("status", "available"):
+            open(os.path.join(administration, name), "w", encoding="ascii").close()
+        if os.geteuid() != 0 or not shutil.which("dpkg"):
+            self.skipTest("dpkg installs into a folder for root only")
+        # The scripts speak to the system's service manager; here only files are asked about.
+        dpkg = ["dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless", "--log=/dev/null"]
+        environment = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+        client = self.packages["gpuwire-client"]
+        done = subprocess.run([*dpkg, "--install", client], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.gpuwire(root, "--version").stdout, f"gpuwire {VERSION}\n")
+        done = subprocess.run([*dpkg, "--purge", "gpuwire-client"], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([name for name in tree(root) if not name.startswith("var/lib/dpkg/")], [])
+
+    def test_the_server_package_has_a_service_and_its_user(self):
+        unit = os.path.join(self.both, "usr", "lib", "systemd", "system", "gpuwire-server.service")
+        with open(unit, encoding="utf-8") as file:
+            text = file.read()
+        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire", "ExecStart=/usr/bin/gpuwire serve --config /etc/gpuwire/server.toml"):
+            self.assertIn(words, text)
+        self.assertNotIn("@", text)
+        with open(os.path.join(self.both, "usr", "lib", "sysusers.d", "gpuwire.conf"), encoding="utf-8") as file:
+            self.assertIn("u gpuwire", file.read())
+        self.assertIn(f"gpuwire-client (= {VERSION})", self.field("gpuwire-server", "Depends"))
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "only root becomes another user")
+    def test_the_service_runs_as_a_user_of_its_own_on_an_identity_that_root_made(self):
+        program = os.path.join(BUILD, "examples", "vector_add")
+        if not os.path.exists(program):
+            self.skipTest("the examples were not built: no nvcc")
+        os.chmod(self.folder.name, 0o711)
+        folder = os.path.join(self.folder.name, "service")
+        identity, state = os.path.join(folder, "identity"), os.path.join(folder, "state")
+        for path in (identity, state):
+            os.makedirs(path, 0o700)
+            os.chown(path, SERVICE_USER, SERVICE_USER)
+        os.chmod(folder, 0o755)
+        bundle = os.path.join(folder, "anna.pem")
+        for words in (["init"], ["add-tenant", "anna", "--out", bundle]):
+            ran = self.gpuwire(self.both, "admin", "--directory", identity, *words)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+        configuration = os.path.join(folder, "server.toml")
+        with open(configuration, "w", encoding="utf-8") as file:
+            file.write(f'[server]\naudit_log = "{state}/audit.log"\n[tls]\ndirectory = "{identity}"\n[tenants.anna]\n')
+        # In the unit's place: its user, and its variables.
+        service = os.path.join(folder, "bin", "gpuwire")
+        os.makedirs(os.path.dirname(service))
+        with open(service, "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\nexec setpriv --reuid={SERVICE_USER} --regid={SERVICE_USER} --clear-groups --bounding-set=-all --no-new-privs "
+                       f'env HOME={state} XDG_RUNTIME_DIR={state} {self.both}/usr/bin/gpuwire "$@"\n')
+        os.chmod(service, 0o755)
+        with Server(folder, ["--device", "software", "--config", configuration, "--module-cache", state + "/modules"]) as server:
+            address = "tls://" + server.address.replace("127.0.0.1", "localhost")
+            ran = self.gpuwire(self.client, "run", "--server", address, "--identity", bundle, "--", program)
+            self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr + "".join(server.log))
+            socket, = os.listdir(os.path.join(state, "gpuwire"))
+            status = self.gpuwire(self.both, "status", "--control", os.path.join(state, "gpuwire", socket))
+            self.assertIn("anna", status.stdout, status.stderr)
+            self.assertEqual(server.stop(), 0)
+
+    def test_an_installation_elsewhere_keeps_to_its_folder(self):
+        prefix = os.path.join(self.folder.name, "elsewhere")
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, capture_output=True, timeout=LIMIT_SECONDS)
+        names = tree(prefix)
+        self.assertLessEqual({"etc/gpuwire/client.toml", "etc/gpuwire/server.toml", "bin/gpuwire", "share/man/man1/gpuwire.1"}, set(names))
+        with open(os.path.join(prefix, "lib", "systemd", "system", "gpuwire-server.service"), encoding="utf-8") as file:
+            self.assertIn(f"ExecStart={prefix}/bin/gpuwire serve --config {prefix}/etc/gpuwire/server.toml", file.read())
+        ran = subprocess.run([os.path.join(prefix, "bin", "gpuwire"), "serve", "--version"], capture_output=True, text=True, check=True, timeout=60)
+        self.assertEqual(ran.stdout, f"gpuwire {VERSION}\n")
+
+    def test_the_shipped_configuration_is_right(self):
+        # The service has a log folder made for it; here there is none.
+        with open(os.path.join(self.both, "etc", "gpuwire", "server.toml"), encoding="utf-8") as file:
+            text = file.read().replace("/var/log/gpuwire", self.folder.name)
+        copy = os.path.join(self.folder.name, "server.toml")
+        with open(copy, "w", encoding="utf-8") as file:
+            file.write(text)
+        ran = self.gpuwire(self.both, "serve", "--config", copy, "--check-config")
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+
+    def test_the_scripts_are_scripts_and_configuration_is_kept_on_removal(self):
+        folder = self.control("gpuwire-server")
+        for script in ("postinst", "prerm", "postrm"):
+            path = os.path.join(folder, script)
+            self.assertTrue(os.access(path, os.X_OK), script)
+            subprocess.run(["sh", "-n", path], check=True, timeout=60)
+        with open(os.path.join(folder, "conffiles"), encoding="ascii") as file:
+            self.assertEqual(file.read().split(), ["/etc/gpuwire/server.toml", "/etc/logrotate.d/gpuwire-server"])
+
+    def test_the_tarball_runs_from_wherever_it_is_unpacked(self):
+        tarball, = (name for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".tar.gz"))
+        root = os.path.join(self.folder.name, "opt")
+        os.makedirs(root)
+        subprocess.run(["tar", "xzf", os.path.join(BUILD, "packages", tarball), "-C", root], check=True, timeout=60)
+        top, = os.listdir(root)
+        self.assertEqual(top, f"gpuwire-client-{VERSION}-x86_64")
+        gpuwire = os.path.join(root, top, "bin", "gpuwire")
+        link = os.path.join(self.folder.name, "gpuwire")
+        os.symlink(gpuwire, link)
+        for name in (gpuwire, link):
+            ran = subprocess.run([name, "run", "-s", "nowhere:1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"], capture_output=True, text=True, timeout=60, check=True)
+            self.assertEqual(ran.stdout.split(":")[0].strip(), os.path.join(os.path.realpath(root), top, "lib", "gpuwire"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

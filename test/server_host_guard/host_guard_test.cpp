@@ -1,0 +1,227 @@
+// Who takes more of the server's memory than it may, with real processes.
+#include "server/host_guard/host_guard.hpp"
+
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/base/machine.hpp"
+#include "test/support/temporary_directory.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+namespace fs = std::filesystem;
+using scheduler::SessionId;
+
+constexpr uint64_t kMiB = 1u << 20;
+constexpr std::chrono::seconds kPatience{30};
+
+// A process that takes memory when it is told to, and keeps it.
+class Worker {
+ public:
+  Worker() {
+    REQUIRE(::pipe2(orders_, O_CLOEXEC) == 0);
+    REQUIRE(::pipe2(answers_, O_CLOEXEC) == 0);
+    pid = ::fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) obey();
+  }
+  ~Worker() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    for (int end : {orders_[0], orders_[1], answers_[0], answers_[1]}) ::close(end);
+  }
+  void take(uint64_t bytes) {
+    REQUIRE(::write(orders_[1], &bytes, sizeof bytes) == sizeof bytes);
+    char done;
+    REQUIRE(::read(answers_[0], &done, 1) == 1);
+  }
+  std::string kill_order() const {
+    std::string order;
+    std::ifstream("/proc/" + std::to_string(pid) + "/oom_score_adj") >> order;
+    return order;
+  }
+  bool killed() const {
+    siginfo_t how{};
+    return ::waitid(P_PID, id_t(pid), &how, WEXITED | WNOHANG | WNOWAIT) == 0 && how.si_pid == pid;
+  }
+
+  pid_t pid;
+
+ private:
+  [[noreturn]] void obey() {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    uint64_t bytes = 0;
+    while (::read(orders_[0], &bytes, sizeof bytes) == sizeof bytes) {
+      void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) ::_exit(1);
+      std::memset(memory, 1, bytes);
+      if (::write(answers_[1], "d", 1) != 1) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int orders_[2], answers_[2];
+};
+
+class Control final : public SessionControl {
+ public:
+  bool send(SessionId, const Handoff&) override { return true; }
+  void warn(SessionId, const std::string&) override {}
+  bool stop(SessionId session, const std::string& reason) override {
+    stopped[session] = reason;
+    return true;
+  }
+  void reconsider_waiting() override {}
+  std::map<SessionId, std::string> stopped;
+};
+
+TenantConfiguration tenant(const std::string& name, uint64_t host_bytes) {
+  TenantConfiguration settings{.name = name};
+  settings.host_memory_bytes = host_bytes;
+  return settings;
+}
+
+struct Fixture {
+  boost::asio::io_context io;
+  Control control;
+  TenantDirectory tenants{{tenant("greedy", 32 * kMiB), tenant("modest", 32 * kMiB)}};
+  HostGuard guard{io, control, {.machine_bytes = 1024 * kMiB, .slack_bytes = 8 * kMiB, .look = std::chrono::milliseconds(1)}};
+  uint64_t number = 0;
+
+  Fixture() { guard.tenants_changed(tenants); }
+  SessionRecord begin(const std::string& name, const Worker& worker) {
+    SessionRecord record;
+    record.number = SessionId(++number);
+    record.tenant = name;
+    record.tenant_id = tenants.find(name)->id;
+    record.worker_pid = worker.pid;
+    SessionOrder order;
+    Handoff handoff;
+    REQUIRE(guard.attach(record, order, handoff));
+    return record;
+  }
+  // Lets the guard look until it holds.
+  template <class Condition>
+  bool soon(Condition&& condition) {
+    auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!condition() && std::chrono::steady_clock::now() < until) io.run_one_for(std::chrono::milliseconds(100));
+    return condition();
+  }
+  // So many looks have been made.
+  void look(unsigned times) {
+    for (unsigned i = 0; i < times; ++i) io.run_one_for(kPatience);
+  }
+};
+
+std::string contents(const fs::path& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "the largest session of a tenant that takes too much is ended with the reason, and no other") {
+  Worker small, large, other;
+  SessionRecord first = begin("greedy", small), second = begin("greedy", large), third = begin("modest", other);
+  small.take(20 * kMiB);
+  other.take(30 * kMiB);
+  look(3);
+  CHECK(control.stopped.empty());
+  large.take(40 * kMiB);
+  CHECK(soon([&] { return !control.stopped.empty(); }));
+  look(3);
+  REQUIRE(control.stopped.size() == 1);
+  CHECK(control.stopped.begin()->first == second.number);
+  CHECK(control.stopped.begin()->second.find("host_memory") != std::string::npos);
+  for (const SessionRecord& record : {first, second, third}) guard.ended(record);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a worker that takes far more than it may is killed without being asked") {
+  Worker worker, other;
+  SessionRecord record = begin("greedy", worker), neighbour = begin("modest", other);
+  worker.take(120 * kMiB);
+  CHECK(soon([&] { return worker.killed(); }));
+  CHECK_FALSE(other.killed());
+  guard.ended(record);
+  guard.ended(neighbour);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what a worker had before its session is nobody's") {
+  Worker worker;
+  worker.take(200 * kMiB);
+  SessionRecord record = begin("modest", worker);
+  look(3);
+  CHECK(control.stopped.empty());
+  guard.ended(record);
+}
+
+TEST_CASE_FIXTURE(Fixture, "the kernel is told to kill those first who have most") {
+  Worker small, large;
+  SessionRecord first = begin("modest", small), second = begin("greedy", large);
+  large.take(20 * kMiB);
+  CHECK(soon([&] { return small.kill_order() != "0" && large.kill_order() != "0"; }));
+  look(3);
+  CHECK(std::stoi(large.kill_order()) > std::stoi(small.kill_order()));
+  CHECK(std::stoi(small.kill_order()) >= kKillOrderOfWorkers);
+  guard.ended(first);
+  guard.ended(second);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a worker that is gone is not mistaken for another process") {
+  auto worker = std::make_unique<Worker>();
+  SessionRecord record = begin("greedy", *worker);
+  worker.reset();
+  look(3);
+  CHECK(control.stopped.empty());
+  guard.ended(record);
+}
+
+TEST_CASE("the groups of the tenants are made beside the server's own, with their bounds, and go with them") {
+  test::TemporaryDirectory folder;
+  for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
+  const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / "gpuwire-tenant-7";
+  // Where the kernel makes these files by itself, here they are there before.
+  for (const fs::path& place : {broker, group}) {
+    fs::create_directory(place);
+    for (const char* file : {"cgroup.procs", "memory.max", "memory.swap.max", "pids.max"}) std::ofstream(place / file);
+  }
+  auto groups = WorkerGroups::open(folder.path());
+  REQUIRE_MESSAGE(groups, (groups ? "" : groups.error()));
+  CHECK(contents(broker / "cgroup.procs") == std::to_string(::getpid()));
+  CHECK(contents(folder.path() / "cgroup.subtree_control") == "+memory +pids");
+  CHECK(groups->bound(7, 123 * kMiB));
+  CHECK(groups->join(7, 4711));
+  CHECK(contents(group / "memory.max") == std::to_string(123 * kMiB));
+  CHECK(contents(group / "memory.swap.max") == "0");
+  CHECK(contents(group / "cgroup.procs") == "4711");
+}
+
+TEST_CASE("where groups may not be made the reason names the file") {
+  test::TemporaryDirectory folder;
+  auto groups = WorkerGroups::open(folder.path());
+  REQUIRE_FALSE(groups);
+  CHECK(groups.error().find("gpuwire-broker/cgroup.procs") != std::string::npos);
+  CHECK_FALSE(fs::exists(folder.path() / "gpuwire-broker"));
+}
+
+TEST_CASE("the machine says how much memory it has, and what a process has of it") {
+  CHECK(machine_bytes() > 64 * kMiB);
+  Worker worker;
+  uint64_t before = own_bytes(worker.pid).value_or(0);
+  worker.take(64 * kMiB);
+  CHECK(own_bytes(worker.pid).value_or(0) >= before + 64 * kMiB);
+  CHECK_FALSE(own_bytes(-1));
+}
+
+}  // namespace gpuwire::server
