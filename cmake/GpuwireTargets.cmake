@@ -15,16 +15,20 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
+# A checkout elsewhere finds in the compiler cache what this one compiled: no absolute path of the tree goes into a key or an object file.
 find_program(GPUWIRE_CCACHE ccache)
 if(GPUWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${GPUWIRE_CCACHE})
-  set(CMAKE_C_COMPILER_LAUNCHER ${GPUWIRE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${GPUWIRE_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
 
-# Programs go to build/bin and the stub libraries to build/lib, so that a build tree is used as an install tree is.
+# A build tree has the shape of an install tree (packaging/README.md), so that programs find each other the same way in both.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(GPUWIRE_TEST_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test_bin)
 set(GPUWIRE_STUB_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpuwire)
+set(GPUWIRE_COMMAND_OUTPUT_DIRECTORY ${GPUWIRE_STUB_OUTPUT_DIRECTORY}/commands)
+set(GPUWIRE_SERVER_LIBRARY_DIRECTORY ${GPUWIRE_STUB_OUTPUT_DIRECTORY}/server)
 
 find_package(Threads REQUIRED)
 find_path(GPUWIRE_CUDA_INCLUDE cuda.h PATHS ${CUDAToolkit_ROOT}/include $ENV{CUDA_HOME}/include /usr/local/cuda/include REQUIRED)
@@ -37,7 +41,8 @@ target_include_directories(gpuwire_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE
 target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" FMT_HEADER_ONLY SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL)
 target_link_libraries(gpuwire_options INTERFACE Threads::Threads)
 if(GPUWIRE_SANITIZE STREQUAL "address")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  # Zero bytes may be copied from nowhere: C2y says so (WG14 N3322), and every C library has always done it.
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize=nonnull-attribute -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
@@ -97,13 +102,14 @@ function(gpuwire_capnp_sources variable folder)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
-# gpuwire_program(NAME SOURCES... LINK targets...): a program in build/bin that needs nothing but the C library.
+# gpuwire_program(NAME SOURCES... LINK targets...): a command behind the front door that needs nothing but the C library.
 function(gpuwire_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE gpuwire_options ${ARG_LINK})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${GPUWIRE_COMMAND_OUTPUT_DIRECTORY})
   if(NOT GPUWIRE_SANITIZE)
-    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--gc-sections)
   endif()
 endfunction()
 
