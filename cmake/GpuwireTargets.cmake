@@ -38,8 +38,8 @@ get_filename_component(GPUWIRE_CUDA_ROOT ${GPUWIRE_CUDA_INCLUDE} DIRECTORY)
 add_library(gpuwire_options INTERFACE)
 target_compile_options(gpuwire_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
 target_include_directories(gpuwire_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
-target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" FMT_HEADER_ONLY SPDLOG_HEADER_ONLY SPDLOG_FMT_EXTERNAL)
-target_link_libraries(gpuwire_options INTERFACE Threads::Threads)
+target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
+target_link_libraries(gpuwire_options INTERFACE gpuwire_header_libraries Threads::Threads)
 if(GPUWIRE_SANITIZE STREQUAL "address")
   # Zero bytes may be copied from nowhere: C2y says so (WG14 N3322), and every C library has always done it.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize=nonnull-attribute -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
@@ -48,6 +48,10 @@ elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 endif()
+
+# fmt and spdlog, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they need, too.
+add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp)
+target_compile_definitions(gpuwire_header_libraries PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
 
 # cuda.h, and nothing else of the toolkit.
 add_library(gpuwire_cuda_header INTERFACE)
