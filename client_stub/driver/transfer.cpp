@@ -98,9 +98,8 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 namespace {
 
-// Small data need not be waited for, unless the program may go on with them in a stream that does not wait for this one.
-bool may_be_posted(const Caller& caller, uint64_t bytes, uint64_t stream, bool arrived) noexcept {
-  if (bytes > wire::kPostedBulkBytesMax) return false;
+// Data need not be waited for, unless the program may go on with them in a stream that does not wait for this one.
+bool may_be_posted(const Caller& caller, uint64_t stream, bool arrived) noexcept {
   bool ordered = stream <= wire::kStreamLegacy && !caller.state->unordered_streams.load(std::memory_order_relaxed);
   return !arrived || ordered;
 }
@@ -117,9 +116,15 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     };
   };
   const auto* from = static_cast<const std::byte*>(source);
-  if (after == Source::stays || may_be_posted(caller, bytes, stream, arrived)) {
+  const bool stays = after == Source::stays;
+  std::shared_ptr<std::byte> kept;
+  if (!stays && bytes > wire::kPostedBulkBytesMax && may_be_posted(caller, stream, arrived)) {
+    kept = caller.session->keep(bytes);
+    if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
+  }
+  if (stays || kept || (bytes <= wire::kPostedBulkBytesMax && may_be_posted(caller, stream, arrived))) {
     for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
-      Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = after == Source::stays};
+      Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
       uint64_t sequence = 0;
       CUresult error = post<schema::CopyToDevice>(*caller.session, uint32_t(wire::SessionOrdinal::copy_to_device), caller.context,
                                                   message_words<schema::CopyToDevice>(), writer(offset, offset + bulk.bytes == bytes), bulk, &sequence);
@@ -237,13 +242,20 @@ void scatter_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std:
 
 CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size, uint64_t stream, bool arrived) {
   constexpr auto kOrdinal = wire::SessionOrdinal::copy_2d_to_device;
-  if (may_be_posted(caller, size.bytes(), stream, arrived)) {
+  const size_t bytes = size.bytes();
+  std::shared_ptr<std::byte> kept;
+  if (may_be_posted(caller, stream, arrived) && (bytes <= wire::kPostedBulkBytesMax || (kept = caller.session->keep(bytes)))) {
     BoxPiece all{.size = size};
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
+    Bulk bulk{.bytes = bytes, .gather = &gather};
+    if (kept) {
+      gather(0, {kept.get(), bytes});
+      bulk = {.data = kept.get(), .bytes = bytes, .keeper = kept};
+    }
     uint64_t sequence = 0;
     CUresult error = post<schema::Copy2D>(
         *caller.session, uint32_t(kOrdinal), caller.context, message_words<schema::Copy2D>(),
-        [&](auto copy) { write_box(copy, destination, all, stream, arrived); }, Bulk{.bytes = size.bytes(), .gather = &gather}, &sequence);
+        [&](auto copy) { write_box(copy, destination, all, stream, arrived); }, bulk, &sequence);
     if (!error) note_stream_work(caller, stream, sequence);
     return error;
   }

@@ -23,7 +23,7 @@ enum class Source : uint8_t {
   stays,    // it is pinned, and the program leaves it alone until the copy is done
 };
 
-// Host to device. Blocks for large copies, but for those whose source stays.
+// Host to device. Returns when the source has been copied (Session::keep()) or sent; waits for what is too large to be copied, and where `after` says so.
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, Source after);
 // Device to host. Returns when the data are there.
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream);

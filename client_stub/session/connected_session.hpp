@@ -8,6 +8,7 @@
 #include <string>
 
 #include "client_stub/session/login.hpp"
+#include "client_stub/session/kept_bulk.hpp"
 #include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/reply_table.hpp"
@@ -35,6 +36,7 @@ class ConnectedSession final : public Session {
   ~ConnectedSession() override;
 
   const ServerFacts& facts() const noexcept override { return facts_; }
+  std::shared_ptr<std::byte> keep(size_t bytes) noexcept override { return kept_.take(bytes); }
   SessionStats& stats() noexcept override;
   CUresult state() const noexcept override;
   CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override;
@@ -117,6 +119,7 @@ class ConnectedSession final : public Session {
   std::string address_;
   ServerFacts facts_;
   SessionStats stats_;
+  KeptBulk kept_;
   link::Link link_;
   Outgoing outgoing_;
 

@@ -18,7 +18,7 @@ using Lock = std::unique_lock<const link::Link>;
 
 Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, size_t reserve_bytes,
                                 Session::Slot& slot, uint64_t& room_seen) {
-  bool lasts = kind == wire::FrameKind::called || (bulk.stays && !bulk.gather);
+  bool lasts = kind == wire::FrameKind::called || ((bulk.stays || bulk.keeper) && !bulk.gather);
   if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && !lasts)) return Begun::too_large;
   size_t message_bytes = size_t(words_max) * sizeof(capnp::word);
   size_t inline_bytes = external(bulk) ? 0 : bulk.bytes;
@@ -44,7 +44,7 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   frame_.message_words = uint32_t(words_used);
   std::memcpy(frame_at_, &frame_, sizeof frame_);
   size_t bytes = sizeof frame_ + words_used * sizeof(capnp::word);
-  link::ExternalBulk outside{static_cast<const std::byte*>(frame_bulk_.data), frame_bulk_.bytes, frame_bulk_.gather, nullptr};
+  link::ExternalBulk outside{static_cast<const std::byte*>(frame_bulk_.data), frame_bulk_.bytes, frame_bulk_.gather, std::move(frame_bulk_.keeper)};
   committed.external = external(frame_bulk_);
   if (!committed.external && frame_bulk_.bytes) {
     if (frame_bulk_.gather)
@@ -75,7 +75,10 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   return committed;
 }
 
-void Outgoing::abandon() { link_.unlock(); }
+void Outgoing::abandon() {
+  frame_bulk_.keeper.reset();
+  link_.unlock();
+}
 
 uint64_t Outgoing::appended_bytes() const {
   Lock lock(link_);

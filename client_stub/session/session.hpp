@@ -50,11 +50,13 @@ struct ServerFacts {
 
 // Raw bytes to send behind a message. Up to kPostedBulkBytesMax they are copied at once; more may only go with call(), which returns when
 // the server has taken them over, so the memory may be reused after either. With `stays` more may be posted, too: the memory must then keep
-// its contents until the server has executed the frame, and stay mapped until then or until finish_sending() has returned.
+// its contents until the server has executed the frame, and stay mapped until then or until finish_sending() has returned. With a `keeper`,
+// too: `data` lies in what Session::keep() has given, which the session holds until it needs it no more.
 struct Bulk {
   const void* data = nullptr;
   size_t bytes = 0;
   bool stays = false;
+  std::shared_ptr<const void> keeper;
   // Pitched sources: when set, called as gather(offset, out) -> fills out with the packed bytes from `offset` on. data is then unused.
   // Any thread of the session may call it, in ascending order of offsets, until wait() returns; must not throw.
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
@@ -149,6 +151,9 @@ class Session {
   virtual CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept = 0;
   // For called frames: registers the wait before the frame is published, so that a reply cannot come too early. Called between begin and commit.
   virtual void expect_reply(Slot& slot, const BulkSink& sink) noexcept = 0;
+
+  // Memory of at least `bytes` for a Bulk with a keeper. Null: it cannot be had just now, or never; then the bulk goes with a call. Any thread.
+  virtual std::shared_ptr<std::byte> keep(size_t) noexcept { return nullptr; }
 
   // Sends what is buffered now.
   virtual void flush() noexcept = 0;

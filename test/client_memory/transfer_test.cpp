@@ -112,6 +112,31 @@ TEST_CASE("A small copy to the device is one posted frame with the bytes in it")
   });
 }
 
+TEST_CASE("A copy of some megabytes to the device is posted with a copy of the bytes, and waits for nothing") {
+  MemoryProcess process;
+  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(3) << 20, kKeptBlockBytesMax}) {
+    CAPTURE(bytes_count);
+    auto bytes = random_bytes(bytes_count, 5);
+    CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+    SentFrame frame = process.session->newest();
+    CHECK(frame.kind == wire::FrameKind::posted);
+    CHECK(frame.bulk == bytes);
+  }
+  CHECK(process.session->in_flight_max() == 0);
+}
+
+TEST_CASE("A copy beyond what the session keeps for its server waits until it has been sent") {
+  MemoryProcess process;
+  std::vector<std::shared_ptr<std::byte>> unacknowledged;
+  while (auto block = process.session->keep(kKeptBlockBytesMax)) unacknowledged.push_back(std::move(block));
+  auto bytes = random_bytes(size_t(1) << 20, 6);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::called);
+  unacknowledged.pop_back();
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+}
+
 TEST_CASE("A large copy to the device is cut into pieces that are all sent before the first answer is waited for") {
   MemoryProcess process;
   auto bytes = random_bytes(2 * kPieceBytes + 12345, 2);

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "client_stub/session/kept_bulk.hpp"
 #include "client_stub/session/session.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -137,6 +138,7 @@ class FakeSession final : public client::Session {
   void finish_sending() noexcept override { ++sendings_finished; }
   std::atomic<size_t> sendings_finished{0};
   uint64_t last_sequence() const noexcept override { return sequence_; }
+  std::shared_ptr<std::byte> keep(size_t bytes) noexcept override { return kept_.take(bytes); }
   void close() noexcept override { closed_ = true; }
   void after_fork_in_child() noexcept override {}
 
@@ -145,6 +147,7 @@ class FakeSession final : public client::Session {
   client::SessionStats stats_;
   CUresult state_ = CUDA_SUCCESS;
   bool closed_ = false;
+  client::KeptBulk kept_;
   std::map<uint32_t, Answer> answers_;
   std::map<uint32_t, Serve> servers_;
   std::function<void(uint32_t)> before_frames_;
