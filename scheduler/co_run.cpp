@@ -8,173 +8,260 @@ namespace {
 // In turns. Taking turns is measured for a round of two sessions and more, until everybody has done enough to be counted, or nobody will.
 constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
 constexpr uint64_t kCountMin = 6;
-// A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at.
-constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9;
+// A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer where somebody is hard to count).
+constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
-constexpr double kWatch = 3.8;
+constexpr double kWatch = 2.8, kWatchMin = 0.9;
 constexpr int kPauseMax = 3;  // between two choices
 constexpr unsigned kBadMax = 2;
-// How much better side by side must be to begin, all together, and how little worse for anybody; and how much may be lost again while it lasts.
-constexpr double kBegin = 1.03, kBeginWorst = 0.9, kStay = 0.97, kStayWorst = 0.8;
+// How much better side by side must be to begin, all together, and how much may be lost again while it lasts; for what part of the time at least.
+constexpr double kBegin = 1.03, kStay = 0.97;
+constexpr double kBeginMin = 0.25, kStayMin = 0.2;
+// The same where a higher class is near: each of its requests pays for it, since several have work in flight that is in its way.
+constexpr double kBeginNearHigher = 1.25, kStayNearHigher = 1.15;
+// What each gets at least, of what its share of the devices' time is worth to it. Whatever others claim to get done takes no more than the rest from it.
+constexpr double kPromise = 0.94;
+// In turns: behind by so much, a session gets the devices for itself, until it has caught up, and not for longer at a time. Nobody is ever further behind or ahead.
+constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
+constexpr double kAloneUsed = 0.3;  // who does less with it has no use for it
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
 constexpr Duration kReviewMin = std::chrono::seconds(4), kReviewMax = std::chrono::seconds(10);
 constexpr Duration kLasted = std::chrono::seconds(2);
-constexpr double kUnbounded = 1e9;
 constexpr Duration kRecordKept = std::chrono::seconds(30);  // of a session that is not there
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+Duration times(double factor, Duration duration) { return Duration(static_cast<int64_t>(factor * static_cast<double>(duration.count()))); }
 
 }  // namespace
 
-bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Duration turn, Time now) {
+bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Duration turn, bool near_higher, Time now) {
   turn_ = turn;
-  const bool resumed = now - called_at_ > kPauseMax * turn;
+  near_higher_ = near_higher;
+  const Duration passed = now - called_at_;
+  const Duration elapsed = passed - std::clamp(above - above_, Duration::zero(), passed);
+  // One of them has been alone meanwhile: what was done in that time was not counted.
+  const bool resumed = passed > kPauseMax * turn;
   called_at_ = now;
-  update_members(runners, above, now);
-  if (resumed) resume(runners, above, now);
+  above_ = above;
+  const bool changed = update_members(runners, now);
+  count(runners, resumed ? Duration::zero() : elapsed);
+  if (resumed && phase_ == Phase::trial) take_turns(now);
+  if (resumed || changed) {
+    bad_ = 0;
+    begin_window();
+  }
   switch (phase_) {
-    case Phase::turns: measure_turns(runners, above, now); break;
-    case Phase::trial: judge_trial(runners, above, now); break;
-    case Phase::together: watch(runners, above, now); break;
+    case Phase::turns: measure_turns(runners, now); break;
+    case Phase::trial: judge_trial(runners, now); break;
+    case Phase::together:
+      watch(runners, now);
+      if (phase_ == Phase::together) choose_alone(runners, elapsed);
+      break;
   }
   return phase_ != Phase::turns;
 }
 
 // Who leaves changes nothing for those who run side by side, nor who comes back; somebody new is measured by turns first.
-void CoRunChoice::update_members(std::span<const CoRunner> runners, Duration above, Time now) {
+bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
   std::vector<SessionId> members;
   for (const CoRunner& runner : runners) members.push_back(runner.id);
   std::sort(members.begin(), members.end());
   std::erase_if(records_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
-  const bool changed = members != members_;
   bool stranger = false;
   for (const CoRunner& runner : runners) {
+    const bool was_here = std::binary_search(members_.begin(), members_.end(), runner.id);
     Record& record = records_[runner.id];
+    if (!was_here) {
+      record.completed = runner.completed;
+      record.own = runner.own;
+      record.owed = Duration::zero();
+    }
     record.seen = now;
+    record.target = kPromise * runner.share;
     stranger |= record.rate <= 0;
   }
+  const bool changed = members != members_;
   members_ = std::move(members);
-  if (!changed) return;
-  if (phase_ == Phase::trial || (phase_ == Phase::together && stranger)) {
-    phase_ = Phase::turns;
-    trial_at_ = now;
-  }
-  bad_ = 0;
-  begin_window(runners, above, now);
+  if (changed && (phase_ == Phase::trial || (phase_ == Phase::together && stranger))) take_turns(now);
+  return changed;
 }
 
-// One of them has been alone meanwhile: what was done in that time was not counted.
-void CoRunChoice::resume(std::span<const CoRunner> runners, Duration above, Time now) {
-  if (phase_ == Phase::trial) phase_ = Phase::turns;
-  bad_ = 0;
-  begin_window(runners, above, now);
-}
-
-void CoRunChoice::begin_window(std::span<const CoRunner> runners, Duration above, Time now) {
+// What has been done since the last call belongs to what was chosen then.
+void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
+  const bool counts = phase_ != Phase::together || alone_ == SessionId{};
+  if (counts) window_ += elapsed;
+  watched_ += elapsed;
   for (const CoRunner& runner : runners) {
     Record& record = records_[runner.id];
+    const uint64_t done = runner.completed - std::min(runner.completed, record.completed);
+    const Duration own = runner.own - record.own;
     record.completed = runner.completed;
-    record.open = runner.open;
+    record.own = runner.own;
+    if (elapsed == Duration::zero()) continue;
+    if (counts) {
+      record.done += done;
+      record.own_in_window += own;
+    }
+    if (phase_ != Phase::together || record.rate <= 0) continue;
+    const Duration got = std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
+    const Duration most = times(kOwedMax, turn_);
+    record.owed = std::clamp(record.owed + times(record.target, elapsed) - got, -most, most);
+    if (runner.id == alone_ && got < times(kAloneUsed, elapsed)) record.owed = Duration::zero();
   }
-  window_at_ = now;
-  window_above_ = above;
 }
 
-void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Duration above, Time now) {
-  const Duration had = now - window_at_ - (above - window_above_);
-  if (had < kMeasureMin * turn_) return;
+void CoRunChoice::begin_window() {
+  for (auto& [id, record] : records_) {
+    record.done = 0;
+    record.own_in_window = Duration::zero();
+  }
+  window_ = watched_ = Duration::zero();
+}
+
+void CoRunChoice::take_turns(Time trial_at) {
+  phase_ = Phase::turns;
+  trial_at_ = trial_at;
+  alone_ = SessionId{};
+  bad_ = 0;
+  begin_window();
+}
+
+void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
+  if (window_ < times(kMeasureMin, turn_)) return;
   const auto enough = [&](const CoRunner& runner) {
     const Record& record = records_[runner.id];
-    return runner.completed >= record.completed + kCountMin && runner.open > record.open;
+    return record.done >= kCountMin && record.own_in_window > Duration::zero();
   };
   if (std::all_of(runners.begin(), runners.end(), enough)) {
+    figures_.turns = 0;
     for (const CoRunner& runner : runners) {
       Record& record = records_[runner.id];
-      const double open = seconds(runner.open - record.open);
-      record.rate = static_cast<double>(runner.completed - record.completed) / open;
-      record.part = std::min(1.0, open / seconds(had));
+      record.rate = static_cast<double>(record.done) / seconds(record.own_in_window);
+      figures_.turns += std::min(1.0, seconds(record.own_in_window) / seconds(window_));
     }
-    if (now >= trial_at_ && countable(runners)) {
+    if (now >= trial_at_ && trial_length(runners) <= times(kTrialMax, turn_)) {
       phase_ = Phase::trial;
-      since_ = now;
-      measuring_ = false;
+      settles_ = times(kTrialSettle, turn_);
+      ++figures_.trials;
+      begin_window();
       return;
     }
   }
-  if (had > kMeasureMax * turn_) begin_window(runners, above, now);
+  if (window_ > times(kMeasureMax, turn_)) begin_window();
 }
 
-// Would a trial see enough of everybody?
-bool CoRunChoice::countable(std::span<const CoRunner> runners) {
-  return std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) {
-    const Record& record = records_[runner.id];
-    return record.rate * std::min(record.part, runner.share) * kTrial * seconds(turn_) >= static_cast<double>(kCountMin);
-  });
-}
-
-CoRunChoice::Rates CoRunChoice::measure_together(std::span<const CoRunner> runners) {
-  Rates rates{.together = 0, .turns = 0, .worst = kUnbounded};
+// Until enough has been seen of everybody who gets its due.
+Duration CoRunChoice::trial_length(std::span<const CoRunner> runners) const {
+  Duration length = times(kTrial, turn_);
   for (const CoRunner& runner : runners) {
-    const Record& record = records_[runner.id];
-    const double open = seconds(runner.open - record.open);
-    const double fair = std::min(record.part, runner.share);
-    rates.turns += record.part;
-    if (open <= 0 || record.rate <= 0) {
-      rates.worst = 0;
-      continue;
-    }
-    const double part = static_cast<double>(runner.completed - record.completed) / open / record.rate;
-    rates.together += part;
-    if (fair > 0) rates.worst = std::min(rates.worst, part / fair);
+    const Record& record = records_.at(runner.id);
+    const double due = record.rate * runner.share;
+    if (due <= 0) return Duration::max();
+    length = std::max(length, Duration(static_cast<int64_t>(std::min(1e9 * static_cast<double>(kCountMin) / due, 1e18))));
   }
-  return rates;
+  return length;
 }
 
-void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Duration above, Time now) {
-  if (!measuring_) {
-    if (now - since_ < kTrialSettle * turn_) return;
-    measuring_ = true;
-    begin_window(runners, above, now);
+// Nobody gets more done than alone: who says so may say anything.
+double CoRunChoice::part_of(const Record& record) const {
+  if (record.rate <= 0 || window_ <= Duration::zero()) return 0;
+  return std::min(1.0, static_cast<double>(record.done) / seconds(window_) / record.rate);
+}
+
+// For how much of the time all can run side by side when the rest makes up for what somebody lacks, and what comes of it. What each lacks shrinks as the
+// time side by side grows, by less than that grows: one length of it fills the time.
+CoRunChoice::Mix CoRunChoice::mix(std::span<const CoRunner> runners) const {
+  const auto lacks = [&](const CoRunner& runner, double side_by_side) {
+    const Record& record = records_.at(runner.id);
+    return std::max(0.0, record.target - part_of(record) * side_by_side);
+  };
+  const auto fits = [&](double side_by_side) {
+    double needed = side_by_side;
+    for (const CoRunner& runner : runners) needed += lacks(runner, side_by_side);
+    return needed <= 1;
+  };
+  constexpr int kSteps = 20;
+  double least = 0, most = 1;
+  if (fits(most)) least = most;
+  for (int step = 0; step < kSteps && least < most; ++step) {
+    const double middle = (least + most) / 2;
+    (fits(middle) ? least : most) = middle;
+  }
+  Mix result{.side_by_side = least, .total = 0};
+  for (const CoRunner& runner : runners) result.total += part_of(records_.at(runner.id)) * least + lacks(runner, least);
+  return result;
+}
+
+CoRunChoice::Mix CoRunChoice::measure_together(std::span<const CoRunner> runners) {
+  const Mix result = mix(runners);
+  figures_.side_by_side = 0;
+  for (const CoRunner& runner : runners) figures_.side_by_side += part_of(records_[runner.id]);
+  figures_.expected = result.total;
+  return result;
+}
+
+void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
+  if (settles_ > Duration::zero()) {
+    if (window_ < settles_) return;
+    settles_ = Duration::zero();
+    begin_window();
     return;
   }
-  const Duration window = now - window_at_;
-  const Rates rates = measure_together(runners);
-  const bool hopeless = window >= kTrialGlance * turn_ && rates.together < kTrialHopeless * rates.turns;
-  if (!hopeless && window < kTrial * turn_) return;
-  const bool pays = rates.together >= kBegin * rates.turns && rates.worst >= kBeginWorst;
-  if (pays) go_together(runners, above, now);
-  else give_up(runners, above, now);
+  const Mix mix = measure_together(runners);
+  const bool hopeless = window_ >= times(kTrialGlance, turn_) && figures_.side_by_side < kTrialHopeless * figures_.turns;
+  if (!hopeless && window_ < trial_length(runners)) return;
+  if (mix.total >= (near_higher_ ? kBeginNearHigher : kBegin) * figures_.turns && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
+  else give_up(now);
 }
 
-void CoRunChoice::go_together(std::span<const CoRunner> runners, Duration above, Time now) {
+void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix, Time now) {
   phase_ = Phase::together;
   since_ = now;
   bad_ = 0;
+  mixed_ = mix.side_by_side < 1;
+  alone_ = SessionId{};
+  for (const CoRunner& runner : runners) records_[runner.id].owed = Duration::zero();
   review_ = std::clamp(2 * review_, kReviewMin, kReviewMax);
-  begin_window(runners, above, now);
+  begin_window();
 }
 
-void CoRunChoice::watch(std::span<const CoRunner> runners, Duration above, Time now) {
-  if (now - window_at_ < kWatch * turn_) return;
-  const Rates rates = measure_together(runners);
-  const bool bad = rates.together < kStay * rates.turns || rates.worst < kStayWorst;
-  bad_ = bad ? bad_ + 1 : 0;
-  if (bad_ >= kBadMax) return give_up(runners, above, now);
-  begin_window(runners, above, now);
-  if (now - since_ < review_) return;
+void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
+  if (watched_ < times(kWatch, turn_) || window_ < times(kWatchMin, turn_)) return;
+  const Mix mix = measure_together(runners);
+  const bool bad = mix.total < (near_higher_ ? kStayNearHigher : kStay) * figures_.turns || mix.side_by_side < kStayMin;
+  const bool hopeless = figures_.side_by_side < kTrialHopeless * figures_.turns;
+  bad_ = hopeless ? kBadMax : bad ? bad_ + 1 : 0;
+  mixed_ = mix.side_by_side < 1;
+  if (bad_ >= kBadMax) return give_up(now);
+  begin_window();
   // What turns would give was measured long ago.
-  phase_ = Phase::turns;
-  trial_at_ = now;
+  if (now - since_ >= review_) take_turns(now);
 }
 
-void CoRunChoice::give_up(std::span<const CoRunner> runners, Duration above, Time now) {
+void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elapsed) {
+  if (alone_ != SessionId{}) {
+    alone_for_ += elapsed;
+    const bool here = std::any_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return runner.id == alone_; });
+    if (here && records_[alone_].owed > Duration::zero() && alone_for_ < times(kAloneMax, turn_)) return;
+    alone_ = SessionId{};
+    return;
+  }
+  Duration most = times(kOwedBegin, turn_);
+  for (const CoRunner& runner : runners) {
+    const Record& record = records_[runner.id];
+    if (record.owed < most) continue;
+    most = record.owed;
+    alone_ = runner.id;
+    alone_for_ = Duration::zero();
+  }
+}
+
+void CoRunChoice::give_up(Time now) {
   const bool lasted = phase_ == Phase::together && now - since_ > kLasted;
   rest_ = lasted ? kRestMin : std::clamp(kRestGrowth * rest_, kRestMin, kRestMax);
-  trial_at_ = now + rest_;
   review_ = Duration{};
-  phase_ = Phase::turns;
-  begin_window(runners, above, now);
+  take_turns(now + rest_);
 }
 
 }  // namespace gpuwire::scheduler

@@ -1,7 +1,11 @@
 // Turns, or side by side: tried now and then, and judged by the work that gets done.
 //
 // Neither busy time nor pauses foretell what two programs do to each other: a worker that looks every 20 us sees one long burst where a program launches a
-// kernel every 10 us, and a hiccup makes two bursts of one. So what counts is how many submissions of each session are seen done in a second.
+// kernel every 10 us, and a hiccup makes two bursts of one. So what counts is how many submissions of each session are seen done in a second, in parts of
+// what it does while nobody holds it up.
+//
+// Unequal programs: who gets less side by side than its turns are worth has the devices for itself now and then, for as long as makes up for that. Its due is
+// reckoned by its own work, so what others say of theirs takes nothing from it.
 #pragma once
 
 #include <map>
@@ -17,57 +21,81 @@ struct CoRunner {
   SessionId id{};
   double share = 0;        // of the device that turns would give it if all of them always wanted it
   uint64_t completed = 0;  // submissions
-  Duration open{};         // time that its gate was open
+  Duration own{};          // time in which nobody held it up
+};
+
+// In parts of what each session does while nobody holds it up, summed over all.
+struct CoRunFigures {
+  uint64_t trials = 0;
+  double turns = 0;         // by turns, as measured last
+  double side_by_side = 0;  // as measured last, while all of them ran
+  double expected = 0;      // side by side and, for those who are owed something, alone
 };
 
 // Of one group of devices.
 class CoRunChoice {
  public:
   // True: they run side by side from now on. Called when the regimes are chosen. `above`: for how long sessions of higher ranks have had the devices so far.
-  // `turn`: the smallest one; what is measured, and for how long, goes by it.
-  bool choose(std::span<const CoRunner> runners, Duration above, Duration turn, Time now);
+  // `turn`: the smallest one; what is measured, and for how long, goes by it. `near_higher`: sessions of a higher class may come at any moment.
+  bool choose(std::span<const CoRunner> runners, Duration above, Duration turn, bool near_higher, Time now);
   // Side by side for a moment, to see what it gives.
   bool tries() const { return phase_ == Phase::trial; }
+  // While side by side: the others make way for this one now. Zero: for nobody.
+  SessionId alone() const { return phase_ == Phase::together ? alone_ : SessionId{}; }
+  // The work in flight is bounded, for the others may have to make way soon.
+  bool bounds() const { return phase_ == Phase::trial || (phase_ == Phase::together && mixed_); }
+  const CoRunFigures& figures() const { return figures_; }
 
  private:
   enum class Phase : uint8_t { turns, trial, together };
   struct Record {
-    uint64_t completed = 0;  // when the window began
-    Duration open{};
-    double rate = 0;         // completed per second of its open gate, taking turns; zero: not known
-    double part = 0;         // of the devices' time that it had, taking turns
+    uint64_t completed = 0;  // at the last call
+    Duration own{};
+    uint64_t done = 0;       // in the window
+    Duration own_in_window{};
+    double rate = 0;         // completed per second of its own time, taking turns; zero: not known
+    double target = 0;       // of that rate it is to reach whatever is chosen
+    Duration owed{};         // of its own time: how far it is behind that
     Time seen{};
   };
-  // In parts of what each does while the device is its own.
-  struct Rates {
-    double together = 0;     // sums over all
-    double turns = 0;
-    double worst = 0;        // the least, over the sessions: what it gets together, in parts of what its turns give it
+  struct Mix {
+    double side_by_side = 0;  // of the time
+    double total = 0;         // summed parts of all
   };
-  void update_members(std::span<const CoRunner> runners, Duration above, Time now);
-  void resume(std::span<const CoRunner> runners, Duration above, Time now);
-  void begin_window(std::span<const CoRunner> runners, Duration above, Time now);
-  void measure_turns(std::span<const CoRunner> runners, Duration above, Time now);
-  bool countable(std::span<const CoRunner> runners);
-  Rates measure_together(std::span<const CoRunner> runners);
-  void judge_trial(std::span<const CoRunner> runners, Duration above, Time now);
-  void watch(std::span<const CoRunner> runners, Duration above, Time now);
-  void go_together(std::span<const CoRunner> runners, Duration above, Time now);
-  void give_up(std::span<const CoRunner> runners, Duration above, Time now);
+  bool update_members(std::span<const CoRunner> runners, Time now);
+  void count(std::span<const CoRunner> runners, Duration elapsed);
+  void begin_window();
+  void measure_turns(std::span<const CoRunner> runners, Time now);
+  Duration trial_length(std::span<const CoRunner> runners) const;
+  double part_of(const Record& record) const;
+  Mix mix(std::span<const CoRunner> runners) const;
+  Mix measure_together(std::span<const CoRunner> runners);
+  void judge_trial(std::span<const CoRunner> runners, Time now);
+  void go_together(std::span<const CoRunner> runners, const Mix& mix, Time now);
+  void watch(std::span<const CoRunner> runners, Time now);
+  void choose_alone(std::span<const CoRunner> runners, Duration elapsed);
+  void give_up(Time now);
+  void take_turns(Time trial_at);
 
   Duration turn_{};
+  bool near_higher_ = false;
   Time called_at_{};
+  Duration above_{};
   Phase phase_ = Phase::turns;
   std::map<SessionId, Record> records_;
   std::vector<SessionId> members_;  // sorted
-  Time window_at_{};
-  Duration window_above_{};
+  Duration window_{};               // of counted time, without that of higher ranks
+  Duration watched_{};              // since the last judgement, with the time that somebody had alone
+  Duration settles_{};              // a trial: what is left of the hand-over at its begin
   Time since_{};                    // of the phase
-  bool measuring_ = false;          // a trial: past the hand-over at its begin
   unsigned bad_ = 0;                // windows in a row
   Time trial_at_{};                 // not before
   Duration rest_{};                 // after the last trial that failed
   Duration review_{};               // how long side by side goes on before turns are measured again
+  bool mixed_ = false;              // somebody is owed time alone
+  SessionId alone_{};
+  Duration alone_for_{};            // so far
+  CoRunFigures figures_;
 };
 
 }  // namespace gpuwire::scheduler

@@ -44,16 +44,25 @@ bool Policy::State::stays_open(const Session& session) const {
   });
 }
 
+bool Policy::State::near_higher(const Session& session) const {
+  return std::any_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) {
+    return std::any_of(devices[index].sessions.begin(), devices[index].sessions.end(), [&](const Session* other) {
+      return other->ever_active && other->tenant->policy.service_class < session.tenant->policy.service_class && now - other->active_at < kNearHigher;
+    });
+  });
+}
+
 Duration Policy::State::in_flight_max(const Session& session) const {
+  if (near_higher(session)) return settings.in_flight_max_near_higher;
   Duration bound{};
   for (const DeviceIndex index : session.devices) {
     for (const Session* other : devices[index].sessions) {
       if (other == &session || !other->ever_active) continue;
       const Duration ago = now - other->active_at;
-      const bool higher = other->tenant->policy.service_class < session.tenant->policy.service_class;
-      if (higher && ago < kNearHigher) return settings.in_flight_max_near_higher;
-      const bool bounded = devices[index].regime != Regime::co_run || devices[index].co_run.tries();
-      if (bounded && other->rank <= session.rank && ago < kNearEqual) bound = settings.in_flight_max;
+      if (other->rank > session.rank || ago >= kNearEqual) continue;
+      const bool co_runs = devices[index].regime == Regime::co_run;
+      // Side by side, who waits for a slice of the others has to have enough queued for its own, or loses the device again at once.
+      if (!co_runs || devices[index].co_run.bounds()) bound = std::max(bound, co_runs ? settings.slice : settings.in_flight_max);
     }
   }
   return bound;
@@ -79,6 +88,12 @@ void Policy::State::set_gate(Session& session, Gate gate) {
   session.gate = gate;
   session.regime = regime;
   if (changes_it) changes.push_back({session.id, gate, regime});
+}
+
+bool Policy::State::held_up(const Session& session) const {
+  if (session.seen.in_flight && (!session.gate.open || session.started)) return false;
+  if (!session.gate.open) return session.seen.waiting;
+  return !session.started && (session.held || session.seen.waiting || session.seen.in_flight);
 }
 
 void Policy::State::set_gates() {

@@ -136,6 +136,7 @@ std::span<const GateChange> Policy::decide(Time now) {
   state.choose_regimes();
   state.select();
   state.set_gates();
+  for (auto& [id, session] : state.sessions) session->held = state.held_up(*session);
   state.due = state.next_due();
   return state.changes;
 }
@@ -184,6 +185,8 @@ void Policy::State::tick(Time caller_now) {
   const Time before = std::exchange(now, clock.advance(caller_now, due));
   for (auto& [id, session] : sessions) {
     if (session->gate.open) session->open += now - before;
+    if (!session->held) session->own += now - before;
+    else if (session->started && session->started_at > before) session->own += now - std::min(session->started_at, now);
   }
 }
 

@@ -61,6 +61,9 @@ struct Session {
   Time opened_at{};
   Time closed_at{};
   Duration open{};                 // time that its gate was open, in all
+  // Time in which nobody held it up, in all. Held up: it stood at its gate with nothing in flight, or was let in and had not begun yet.
+  Duration own{};
+  bool held = false;               // since the last decision
   uint64_t submissions_at_opening = 0;
 
   // Work that does not end. `drained`: since its gate was closed, all that was in flight has been seen done. `overdue`: it was waited for long enough, or has
@@ -123,6 +126,7 @@ struct Device {
   Session* holder = nullptr;       // whose lease it is
   bool holder_contended = false;   // another tenant of its rank wants the device
   bool taken = false;              // of the current decision: a higher rank uses it
+  Session* alone = nullptr;        // of the current decision: while sessions co-run, the others make way for this one
   // Of the current decision and rank.
   std::vector<Tenant*> wanting;    // tenants with candidates that may run here
 };
@@ -187,6 +191,8 @@ struct Policy::State {
 
   // leases.cpp
   bool co_runs(const Session& session) const;
+  void find_alone(Rank rank);
+  bool makes_way(const Session& session) const;
   void select_co_runners(Rank rank);
   void select();
   void select_leases(Rank rank);
@@ -204,9 +210,11 @@ struct Policy::State {
 
   // gates.cpp
   void set_gates();
+  bool held_up(const Session& session) const;
   Duration drain_wait(const Session& session) const;
   const Session* undrained_for(const Session& session) const;
   bool stays_open(const Session& session) const;
+  bool near_higher(const Session& session) const;
   Duration in_flight_max(const Session& session) const;
   void set_gate(Session& session, Gate gate);
   std::optional<Time> next_due() const;

@@ -1,5 +1,6 @@
 // What tenants get of the model's hardware, by sentences.
 #include <algorithm>
+#include <array>
 
 #include <doctest/doctest.h>
 
@@ -76,13 +77,16 @@ TEST_CASE("Tight synchronizing loops take turns, for side by side they would los
   CHECK(a == doctest::Approx(b).epsilon(0.05));
 }
 
-TEST_CASE("Side by side is not chosen when it would give a heavy weight less than its turns do") {
+TEST_CASE("A heavy weight gets its share side by side, too") {
   Couple couple(steps(155us, 315us), steps(155us, 315us), {.weight = 20});
-  couple.rates(500ms);
-  CHECK(couple.regime() == Regime::lease);
+  const auto [a, b] = couple.rates();
+  const double alone = 155.0 / 489.0;  // with what it takes to begin, and to hear of the end
+  CHECK(couple.regime() == Regime::co_run);
+  CHECK(a > 0.9 * 20 / 21 * alone);
+  CHECK(a + b > 1.2 * alone);
 }
 
-TEST_CASE("Side by side ends when a tenant that never pauses comes") {
+TEST_CASE("A tenant that never pauses ends what two do side by side, until all have been measured, and gets its third") {
   Couple couple(steps(155us, 315us), steps(155us, 315us));
   couple.rates(200ms);
   REQUIRE(couple.regime() == Regime::co_run);
@@ -91,8 +95,18 @@ TEST_CASE("Side by side ends when a tenant that never pauses comes") {
   // Turns at once, and a trial when they have been measured.
   couple.world.run(couple.world.now() + 20ms);
   CHECK(couple.regime() == Regime::lease);
-  couple.world.run(couple.world.now() + 130ms);
-  CHECK(couple.regime() == Regime::lease);
+  const Time begin = couple.world.now() + 130ms;
+  couple.world.run(begin);
+  std::array<double, 3> before{}, alone{155.0 / 489.0, 155.0 / 489.0, 1};
+  for (uint64_t i = 0; i < 3; ++i) before[i] = couple.world.progress(SessionId(i + 1));
+  couple.world.run(begin + 2s);
+  double total = 0;
+  for (uint64_t i = 0; i < 3; ++i) {
+    const double got = (couple.world.progress(SessionId(i + 1)) - before[i]) / 2 / alone[i];
+    CHECK(got > 0.9 / 3);
+    total += got;
+  }
+  CHECK(total > 0.98);
 }
 
 TEST_CASE("Batch tenants go on side by side between the requests of an interactive one, which are as fast as beside nobody") {

@@ -1,6 +1,7 @@
 #include "test/scheduler/simulation/world.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpuwire::scheduler::test {
 namespace {
@@ -86,15 +87,24 @@ void World::handle(const Event& event) {
       }
       policy_.add_session(session.id, session.spec.tenant, session.spec.devices, now_ + clock_offset_);
       wake_arbiter();
-      begin_burst(session, true);
+      if (session.spec.workload.launches != 0) begin_iteration(session);
+      else begin_burst(session, true);
       break;
     case What::submit:
       if (session.alive) begin_burst(session, event.generation == 1);
       break;
+    case What::launch:
+      if (session.alive) launch(session);
+      break;
+    case What::synced:
+      if (session.alive) synced(session);
+      break;
     case What::gate_seen:
       if (!session.alive || event.generation != session.gate_generation) break;
       session.passes = true;
-      if (session.waiting) submit(session);
+      if (!session.waiting) break;
+      if (session.spec.workload.launches != 0) launch(session);
+      else submit(session);
       break;
     case What::drain_seen:
       if (session.alive && event.generation == session.drain_generation) drain_seen(session);
@@ -143,10 +153,59 @@ void World::begin_burst(SessionState& session, bool new_request) {
   }
   session.backlog = session.spec.workload.burst;
   session.quiet += now_ - session.quiet_begun;
+  if (session.passes) {
+    session.waiting_since = now_;
+    submit(session);
+  } else {
+    wait_at_gate(session);
+  }
+}
+
+void World::wait_at_gate(SessionState& session) {
   session.waiting = true;
   session.waiting_since = now_;
-  if (session.passes) submit(session);
-  else wake_arbiter();
+  wake_arbiter();
+}
+
+// --- programs whose host launches kernel by kernel -------------------------------------------------------------------------------------------
+
+void World::begin_iteration(SessionState& session) {
+  session.launches_left = session.spec.workload.launches;
+  session.request_begun = now_;
+  post(now_ + session.spec.workload.copies, What::launch, static_cast<uint32_t>(&session - sessions_.data()));
+}
+
+void World::launch(SessionState& session) {
+  const Workload& load = session.spec.workload;
+  const auto index = static_cast<uint32_t>(&session - sessions_.data());
+  if (!session.passes) {
+    if (!session.in_flight) session.quiet += now_ - session.quiet_begun;
+    return wait_at_gate(session);
+  }
+  const DeviceIndex device = session.spec.devices[0];
+  const unsigned context = session.first_context[0];
+  advance_device(device);
+  if (session.waiting) {
+    session.longest_wait = std::max(session.longest_wait, now_ - session.waiting_since);
+    session.waiting = false;
+    session.quiet_begun = now_;
+  }
+  const Duration ready = hardware_[device].ready(context), bound = session.gate.in_flight_max;
+  if (bound != Duration::zero() && ready > Duration::zero() && ready + load.kernel > bound)
+    return post(now_ + std::clamp<Duration>(ready + load.kernel - bound, std::chrono::microseconds(5), std::chrono::microseconds(50)), What::launch, index);
+  if (!session.in_flight) session.quiet += now_ - session.quiet_begun;
+  gave_work(session);
+  session.contexts_busy = 1;
+  hardware_[device].give(context, load.kernel, 1, now_);
+  post_device(device);
+  if (--session.launches_left > 0) return post(now_ + load.launch_every, What::launch, index);
+  session.syncs = true;
+}
+
+void World::synced(SessionState& session) {
+  ++session.iterations;
+  session.request_seconds.push_back(seconds(now_ - session.request_begun));
+  begin_iteration(session);
 }
 
 int64_t World::depth(const SessionState& session) const {
@@ -154,20 +213,24 @@ int64_t World::depth(const SessionState& session) const {
   return bound == Duration::zero() ? kUnboundedDepth : std::max<int64_t>(1, bound / session.spec.workload.kernel);
 }
 
-// While the gate is open the worker keeps the queue full, so all of the backlog counts as ready; close() takes back what would not have been queued.
-void World::submit(SessionState& session) {
-  const Workload& load = session.spec.workload;
-  session.longest_wait = std::max(session.longest_wait, now_ - session.waiting_since);
-  session.waiting = false;
+void World::gave_work(SessionState& session) {
   if (!session.in_flight) {
     session.in_flight = true;
     session.begun = false;
-    session.bursts += load.bursts_seen;
+    session.bursts += session.spec.workload.bursts_seen;
   } else if (session.begun && session.first_start == Time{}) {
     session.first_start = now_;
   }
   ++session.submissions;
   ++session.drain_generation;
+}
+
+// While the gate is open the worker keeps the queue full, so all of the backlog counts as ready; close() takes back what would not have been queued.
+void World::submit(SessionState& session) {
+  const Workload& load = session.spec.workload;
+  session.longest_wait = std::max(session.longest_wait, now_ - session.waiting_since);
+  session.waiting = false;
+  gave_work(session);
   const double stretch = depth(session) < kDeepEnough ? 1 + seconds(load.submission_gap) / seconds(load.kernel) : 1;
   const Duration work = session.backlog >= HardwareDevice::kEndless
                             ? session.backlog
@@ -191,7 +254,8 @@ void World::close(SessionState& session) {
   ++session.gate_generation;
   session.gate_open = session.passes = false;
   session.closed_at = now_;
-  if (!session.in_flight) return;
+  // What stands at the gate has not come through it in the time that it was open: nothing was added to what is in flight.
+  if (!session.in_flight || session.waiting || session.spec.workload.launches != 0) return;
   const Workload& load = session.spec.workload;
   Duration left{};
   const int64_t deep = depth(session);
@@ -226,8 +290,9 @@ void World::close(SessionState& session) {
 void World::emptied(SessionState& session, Time at) {
   if (!session.in_flight) return;
   if (!session.gate_open) session.drain_seconds.push_back(seconds(at - session.closed_at));
-  post(at + between(latencies_.notice_min, latencies_.notice_max), What::drain_seen, static_cast<uint32_t>(&session - sessions_.data()),
-       ++session.drain_generation);
+  const auto index = static_cast<uint32_t>(&session - sessions_.data());
+  post(at + between(latencies_.notice_min, latencies_.notice_max), What::drain_seen, index, ++session.drain_generation);
+  if (std::exchange(session.syncs, false)) post(at + session.spec.workload.rest_min, What::synced, index);
 }
 
 void World::drain_seen(SessionState& session) {
@@ -239,6 +304,7 @@ void World::drain_seen(SessionState& session) {
   if (session.waiting) return;  // the rest of the burst stands at the gate
   session.quiet_begun = now_;
   const Workload& load = session.spec.workload;
+  if (load.launches != 0) return;  // the host goes on by itself
   const auto index = static_cast<uint32_t>(&session - sessions_.data());
   if (--session.bursts_left > 0) {
     post(now_ + load.gap, What::submit, index, 0);
@@ -305,7 +371,10 @@ void World::decide() {
   for (DeviceIndex device = 0; device < hardware_.size(); ++device) advance_device(device);
   const Time clock = now_ + clock_offset_;
   for (const SessionState& session : sessions_) {
-    if (session.alive) policy_.observe(session.id, page(session), clock);
+    if (!session.alive) continue;
+    Observation seen = page(session);
+    if (lies) lies(session.id, seen);
+    policy_.observe(session.id, seen, clock);
   }
   const auto changes = policy_.decide(clock);
   std::string opening_wrong;

@@ -29,6 +29,11 @@ struct Workload {
   Duration late{};
   // Work that comes behind the closed gate, half the time that it has drained: pages that the host wants, answers to host functions.
   Duration unasked{};
+  // Not zero: the host launches so many kernels, one after the other, then waits for all of them and rests; `burst`, `gap` and `contexts` say nothing. The queue
+  // runs empty wherever the GPU is faster than the host.
+  unsigned launches = 0;
+  Duration launch_every{};  // from one launch to the next while nothing holds them up
+  Duration copies{};        // before the launches, to and from the host: neither the gate nor the slices hold them up
 };
 
 struct SessionSpec {
@@ -81,6 +86,9 @@ class World {
     uint64_t openings = 0;
     std::vector<double> request_seconds;
     std::vector<double> drain_seconds;  // from the gate's closing to the last work's end
+    unsigned launches_left = 0;      // of this iteration
+    bool syncs = false;              // all are launched, and their end is awaited
+    uint64_t iterations = 0;
     Duration busy_wall(Time now) const { return busy + (in_flight && begun ? now - burst_begun : Duration::zero()); }
   };
 
@@ -93,11 +101,13 @@ class World {
   uint64_t decisions() const { return decisions_; }
   bool verbose = false;
   bool scheduling = true;  // or every gate open, as without a scheduler
+  // What a worker says that does not tell the truth.
+  std::function<void(SessionId, Observation&)> lies;
   // Runs after every decision; what it returns ends the run.
   std::function<std::string()> after_decision;
 
  private:
-  enum class What : uint8_t { arrive, submit, gate_seen, drain_seen, die, death_seen, decide, device, jump };
+  enum class What : uint8_t { arrive, submit, launch, synced, gate_seen, drain_seen, die, death_seen, decide, device, jump };
   struct Event {
     Time at;
     uint64_t order;
@@ -112,6 +122,11 @@ class World {
   void advance_device(DeviceIndex device);
   void post_device(DeviceIndex device);
   void begin_burst(SessionState& session, bool new_request);
+  void begin_iteration(SessionState& session);
+  void launch(SessionState& session);
+  void wait_at_gate(SessionState& session);
+  void gave_work(SessionState& session);
+  void synced(SessionState& session);
   void pass_unasked(SessionState& session);
   void submit(SessionState& session);
   void close(SessionState& session);
