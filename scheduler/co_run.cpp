@@ -28,7 +28,8 @@ constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::ch
 constexpr int kRestGrowth = 4;
 constexpr Duration kReviewMin = std::chrono::seconds(4), kReviewMax = std::chrono::seconds(10);
 constexpr Duration kLasted = std::chrono::seconds(2);
-constexpr Duration kRecordKept = std::chrono::seconds(30);  // of a session that is not there
+constexpr Duration kRecordKept = std::chrono::seconds(30);  // of sessions that are not there
+constexpr size_t kVerdictsMax = 32;
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 Duration times(double factor, Duration duration) { return Duration(static_cast<int64_t>(factor * static_cast<double>(duration.count()))); }
@@ -46,7 +47,7 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   above_ = above;
   const bool changed = update_members(runners, now);
   count(runners, resumed ? Duration::zero() : elapsed);
-  if (resumed && phase_ == Phase::trial) take_turns(now);
+  if (resumed && phase_ == Phase::trial) take_turns();
   if (resumed || changed) {
     bad_ = 0;
     begin_window();
@@ -62,29 +63,45 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   return phase_ != Phase::turns;
 }
 
-// Who leaves changes nothing for those who run side by side, nor who comes back; somebody new is measured by turns first.
 bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
-  std::vector<SessionId> members;
-  for (const CoRunner& runner : runners) members.push_back(runner.id);
-  std::sort(members.begin(), members.end());
   std::erase_if(records_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
-  bool stranger = false;
+  std::erase_if(verdicts_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
+  Members members;
   for (const CoRunner& runner : runners) {
-    const bool was_here = std::binary_search(members_.begin(), members_.end(), runner.id);
+    members.push_back(runner.id);
     Record& record = records_[runner.id];
-    if (!was_here) {
+    if (!std::binary_search(members_.begin(), members_.end(), runner.id)) {
       record.completed = runner.completed;
       record.own = runner.own;
       record.owed = Duration::zero();
     }
     record.seen = now;
     record.target = kPromise * runner.share;
-    stranger |= record.rate <= 0;
   }
+  std::sort(members.begin(), members.end());
   const bool changed = members != members_;
-  members_ = std::move(members);
-  if (changed && (phase_ == Phase::trial || (phase_ == Phase::together && stranger))) take_turns(now);
+  if (changed) change_members(runners, std::move(members), now);
+  verdict().seen = now;
   return changed;
+}
+
+// What was found out about others says nothing about these: they are measured by turns first. But who leaves changes nothing for those who run side by side.
+void CoRunChoice::change_members(std::span<const CoRunner> runners, Members members, Time now) {
+  const bool some_left = phase_ == Phase::together && std::includes(members_.begin(), members_.end(), members.begin(), members.end());
+  members_ = std::move(members);
+  if (verdicts_.size() >= kVerdictsMax) {
+    verdicts_.erase(std::min_element(verdicts_.begin(), verdicts_.end(), [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
+  }
+  auto [found, unknown] = verdicts_.try_emplace(members_);
+  if (unknown && some_left) found->second.together = true;
+  const bool counted = std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return records_[runner.id].rate > 0; });
+  take_turns();
+  if (!counted || !found->second.together) return;
+  figures_.turns = 0;
+  for (const CoRunner& runner : runners) figures_.turns += records_[runner.id].part;
+  phase_ = Phase::together;
+  since_ = now;
+  mixed_ = true;
 }
 
 // What has been done since the last call belongs to what was chosen then.
@@ -119,9 +136,8 @@ void CoRunChoice::begin_window() {
   window_ = watched_ = Duration::zero();
 }
 
-void CoRunChoice::take_turns(Time trial_at) {
+void CoRunChoice::take_turns() {
   phase_ = Phase::turns;
-  trial_at_ = trial_at;
   alone_ = SessionId{};
   bad_ = 0;
   begin_window();
@@ -138,9 +154,10 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
     for (const CoRunner& runner : runners) {
       Record& record = records_[runner.id];
       record.rate = static_cast<double>(record.done) / seconds(record.own_in_window);
-      figures_.turns += std::min(1.0, seconds(record.own_in_window) / seconds(window_));
+      record.part = std::min(1.0, seconds(record.own_in_window) / seconds(window_));
+      figures_.turns += record.part;
     }
-    if (now >= trial_at_ && trial_length(runners) <= times(kTrialMax, turn_)) {
+    if (now >= verdict().trial_at && trial_length(runners) <= times(kTrialMax, turn_)) {
       phase_ = Phase::trial;
       settles_ = times(kTrialSettle, turn_);
       ++figures_.trials;
@@ -222,7 +239,9 @@ void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix,
   mixed_ = mix.side_by_side < 1;
   alone_ = SessionId{};
   for (const CoRunner& runner : runners) records_[runner.id].owed = Duration::zero();
-  review_ = std::clamp(2 * review_, kReviewMin, kReviewMax);
+  Verdict& found = verdict();
+  found.together = true;
+  found.review = std::clamp(2 * found.review, kReviewMin, kReviewMax);
   begin_window();
 }
 
@@ -236,7 +255,7 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (bad_ >= kBadMax) return give_up(now);
   begin_window();
   // What turns would give was measured long ago.
-  if (now - since_ >= review_) take_turns(now);
+  if (now - since_ >= std::max(verdict().review, kReviewMin)) take_turns();
 }
 
 void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elapsed) {
@@ -259,9 +278,12 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
 
 void CoRunChoice::give_up(Time now) {
   const bool lasted = phase_ == Phase::together && now - since_ > kLasted;
-  rest_ = lasted ? kRestMin : std::clamp(kRestGrowth * rest_, kRestMin, kRestMax);
-  review_ = Duration{};
-  take_turns(now + rest_);
+  Verdict& found = verdict();
+  found.together = false;
+  found.rest = lasted ? kRestMin : std::clamp(kRestGrowth * found.rest, kRestMin, kRestMax);
+  found.trial_at = now + found.rest;
+  found.review = Duration{};
+  take_turns();
 }
 
 }  // namespace gpuwire::scheduler

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/types.hpp"
+#include "scheduler/policy.hpp"
 
 namespace gpuwire::scheduler {
 
@@ -22,14 +22,6 @@ struct CoRunner {
   double share = 0;        // of the device that turns would give it if all of them always wanted it
   uint64_t completed = 0;  // submissions
   Duration own{};          // time in which nobody held it up
-};
-
-// In parts of what each session does while nobody holds it up, summed over all.
-struct CoRunFigures {
-  uint64_t trials = 0;
-  double turns = 0;         // by turns, as measured last
-  double side_by_side = 0;  // as measured last, while all of them ran
-  double expected = 0;      // side by side and, for those who are owed something, alone
 };
 
 // Of one group of devices.
@@ -54,6 +46,7 @@ class CoRunChoice {
     uint64_t done = 0;       // in the window
     Duration own_in_window{};
     double rate = 0;         // completed per second of its own time, taking turns; zero: not known
+    double part = 0;         // of that rate it reached, taking turns
     double target = 0;       // of that rate it is to reach whatever is chosen
     Duration owed{};         // of its own time: how far it is behind that
     Time seen{};
@@ -62,7 +55,18 @@ class CoRunChoice {
     double side_by_side = 0;  // of the time
     double total = 0;         // summed parts of all
   };
+  // What was found out about some sessions together.
+  struct Verdict {
+    bool together = false;
+    Time trial_at{};          // not before
+    Duration rest{};          // after the last trial that failed
+    Duration review{};        // how long side by side goes on before turns are measured again
+    Time seen{};
+  };
+  using Members = std::vector<SessionId>;  // sorted
   bool update_members(std::span<const CoRunner> runners, Time now);
+  void change_members(std::span<const CoRunner> runners, Members members, Time now);
+  Verdict& verdict() { return verdicts_[members_]; }
   void count(std::span<const CoRunner> runners, Duration elapsed);
   void begin_window();
   void measure_turns(std::span<const CoRunner> runners, Time now);
@@ -75,7 +79,7 @@ class CoRunChoice {
   void watch(std::span<const CoRunner> runners, Time now);
   void choose_alone(std::span<const CoRunner> runners, Duration elapsed);
   void give_up(Time now);
-  void take_turns(Time trial_at);
+  void take_turns();
 
   Duration turn_{};
   bool near_higher_ = false;
@@ -83,15 +87,13 @@ class CoRunChoice {
   Duration above_{};
   Phase phase_ = Phase::turns;
   std::map<SessionId, Record> records_;
-  std::vector<SessionId> members_;  // sorted
+  Members members_;
+  std::map<Members, Verdict> verdicts_;  // at most kVerdictsMax
   Duration window_{};               // of counted time, without that of higher ranks
   Duration watched_{};              // since the last judgement, with the time that somebody had alone
   Duration settles_{};              // a trial: what is left of the hand-over at its begin
   Time since_{};                    // of the phase
   unsigned bad_ = 0;                // windows in a row
-  Time trial_at_{};                 // not before
-  Duration rest_{};                 // after the last trial that failed
-  Duration review_{};               // how long side by side goes on before turns are measured again
   bool mixed_ = false;              // somebody is owed time alone
   SessionId alone_{};
   Duration alone_for_{};            // so far

@@ -181,6 +181,10 @@ Duration Policy::system_time(DeviceIndex device) const { return state_->time_of(
 Duration Policy::idle_time(DeviceIndex device) const { return state_->time_of(device).idle(); }
 Duration Policy::settled_time(DeviceIndex device) const { return state_->time_of(device).settled_time(); }
 
+CoRunFigures Policy::co_run(DeviceIndex device) const {
+  return device < state_->devices.size() ? state_->devices[device].co_run.figures() : CoRunFigures{};
+}
+
 void Policy::State::tick(Time caller_now) {
   const Time before = std::exchange(now, clock.advance(caller_now, due));
   for (auto& [id, session] : sessions) {

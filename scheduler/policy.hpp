@@ -73,6 +73,14 @@ struct SessionAccount {
   Duration drain_wait_max{};      // how long it waits for that of its equals at most
 };
 
+// What was found out about running side by side on one device. In parts of what each session does while nobody holds it up, summed over all.
+struct CoRunFigures {
+  uint64_t trials = 0;
+  double turns = 0;         // by turns, as measured last
+  double side_by_side = 0;  // as measured last, while all of them ran
+  double expected = 0;      // of side by side and, for those who are owed something, the device alone
+};
+
 class Policy {
  public:
   struct Settings {
@@ -124,6 +132,7 @@ class Policy {
   // Nobody wanted the device. Since its first session: charges of all tenants + system time + idle time = settled time.
   Duration idle_time(DeviceIndex device) const;
   Duration settled_time(DeviceIndex device) const;
+  CoRunFigures co_run(DeviceIndex device) const;
 
   // For tests: empty, or the invariant that does not hold.
   std::string check() const;

@@ -1,7 +1,8 @@
 // One of two programs that share a GPU, for the row "pairs" of bench/sharing/run: does one kind of thing over and over.
-//   pair_tenant sync|graphs|copies|managed SECONDS
-// Says "ready" when it has warmed up, starts at the line "go" on standard input, and ends with one line of JSON: when each iteration ended, on the host's
-// clock, which is the same for all processes. Kernels count in device memory, and the count has to agree with the number of iterations.
+//   pair_tenant sync|graphs|copies|managed SECONDS [ROUNDS]
+// Says "ready" when it has warmed up. Each line "go" on standard input begins a round, which ends with one line of JSON: when each iteration ended, on the
+// host's clock, which is the same for all processes. ROUNDS (1): how many; 0: until standard input ends. Kernels count in device memory, and the count has to
+// agree with the number of iterations.
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -99,27 +100,35 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 int main(int argc, char** argv) {
   const std::map<std::string, void (Program::*)()> modes = {
       {"sync", &Program::sync}, {"graphs", &Program::graphs}, {"copies", &Program::copies}, {"managed", &Program::managed_memory}};
-  const auto mode = argc == 3 ? modes.find(argv[1]) : modes.end();
+  const auto mode = argc == 3 || argc == 4 ? modes.find(argv[1]) : modes.end();
   if (mode == modes.end()) {
-    std::fprintf(stderr, "usage: pair_tenant sync|graphs|copies|managed SECONDS\n");
+    std::fprintf(stderr, "usage: pair_tenant sync|graphs|copies|managed SECONDS [ROUNDS]\n");
     return 2;
   }
+  const double seconds = std::atof(argv[2]);
+  const long rounds = argc == 4 ? std::atol(argv[3]) : 1;
   constexpr unsigned kWarm = 20;
   Program program;
+  size_t iterations = kWarm;
   for (unsigned i = 0; i < kWarm; ++i) (program.*mode->second)();
   std::printf("ready\n");
   std::fflush(stdout);
-  std::string line;
-  if (!std::getline(std::cin, line) || line != "go") return 3;
-  std::vector<double> ends;
-  for (const double until = now() + std::atof(argv[2]); ends.empty() || ends.back() < until; ends.push_back(now())) (program.*mode->second)();
-  unsigned long long counted = 0;
-  CHECK(cudaMemcpy(&counted, program.count, sizeof counted, cudaMemcpyDeviceToHost));
-  if (counted != (ends.size() + kWarm) * program.counts_per_iteration) {
-    std::fprintf(stderr, "the GPU has counted %llu kernels in %zu iterations\n", counted, ends.size() + kWarm);
-    return 1;
+  for (long round = 0; rounds == 0 || round < rounds; ++round) {
+    std::string line;
+    if (!std::getline(std::cin, line)) return rounds == 0 ? 0 : 3;
+    if (line != "go") return 3;
+    std::vector<double> ends;
+    for (const double until = now() + seconds; ends.empty() || ends.back() < until; ends.push_back(now())) (program.*mode->second)();
+    iterations += ends.size();
+    unsigned long long counted = 0;
+    CHECK(cudaMemcpy(&counted, program.count, sizeof counted, cudaMemcpyDeviceToHost));
+    if (counted != iterations * program.counts_per_iteration) {
+      std::fprintf(stderr, "the GPU has counted %llu kernels in %zu iterations\n", counted, iterations);
+      return 1;
+    }
+    std::printf("{\"mode\": \"%s\", \"ends\": [", argv[1]);
+    for (size_t i = 0; i < ends.size(); ++i) std::printf("%s%.6f", i ? ", " : "", ends[i]);
+    std::printf("]}\n");
+    std::fflush(stdout);
   }
-  std::printf("{\"mode\": \"%s\", \"ends\": [", argv[1]);
-  for (size_t i = 0; i < ends.size(); ++i) std::printf("%s%.6f", i ? ", " : "", ends[i]);
-  std::printf("]}\n");
 }

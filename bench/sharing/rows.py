@@ -1,14 +1,15 @@
 """The rows of bench/sharing/run: which tenants meet, on which arms, and what the goal is."""
 
-import dataclasses
 import json
 import os
 import statistics
 import subprocess
 import sys
-from typing import Optional
+import time
 
 import figures
+from pairs import pairs
+from results import Result
 from tenants import Gpuwire, Mps, Native, run_together
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -17,31 +18,13 @@ ALONE_SECONDS = 1.5
 ALONE_TIMES = 3  # where the system puts the threads of a process makes some percent in loops that wait for each kernel
 
 
-@dataclasses.dataclass
-class Result:
-    """One line of the table. `met`: None when there is no goal."""
-
-    what: str
-    arm: str
-    values: dict
-    goal: str = ""
-    met: Optional[bool] = None
-
-    def text(self):
-        values = ", ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in self.values.items())
-        verdict = "" if self.met is None else ("met" if self.met else "MISSED")
-        return f"{self.what:58} {self.arm:15} {values:70} {self.goal:34} {verdict}".rstrip()
-
-    def record(self):
-        return dataclasses.asdict(self)
-
-
 class Bench:
     """Starts arms; knows what each kind of kernel does alone."""
 
-    def __init__(self, build, device, client_prefix, seconds, python, arms=("native", "MPS", "gpuwire"), only=""):
+    def __init__(self, build, device, client_prefix, seconds, python, arms=("native", "MPS", "gpuwire"), only="", limit=0):
         self.build, self.device, self.client_prefix, self.seconds, self.python, self.wanted = build, device, client_prefix, seconds, python, arms
         self.only = only
+        self.begun, self.limit = time.monotonic(), limit  # seconds after which no more pairs are begun; 0: none
         self.program = os.path.join(build, "bench", "sharing", "tenant")
         self.software = device == "software"
         # "full" fills all slots of an H200, "light" half of its multiprocessors' slots: what a request typically does.
@@ -282,44 +265,6 @@ def co_run(bench):
                 yield Result(f"PyTorch {mode} twice", name, values, f">= 95 % of {plain:.1f}, >= 97", met)
             else:
                 yield Result(f"PyTorch {mode} twice", name, values)
-
-
-# --- any two programs together -----------------------------------------------------------------------------------------------------------------
-
-PAIRS = [("infer", "infer"), ("train-small", "train-small"), ("infer", "train-small"), ("graphs", "graphs"), ("sync", "sync"), ("copies", "copies"),
-         ("managed", "managed"), ("managed", "sync"), ("copies", "infer")]
-
-
-def pairs(bench):
-    """Two programs of equal class: together they must do what the best of the hardware's slices, an open gate and the scheduler's choice gives."""
-    equal = {"t0": {"class": "batch"}, "t1": {"class": "batch"}}
-
-    def command(kind):
-        if kind in ("infer", "train-small", "train-large"):
-            return bench.torch(kind)
-        return [os.path.join(bench.build, "bench", "sharing", "pair_tenant"), kind, str(bench.seconds)]
-
-    chosen = [pair for pair in PAIRS if bench.chosen(" and ".join(pair)) and not (bench.software and {"infer", "train-small"} & set(pair))]
-    alone = {}
-    with bench.native() as arm:
-        for kind in sorted({kind for pair in chosen for kind in pair}):
-            alone[kind] = figures.iteration_rates(run_together([arm.starter(command(kind), "t0")], bench.seconds))[0]
-    for kinds in chosen:
-        totals = {}
-        for name, arm in [("native", bench.native()), ("gpuwire, open", bench.gpuwire(equal, scheduling=False)), ("gpuwire", bench.gpuwire(equal))]:
-            with arm:
-                rates = figures.iteration_rates(run_together([arm.starter(command(kind), f"t{i}") for i, kind in enumerate(kinds)], bench.seconds))
-                of_alone = [100 * rate / alone[kind] for rate, kind in zip(rates, kinds)]
-                totals[name] = sum(of_alone)
-                values = {"it/s": "/".join(f"{rate:.1f}" for rate in rates), "each %": "/".join(f"{part:.1f}" for part in of_alone), "total %": totals[name]}
-                if name == "gpuwire":
-                    device = arm.status()["devices"][0]["regime_ns"]
-                    values["side by side s"] = device.get("co-run", 0) / 1e9
-                    values["turns s"] = device.get("lease", 0) / 1e9
-                    best = max(totals.values())
-                    yield Result(f"pair {' and '.join(kinds)}", name, values, f">= 97 % of {best:.1f}", totals[name] >= 0.97 * best)
-                else:
-                    yield Result(f"pair {' and '.join(kinds)}", name, values)
 
 
 # --- what scheduling costs ----------------------------------------------------------------------------------------------------------------------

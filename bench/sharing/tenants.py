@@ -1,5 +1,6 @@
 """Starts tenants of one GPU, natively or through a server, lets them begin together, and collects what they say."""
 
+import contextlib
 import json
 import os
 import queue
@@ -18,6 +19,7 @@ from gpuwire_server import Server  # noqa: E402
 
 READY_SECONDS = 120
 EXTRA_SECONDS = 60
+END_SECONDS = 10
 
 
 class Tenant:
@@ -58,10 +60,23 @@ class Tenant:
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
 
+    def round(self, seconds):
+        """The line that ends what the last go() began."""
+        return json.loads(self.line(seconds + EXTRA_SECONDS))
+
     def result(self, seconds):
-        result = json.loads(self.line(seconds + EXTRA_SECONDS))
+        result = self.round(seconds)
         self.process.wait(EXTRA_SECONDS)
         return result
+
+    def end(self):
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def run_together(starters, seconds, when_ready=lambda: None):
@@ -78,6 +93,37 @@ def run_together(starters, seconds, when_ready=lambda: None):
         for tenant in tenants:
             if tenant.process.poll() is None:
                 tenant.process.kill()
+
+
+class Company:
+    """Programs that are started once and then run in any combination, each round from a "go" to a line of JSON; at the end of their input they end."""
+
+    def __init__(self, starters):
+        self.starters = starters
+        self.programs = {}
+
+    def __enter__(self):
+        try:
+            for name, start in self.starters.items():
+                self.programs[name] = start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for program in self.programs.values():
+            program.end()
+
+    def await_ready(self):
+        for program in self.programs.values():
+            program.await_ready()
+
+    def run(self, names, seconds):
+        chosen = [self.programs[name] for name in names]
+        for program in chosen:
+            program.go()
+        return [program.round(seconds) for program in chosen]
 
 
 class Native:

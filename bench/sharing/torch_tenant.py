@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """A PyTorch tenant of a shared GPU, for bench/sharing/run: inference or training, one line of JSON at the end.
 
-usage: torch_tenant.py infer|train-small|train-large [--seconds S] [--pause-ms T]
+usage: torch_tenant.py infer|train-small|train-large|nccl [--seconds S] [--pause-ms T] [--rounds N]
 
 Each iteration ends with the result on the host and adds one to a counter on the GPU, which has to agree with the number of iterations in the end. Says
-"ready" when it has warmed up, starts at the line "go" on standard input.
+"ready" when it has warmed up; each line "go" on standard input begins a round, which ends with one line of JSON.
 """
 
 import argparse
 import json
+import os
 import random
 import sys
+import tempfile
 import time
 
 import torch
@@ -51,8 +53,24 @@ def training(width, depth, batch, size):
     return iteration
 
 
+def collective():
+    """NCCL of one rank: what a library does that shares the GPU with itself alone; and some arithmetic before it."""
+    import torch.distributed as distributed
+    folder = tempfile.TemporaryDirectory()
+    distributed.init_process_group("nccl", init_method=f"file://{os.path.join(folder.name, 'rendezvous')}", rank=0, world_size=1)
+    part = torch.randn(512, 512, device="cuda")
+    whole = torch.empty_like(part)
+
+    def iteration():
+        distributed.all_gather_into_tensor(whole, torch.tanh(part @ part))
+        return whole[0, 0].item()
+    iteration.folder = folder
+    return iteration
+
+
 MODES = {
     "infer": inference,
+    "nccl": collective,
     "train-small": lambda: training(32, 8, 64, 32),
     "train-large": lambda: training(128, 12, 128, 64),
 }
@@ -63,6 +81,7 @@ def main():
     parser.add_argument("mode", choices=MODES)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--pause-ms", type=float, default=0, help="mean pause between two iterations (a request each)")
+    parser.add_argument("--rounds", type=int, default=1, help="0: until standard input ends")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
@@ -74,8 +93,22 @@ def main():
         iteration()
     torch.cuda.synchronize()
     print("ready", flush=True)
-    if sys.stdin.readline().strip() != "go":
-        sys.exit(3)
+    total = rounds = 0
+    while rounds < options.rounds or not options.rounds:
+        line = sys.stdin.readline()
+        if not line and not options.rounds:
+            break
+        if line.strip() != "go":
+            sys.exit(3)
+        ends, latencies = run_round(options, iteration, counter, pauses)
+        total += len(ends)
+        rounds += 1
+        if counter.item() != total:
+            sys.exit(f"the GPU has counted {counter.item()} iterations, not {total}")
+        print(json.dumps({"mode": options.mode, "ends": [round(end, 6) for end in ends], "latencies_us": [round(l, 1) for l in latencies]}), flush=True)
+
+
+def run_round(options, iteration, counter, pauses):
     ends, latencies = [], []
     until = time.monotonic() + options.seconds
     while time.monotonic() < until:
@@ -86,9 +119,7 @@ def main():
         iteration()
         ends.append(time.monotonic())
         latencies.append((ends[-1] - start) * 1e6)
-    if counter.item() != len(ends):
-        sys.exit(f"the GPU has counted {counter.item()} iterations, not {len(ends)}")
-    print(json.dumps({"mode": options.mode, "ends": [round(end, 6) for end in ends], "latencies_us": [round(l, 1) for l in latencies]}))
+    return ends, latencies
 
 
 if __name__ == "__main__":

@@ -417,6 +417,7 @@ ArbiterSnapshot Arbiter::snapshot() {
   for (auto& [index, device] : devices_) {
     snapshot.devices.push_back(device.figures);
     snapshot.devices.back().system_time = policy_.system_time(index);
+    snapshot.devices.back().co_run = policy_.co_run(index);
   }
   return snapshot;
 }

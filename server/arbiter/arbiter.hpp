@@ -50,6 +50,7 @@ struct ArbiterSnapshot {
     scheduler::Regime regime = scheduler::Regime::free;
     std::array<std::chrono::nanoseconds, 3> in_regime{};  // by Regime
     std::chrono::nanoseconds system_time{};
+    scheduler::CoRunFigures co_run;
     uint64_t hand_overs = 0;                               // of the lease, from one session to another
     std::array<Drains, scheduler::kServiceClasses> drains; // by the class of the session whose gate closed
   };

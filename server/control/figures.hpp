@@ -34,6 +34,15 @@ struct ServerFigures {
   bool operator==(const ServerFigures&) const = default;
 };
 
+// Turns against side by side, as the scheduler has measured them last: sums over sessions, in parts of what each does while nobody holds it up.
+struct SideBySideFigures {
+  uint64_t trials = 0;                    // of side by side
+  double turns = 0;
+  double together = 0;                    // while all of them ran
+  double expected = 0;                    // with the time that those who are owed something get alone
+  bool operator==(const SideBySideFigures&) const = default;
+};
+
 struct DeviceFigures {
   uint32_t index = 0;
   std::string name;
@@ -45,6 +54,7 @@ struct DeviceFigures {
   uint64_t gpu_time_ns = 0;               // charged to tenants since the start
   uint64_t system_time_ns = 0;            // switches and idle leases that nobody is charged for
   uint64_t hand_overs = 0;                // of the lease, from one session to another
+  SideBySideFigures side_by_side;
   std::map<std::string, HistogramFigures> drain_us;       // from a gate's closing to the last work seen done, by the class of its session
   bool operator==(const DeviceFigures&) const = default;
 };

@@ -17,10 +17,14 @@ void each_field(Is<ServerFigures> auto& f, auto&& visit) {
   visit("sessions_max", f.sessions_max), visit("draining", f.draining), visit("sessions_left_out", f.sessions_left_out);
   visit("audit_lines_lost", f.audit_lines_lost);
 }
+void each_field(Is<SideBySideFigures> auto& f, auto&& visit) {
+  visit("trials", f.trials), visit("turns", f.turns), visit("together", f.together), visit("expected", f.expected);
+}
 void each_field(Is<DeviceFigures> auto& f, auto&& visit) {
   visit("index", f.index), visit("name", f.name), visit("memory_bytes", f.memory_bytes), visit("memory_used_bytes", f.memory_used_bytes);
   visit("sessions", f.sessions), visit("regime", f.regime), visit("regime_ns", f.regime_ns), visit("gpu_time_ns", f.gpu_time_ns);
-  visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("drain_us", f.drain_us);
+  visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("side_by_side", f.side_by_side);
+  visit("drain_us", f.drain_us);
 }
 void each_field(Is<TenantDeviceFigures> auto& f, auto&& visit) {
   visit("device", f.device), visit("gpu_time_ns", f.gpu_time_ns), visit("granted_ns", f.granted_ns);

@@ -119,6 +119,29 @@ TEST_CASE("What is best for two programs is chosen within 100 ms, and kept") {
   }
 }
 
+TEST_CASE("What two programs did to each other says nothing about two others that follow them, or about one of them and another") {
+  World world(3, 1);
+  for (uint32_t tenant = 1; tenant <= 3; ++tenant) world.tenant(TenantId(tenant), {});
+  const Time next = 1s + 300ms;
+  world.add({.tenant = TenantId(1), .workload = sync_loop(), .ends = next});
+  world.add({.tenant = TenantId(2), .workload = inference()});
+  world.add({.tenant = TenantId(3), .workload = inference(), .arrives = next});
+  // The first two have been tried, and have failed, the moment before.
+  world.sessions()[1].spec.workload = sync_loop();
+  world.run(next);
+  REQUIRE(world.policy().account(kFirst).regime == Regime::lease);
+  REQUIRE(world.policy().co_run(0).trials == 1);
+  world.sessions()[1].spec.workload = inference();
+  Time chosen{};
+  world.after_decision = [&] {
+    if (chosen == Time{} && world.policy().account(kSecond).regime == Regime::co_run) chosen = world.now();
+    return std::string();
+  };
+  world.run(next + 400ms);
+  CHECK(chosen > next);
+  CHECK(chosen - next < 160ms);  // the one that ended counts for 50 ms more
+}
+
 TEST_CASE("Who would get too little side by side has the device for itself now and then, never for longer than a few turns") {
   Programs couple(inference(), small_training(), true);
   const Together got = couple.run();

@@ -13,6 +13,7 @@ inline Snapshot sample_snapshot() {
               .listen = {"0.0.0.0:9750", "unix:/run/gpuwire/server"}, .sessions_max = 64};
   s.devices = {{.index = 0, .name = "NVIDIA H200", .memory_bytes = 150'000'000'000, .memory_used_bytes = 50ull << 30, .sessions = 2, .regime = "lease",
                 .regime_ns = {{"free", 6'000'000'000}, {"lease", 4'000'000'000}}, .gpu_time_ns = 9'000'000'000, .system_time_ns = 100'000'000, .hand_overs = 120,
+                .side_by_side = {.trials = 3, .turns = 0.99, .together = 1.57, .expected = 1.5},
                 .drain_us = {{"batch", {{100, 250, 1000}, {7, 3, 1, 0}, 1500}}}},
                {.index = 1, .name = "NVIDIA H200", .memory_bytes = 150'000'000'000, .regime = "free"}};
   s.tenants = {{.name = "alice", .service_class = "interactive", .weight = 2, .sessions_max = 4, .sessions = {{"running", 1}},

@@ -1,0 +1,122 @@
+"""The row "pairs" of bench/sharing/run: any two real programs of equal class, on the hardware's own slices, without and with the scheduler."""
+
+import contextlib
+import os
+import time
+
+import figures
+from results import Result
+from tenants import Company
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+TORCH = ("infer", "train-small", "train-large", "nccl")
+PAIRS = [
+    ("infer", "infer"), ("train-small", "train-small"), ("train-large", "train-large"), ("infer", "train-small"), ("infer", "train-large"),
+    ("train-small", "train-large"), ("graphs", "graphs"), ("sync", "sync"), ("copies", "copies"), ("managed", "managed"), ("nccl", "nccl"),
+    ("copies", "infer"), ("copies", "train-large"), ("copies", "sync"), ("graphs", "infer"), ("graphs", "sync"), ("sync", "infer"), ("managed", "sync"),
+    ("managed", "infer"), ("nccl", "infer")]
+ARMS = ("native", "unscheduled", "scheduled")
+TENANTS = {"t0": {"class": "batch"}, "t1": {"class": "batch"}}
+TOTAL_GOAL, EACH_GOAL = 97, 45  # percent: of the best arm; of alone, nine tenths of a half
+
+
+def name_of(pair):
+    return " and ".join(pair)
+
+
+def command(bench, kind):
+    if kind in TORCH:
+        return bench.torch(kind, rounds=0)
+    return [os.path.join(bench.build, "bench", "sharing", "pair_tenant"), kind, str(bench.seconds), "0"]
+
+
+def chosen(bench):
+    return [pair for pair in PAIRS if bench.chosen(name_of(pair)) and not (bench.software and set(TORCH) & set(pair))]
+
+
+def regimes(arm):
+    device = arm.status()["devices"][0]
+    return {name: device["regime_ns"].get(name, 0) / 1e9 for name in ("co-run", "lease")}, device["side_by_side"]
+
+
+class Arm:
+    """One way to share the GPU, with every program that is needed, started once. Programs of slot 0 belong to tenant t0, of slot 1 to t1."""
+
+    def __init__(self, name, where, company):
+        self.name, self.where, self.company = name, where, company
+        self.alone = {}
+
+    def run_alone(self, kind, seconds):
+        # A program that only ever stands second has a process in that slot alone.
+        slot = 0 if (kind, 0) in self.company.programs else 1
+        self.alone[kind] = figures.iteration_rates(self.company.run([(kind, slot)], seconds))[0]
+
+    def run_pair(self, pair, seconds, base):
+        before = regimes(self.where) if self.name == "scheduled" else None
+        rates = figures.iteration_rates(self.company.run([(pair[0], 0), (pair[1], 1)], seconds))
+        each = [100 * rate / base[kind] for rate, kind in zip(rates, pair)]
+        values = {"it/s": "/".join(f"{rate:.1f}" for rate in rates), "each %": "/".join(f"{part:.1f}" for part in each), "total %": sum(each)}
+        if before:
+            spent, found = regimes(self.where)
+            values["side by side s"] = spent["co-run"] - before[0]["co-run"]
+            values["turns s"] = spent["lease"] - before[0]["lease"]
+            values["trials"] = found["trials"] - before[1]["trials"]
+            values["found"] = f"turns {found['turns']:.2f}, together {found['together']:.2f}, expected {found['expected']:.2f}"
+        return values, each
+
+
+def pairs(bench):
+    """Steps through the pairs, each on every arm in turn.
+
+    Totals are parts of what the programs do alone on the same arm (both of gpuwire's: alone without the scheduler), so that what the network costs a
+    program does not look like sharing; "of native" says what they are of the programs alone on this machine.
+    """
+    todo = chosen(bench)
+    if not todo:
+        return
+    begun = time.monotonic()
+    programs = sorted({(kind, slot) for pair in todo for slot, kind in enumerate(pair)})
+    with contextlib.ExitStack() as stack:
+        arms = {}
+        places = {"native": bench.native(), "unscheduled": bench.gpuwire(TENANTS, scheduling=False), "scheduled": bench.gpuwire(TENANTS)}
+        companies = {}
+        for name in ARMS:
+            where = stack.enter_context(places[name])
+            companies[name] = stack.enter_context(Company({(kind, slot): where.starter(command(bench, kind), f"t{slot}") for kind, slot in programs}))
+            arms[name] = Arm(name, where, companies[name])
+        for company in companies.values():
+            company.await_ready()
+        ready = time.monotonic() - begun
+        for kind in sorted({kind for kind, _ in programs}):
+            for arm in arms.values():
+                arm.run_alone(kind, bench.seconds)
+            rates = {name: arms[name].alone[kind] for name in ARMS}
+            yield Result(f"{kind} alone", "each arm", {**{f"{name} it/s": rate for name, rate in rates.items()},
+                                                       "cost of scheduling %": 100 * (1 - rates["scheduled"] / rates["unscheduled"])})
+        one = time.monotonic()
+        left = len(todo)
+        for pair in todo:
+            # Each pair takes about as long as the one before.
+            if bench.limit and time.monotonic() - bench.begun > bench.limit:
+                yield Result("pairs that were not measured", "", {"n": left, "first": name_of(pair), "limit s": bench.limit})
+                return
+            yield from one_pair(pair, arms, bench.seconds)
+            left -= 1
+        yield Result("pairs: time", "", {"programs started s": ready, "all pairs s": time.monotonic() - one, "programs": len(programs) * len(ARMS)})
+
+
+def one_pair(pair, arms, seconds):
+    totals = {}
+    for name, arm in arms.items():
+        base = arms["native" if name == "native" else "unscheduled"].alone
+        values, each = arm.run_pair(pair, seconds, base)
+        totals[name] = values["total %"]
+        values["of native %"] = sum(part * base[kind] / arms["native"].alone[kind] for part, kind in zip(each, pair))
+        if name != "scheduled":
+            yield Result(f"pair {name_of(pair)}", name, values)
+            continue
+        best = max(totals.values())
+        met = totals[name] >= TOTAL_GOAL / 100 * best and min(each) >= EACH_GOAL
+        yield Result(f"pair {name_of(pair)}", name, {**values, "of the best %": 100 * totals[name] / best},
+                     f">= {TOTAL_GOAL} % of {best:.1f}, each >= {EACH_GOAL}", met)
