@@ -1,6 +1,7 @@
 // What tenants get of the model's hardware, by sentences.
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include <doctest/doctest.h>
 
@@ -131,13 +132,13 @@ TEST_CASE("A tenant that pauses for a moment after each burst is waited for, and
 
 TEST_CASE("A loop that waits for each kernel keeps no batch tenant from what it leaves of the GPU, and batch is not left with nothing") {
   // Pauses that are longer than the gate lingers are batch's; of shorter ones it gets a part.
-  for (const auto& [rest, least] : {std::pair<Duration, double>{1500us, 0.3}, {200us, 0.1}, {20us, 0.045}}) {
+  for (const auto& [rest, least, kept] : {std::tuple<Duration, double, double>{1500us, 0.3, 0.75}, {200us, 0.06, 0.9}, {20us, 0.045, 0.9}, {5us, 0.045, 0.9}}) {
     Couple couple(steps(50us, rest), stream(100us), {.service_class = ServiceClass::interactive});
     const auto [loop, batch] = couple.rates();
-    const double alone = 50.0 / static_cast<double>(50 + rest / 1us);
+    const double alone = 50.0 / static_cast<double>(69 + rest / 1us);  // with what it takes to begin, and to hear of the end
     CAPTURE(rest.count());
     CHECK(batch > least);
-    CHECK(loop > 0.7 * alone);
+    CHECK(loop > kept * alone);
   }
 }
 

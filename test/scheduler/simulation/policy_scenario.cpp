@@ -46,6 +46,14 @@ Workload random_workload(Choices& choices, Duration turn, bool& endless, bool& a
     load.unasked = random_log(choices, 20us, 4 * turn);
   }
   const double kind = choices.unit();
+  if (kind > 0.9) {  // launches kernel by kernel
+    load.kernel = load.burst = random_log(choices, 3us, 200us);
+    load.launches = static_cast<unsigned>(choices.between(1, 60));
+    load.launch_every = random_log(choices, 3us, 60us);
+    load.rest_min = load.rest_max = random_log(choices, 5us, turn);
+    if (choices.chance(0.2)) load.copies = random_log(choices, 100us, turn);
+    return load;
+  }
   if (kind < 0.35) return load;  // never synchronizes
   if (kind < 0.37) {
     load.kernel = 1h;
