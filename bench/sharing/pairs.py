@@ -10,6 +10,7 @@ from tenants import Company
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
+SOFTWARE = ("sync", "managed")  # what the software device does in a moment
 TORCH = ("infer", "train-small", "train-large", "nccl")
 PAIRS = [
     ("infer", "infer"), ("train-small", "train-small"), ("train-large", "train-large"), ("infer", "train-small"), ("infer", "train-large"),
@@ -32,7 +33,7 @@ def command(bench, kind):
 
 
 def chosen(bench):
-    return [pair for pair in PAIRS if bench.chosen(name_of(pair)) and not (bench.software and set(TORCH) & set(pair))]
+    return [pair for pair in PAIRS if bench.chosen(name_of(pair)) and (not bench.software or set(pair) <= set(SOFTWARE))]
 
 
 def regimes(arm):
@@ -85,12 +86,17 @@ def pairs(bench):
             where = stack.enter_context(places[name])
             companies[name] = stack.enter_context(Company({(kind, slot): where.starter(command(bench, kind), f"t{slot}") for kind, slot in programs}))
             arms[name] = Arm(name, where, companies[name])
-        for company in companies.values():
-            company.await_ready()
+        for name, company in companies.items():
+            for program, why in company.await_ready().items():
+                yield Result(f"{program[0]} as tenant t{program[1]} does not run", name, {"why": why})
         ready = time.monotonic() - begun
         for kind in sorted({kind for kind, _ in programs}):
-            for arm in arms.values():
-                arm.run_alone(kind, bench.seconds)
+            try:
+                for arm in arms.values():
+                    arm.run_alone(kind, bench.seconds)
+            except RuntimeError as why:
+                yield Result(f"{kind} alone failed", "", {"why": str(why)})
+                continue
             rates = {name: arms[name].alone[kind] for name in ARMS}
             yield Result(f"{kind} alone", "each arm", {**{f"{name} it/s": rate for name, rate in rates.items()},
                                                        "cost of scheduling %": 100 * (1 - rates["scheduled"] / rates["unscheduled"])})
@@ -99,10 +105,16 @@ def pairs(bench):
         for pair in todo:
             # Each pair takes about as long as the one before.
             if bench.limit and time.monotonic() - bench.begun > bench.limit:
-                yield Result("pairs that were not measured", "", {"n": left, "first": name_of(pair), "limit s": bench.limit})
+                yield Result("pairs that were not measured", "", {"n": left, "from": name_of(pair), "limit s": bench.limit})
                 return
-            yield from one_pair(pair, arms, bench.seconds)
             left -= 1
+            if not all(kind in arm.alone for arm in arms.values() for kind in pair):
+                yield Result(f"pair {name_of(pair)}", "not measured", {"why": "a program of it does not run"})
+                continue
+            try:
+                yield from one_pair(pair, arms, bench.seconds)
+            except RuntimeError as why:
+                yield Result(f"pair {name_of(pair)}", "failed", {"why": str(why)})
         yield Result("pairs: time", "", {"programs started s": ready, "all pairs s": time.monotonic() - one, "programs": len(programs) * len(ARMS)})
 
 

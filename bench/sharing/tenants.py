@@ -52,8 +52,8 @@ class Tenant:
             raise self._failed(f"ended with {self.process.wait()}")
         return line
 
-    def await_ready(self):
-        while self.line(READY_SECONDS).strip() != "ready":
+    def await_ready(self, seconds=READY_SECONDS):
+        while self.line(seconds).strip() != "ready":
             pass
 
     def go(self):
@@ -116,14 +116,31 @@ class Company:
             program.end()
 
     def await_ready(self):
-        for program in self.programs.values():
-            program.await_ready()
+        """Why programs are not: {name: text}. They are left out from then on."""
+        until = time.monotonic() + READY_SECONDS
+        return self._each(self.programs, lambda program: program.await_ready(max(1, until - time.monotonic())))[1]
 
     def run(self, names, seconds):
-        chosen = [self.programs[name] for name in names]
-        for program in chosen:
-            program.go()
-        return [program.round(seconds) for program in chosen]
+        """Their results. Raises RuntimeError when one of them fails, and leaves that out from then on."""
+        for name in names:
+            if name not in self.programs:
+                raise RuntimeError(f"{name} has failed before")
+        chosen = {name: self.programs[name] for name in names}
+        results, failed = self._each(chosen, lambda program: program.go())
+        results, failed = ({}, failed) if failed else self._each(chosen, lambda program: program.round(seconds))
+        if failed:
+            raise RuntimeError("; ".join(failed.values()))
+        return [results[name] for name in names]
+
+    def _each(self, programs, step):
+        results, failed = {}, {}
+        for name, program in list(programs.items()):
+            try:
+                results[name] = step(program)
+            except (RuntimeError, OSError, ValueError) as why:
+                failed[name] = str(why)
+                self.programs.pop(name).end()
+        return results, failed
 
 
 class Native:
