@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 
@@ -105,8 +106,8 @@ void table(std::string& text, const SessionStats& stats) {
 }
 
 void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
-  const ServerFacts& server = owner.session->facts();
-  SessionStats& stats = owner.session->stats();
+  const ServerFacts& server = owner.server->connection().facts();
+  SessionStats& stats = owner.server->connection().stats();
   auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
   // Several processes of a program may write to one terminal: each says whose account it is.
   line(text, "account of %s, process %ld", program_invocation_short_name, long(getpid()));
@@ -152,7 +153,7 @@ void print_account(const Process& owner, AccountDepth depth, uint64_t elapsed_ns
   try {
     std::string text;
     summary(text, owner, elapsed_ns);
-    if (depth == AccountDepth::calls) table(text, owner.session->stats());
+    if (depth == AccountDepth::calls) table(text, owner.server->connection().stats());
     // One write, not through stdio: the program may hold its lock, or have closed it.
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
   } catch (...) {

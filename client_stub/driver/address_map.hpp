@@ -7,11 +7,14 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <shared_mutex>
 #include <vector>
 
 namespace gpuwire::client {
+
+class ServerSession;
 
 enum class RangeKind : uint8_t {
   device,           // cuMemAlloc, cuMemAllocPitch
@@ -34,6 +37,7 @@ struct AddressRange {
   uint64_t bytes = 0;
   RangeKind kind = RangeKind::device;
   int32_t device = -1;       // the program's ordinal; -1: none
+  ServerSession* server = nullptr;  // whose memory it is, or where it is pinned
   uint64_t context = 0;      // handle of the context it was made in
   uint64_t owner = 0;
   uint64_t buffer_id = 0;    // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
@@ -62,6 +66,8 @@ class AddressMap {
   // Takes out all ranges that `accept` chooses, and shows each to `removed`.
   void take_all(const std::function<bool(const AddressRange&)>& accept, const std::function<void(const AddressRange&)>& removed);
   size_t size() const;
+  // The child is given no address; its look-ups must not stand still.
+  void after_fork_in_child() noexcept { new (&mutex_) std::shared_mutex; }
 
  private:
   // The first range that ends behind `base`. Under the lock.
@@ -86,6 +92,7 @@ class AddressReservations {
   void release(uint64_t base, uint64_t bytes);
   // Reserved bytes, each page once.
   uint64_t reserved_bytes() const;
+  void after_fork_in_child() noexcept { new (&mutex_) std::mutex; }
 
  private:
   struct Segment {

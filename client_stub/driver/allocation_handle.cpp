@@ -3,7 +3,7 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
-#include "client_stub/driver/shares.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 
@@ -24,20 +24,15 @@ bool AllocationHolders::release(uint64_t handle) noexcept {
   return true;
 }
 
-AllocationHolders& allocation_holders() noexcept {
-  static AllocationHolders& all = *new AllocationHolders;
-  return all;
-}
-
 namespace hand {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
-  shares().sweep(caller);
+  caller.server->shares.sweep(caller);
   CUresult result = forward::cuMemCreate(caller, handle, size, prop, flags);
-  if (!result) allocation_holders().hold(*handle);
+  if (!result) caller.server->allocation_holders.hold(*handle);
   return leave(caller, result);
 }
 
@@ -46,7 +41,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   if (caller.error) return caller.error;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuMemRetainAllocationHandle(caller, handle, addr);
-  if (!result) allocation_holders().hold(*handle);
+  if (!result) caller.server->allocation_holders.hold(*handle);
   return leave(caller, result);
 }
 
@@ -54,8 +49,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = allocation_holders().release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;
-  shares().sweep(caller);
+  CUresult result = caller.server->allocation_holders.release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;
+  caller.server->shares.sweep(caller);
   return leave(caller, result);
 }
 

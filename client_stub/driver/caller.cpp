@@ -1,10 +1,8 @@
 #include "client_stub/driver/caller.hpp"
 
 #include "client/forward.hpp"
-#include "client_stub/driver/capture.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 
@@ -15,8 +13,9 @@ Caller enter(Needs needs) noexcept {
     if (needs != Needs::nothing) caller.error = absent_process();
     return caller;
   }
-  caller.session = owner->session.get();
   ContextState* context = t_context;
+  caller.server = context ? context->server : owner->server.get();
+  caller.session = &caller.server->connection();
   if (needs == Needs::nothing) return caller;
   caller.error = caller.session->state();
   if (caller.error) [[unlikely]] return caller;
@@ -40,12 +39,12 @@ ContextState* owner(const Caller& caller) noexcept { return caller.state ? calle
 
 Caller enter_context(ContextState& context) noexcept {
   Caller caller;
-  Process* owner = process();
-  if (!owner) {
+  if (!process()) {
     caller.error = absent_process();
     return caller;
   }
-  caller.session = owner->session.get();
+  caller.server = context.server;
+  caller.session = &caller.server->connection();
   caller.error = caller.session->state();
   if (caller.error == CUDA_SUCCESS) caller.error = context_health(context);
   if (caller.error) return caller;
@@ -77,9 +76,9 @@ int32_t server_device(CUdevice device, CUresult& error) noexcept {
 }
 
 uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept {
-  if (kind == wire::HandleKind::stream) return create_stream_handle(caller.state);
-  if (kind == wire::HandleKind::event) return create_event_handle(owner(caller));
-  return handles().create(kind);
+  if (kind == wire::HandleKind::stream) return create_stream_handle(caller.server, caller.state);
+  if (kind == wire::HandleKind::event) return create_event_handle(caller.server, owner(caller));
+  return handles().create(kind, caller.server);
 }
 
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept { return handles().known(kind, handle); }
@@ -131,27 +130,27 @@ uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
 uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept {
   error = CUDA_SUCCESS;
   // Every call that is sent to a stream passes here before its frame is begun.
-  managed_memory().hand_over(*caller.session);
-  host_regions().push(caller);
+  caller.server->managed_memory.hand_over();
+  caller.server->host_regions.push(caller);
   auto handle = reinterpret_cast<uint64_t>(stream);
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) {
       error = CUDA_ERROR_INVALID_HANDLE;
     } else if (caller.state && caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-      error = permit_work(*caller.state, handle);
+      error = caller.server->captures.permit_work(*caller.state, handle);
     }
     return handle;
   }
   if (stream == CU_STREAM_PER_THREAD || (stream == nullptr && per_thread)) return own_stream(caller, error);
   if (caller.state && caller.state->blocking_captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    error = permit_work(*caller.state, handle);
+    error = caller.server->captures.permit_work(*caller.state, handle);
   }
   return handle;
 }
 
-void note_address(uint64_t address) noexcept { pinned_pointers().look_at(address); }
-void note_addresses_in(std::span<const std::byte> data) noexcept { pinned_pointers().look_through(data); }
-void reach_noted_memory(const Caller& caller) noexcept { host_regions().push(caller); }
+void note_address(const Caller& caller, uint64_t address) noexcept { caller.server->pinned_pointers.look_at(address); }
+void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept { caller.server->pinned_pointers.look_through(data); }
+void reach_noted_memory(const Caller& caller) noexcept { caller.server->host_regions.push(caller); }
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;
@@ -165,7 +164,7 @@ void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t seque
   raise(context->work, sequence);
   // Synchronising a primary context waits for its green ones.
   if (context->is_green()) [[unlikely]] raise(context->base->work, sequence);
-  managed_memory().note_work();
+  caller.server->managed_memory.note_work();
 }
 
 }  // namespace gpuwire::client

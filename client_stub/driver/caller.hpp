@@ -12,6 +12,7 @@
 
 namespace gpuwire::client {
 
+class ServerSession;
 class Session;
 struct ContextState;
 
@@ -22,7 +23,8 @@ enum class Needs : uint8_t {
 };
 
 struct Caller {
-  Session* session = nullptr;    // set unless Needs::nothing
+  Session* session = nullptr;    // the connection of `server`
+  ServerSession* server = nullptr;  // both set unless Needs::nothing
   uint32_t context = 0;          // what goes into the frame header
   uint64_t context_handle = 0;   // the handle of the context whose memory and modules those of the current one are: owner()
   ContextState* state = nullptr; // the current context, context.hpp; set for Needs::context
@@ -55,8 +57,8 @@ void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept;
 // What a call tells the device may be addresses of pinned memory, which the device must know before the frame leaves (host_regions): an
 // address, or bytes that hold some. reach_noted_memory() makes them known, after the last of them and before the frame is begun.
-void note_address(uint64_t address) noexcept;
-void note_addresses_in(std::span<const std::byte> data) noexcept;
+void note_address(const Caller& caller, uint64_t address) noexcept;
+void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept;
 void reach_noted_memory(const Caller& caller) noexcept;
 // Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire handle, frame's sequence.
 void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept;

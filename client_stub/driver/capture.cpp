@@ -4,18 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <new>
-#include <vector>
+#include <utility>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/generated_support.hpp"
 #include "client_stub/driver/graph.hpp"
-#include "client_stub/driver/graph_records.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -23,89 +20,8 @@
 namespace gpuwire::client {
 namespace {
 
-// What a program was told of a capture: the graph, and the nodes that the stream's next work comes behind.
-struct Told {
-  uint64_t graph = 0;
-  std::vector<CUgraphNode> nodes;
-  std::vector<CUgraphEdgeData> edges;  // empty: plain ones
-
-  bool edges_matter() const {
-    return std::any_of(edges.begin(), edges.end(), [](const CUgraphEdgeData& edge) { return edge.from_port || edge.to_port || edge.type; });
-  }
-};
-
-struct Capture {
-  uint64_t id = 0;
-  ContextState* context = nullptr;
-  uint64_t origin = 0;           // wire stream
-  bool blocking = false;         // the origin synchronises with the NULL stream
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  const ThreadState* thread = nullptr;
-  CUgraph graph = nullptr;       // cuStreamBeginCaptureToGraph: the program's own
-  bool invalidated = false;
-  uint64_t told_graph = 0;             // the handle that the program was given for the graph, 0: none
-  std::map<uint64_t, Told> told;       // by wire stream
-};
-
-// Captures under way. One leaf lock; never destroyed.
-class Captures {
- public:
-  std::mutex mutex;
-  std::vector<Capture> active;  // a handful
-  std::atomic<uint32_t> count{0};  // active.size(), for the check that nothing is captured; relaxed: a capture that another thread is
-                                   // just starting may or may not be seen
-  uint64_t next_id = 1;
-
-  Capture* find(uint64_t id) noexcept {
-    for (Capture& capture : active) {
-      if (capture.id == id) return &capture;
-    }
-    return nullptr;
-  }
-};
-
-Captures& captures() noexcept {
-  alignas(Captures) static std::byte storage[sizeof(Captures)];
-  static auto* const all = new (storage) Captures;
-  return *all;
-}
-
-CUresult register_capture(const StreamCall& on, CUstreamCaptureMode mode, CUgraph graph) noexcept {
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
-  Capture capture;
-  capture.id = all.next_id++;
-  capture.context = on.caller.state;
-  capture.origin = on.wire_stream;
-  capture.blocking = !(on.state->flags & CU_STREAM_NON_BLOCKING);
-  capture.mode = mode;
-  capture.thread = thread_state();
-  capture.graph = graph;
-  try {
-    all.active.push_back(capture);
-  } catch (...) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  all.count.store(uint32_t(all.active.size()), std::memory_order_relaxed);
-  on.state->capture.store(capture.id, std::memory_order_release);
-  on.caller.state->captures.fetch_add(1, std::memory_order_relaxed);
-  if (capture.blocking) on.caller.state->blocking_captures.fetch_add(1, std::memory_order_relaxed);
-  return CUDA_SUCCESS;
-}
-
-// Takes the capture out, and all streams with it.
-void unregister_capture(const Capture& capture) noexcept {
-  Captures& all = captures();
-  handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* object) {
-    uint64_t id = capture.id;
-    if (object) static_cast<StreamState*>(object)->capture.compare_exchange_strong(id, 0, std::memory_order_relaxed);
-  });
-  std::lock_guard lock(all.mutex);
-  std::erase_if(all.active, [&](const Capture& other) { return other.id == capture.id; });
-  all.count.store(uint32_t(all.active.size()), std::memory_order_relaxed);
-  capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
-  if (capture.blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
-}
+// Programs may tell captures by these over the lifetime of the process (CUDA driver API, cuStreamGetCaptureInfo), of all sessions.
+constinit std::atomic<uint64_t> g_next_capture{1};
 
 bool valid_mode(CUstreamCaptureMode mode) noexcept {
   return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -120,6 +36,17 @@ CUresult may_begin(const StreamCall& on, CUstreamCaptureMode mode) noexcept {
   return CUDA_SUCCESS;
 }
 
+CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph graph) noexcept {
+  Capture capture;
+  capture.context = on.caller.state;
+  capture.origin = on.wire_stream;
+  capture.blocking = !(on.state->flags & CU_STREAM_NON_BLOCKING);
+  capture.mode = mode;
+  capture.thread = thread_state();
+  capture.graph = graph;
+  return on.caller.server->captures.add(std::move(capture), *on.state);
+}
+
 // A question about the NULL stream, while a stream that synchronises with it captures, is an error that does no harm to the capture (CUDA
 // driver API, cuStreamIsCapturing); other calls on that stream are not as harmless, so this comes before the stream is resolved.
 CUresult question_of_null_stream(CUstream stream, bool per_thread) noexcept {
@@ -131,18 +58,12 @@ CUresult question_of_null_stream(CUstream stream, bool per_thread) noexcept {
 CUresult query_capture(const StreamCall& on, CUstreamCaptureStatus& status, uint64_t& id) noexcept {
   if (on.error) return on.error;
   id = on.state->capture.load(std::memory_order_acquire);
-  status = id == 0 ? CU_STREAM_CAPTURE_STATUS_NONE : capture_status(*on.state);
+  status = id == 0 ? CU_STREAM_CAPTURE_STATUS_NONE : on.caller.server->captures.status(*on.state);
   return CUDA_SUCCESS;
 }
 
-void invalidate(uint64_t id) noexcept {
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
-  if (Capture* capture = all.find(id)) capture->invalidated = true;
-}
-
 // Asks the server. Most streams have a handful of open ends; when there are more they are asked for again.
-CUresult ask(const StreamCall& on, Told& out) {
+CUresult ask(const StreamCall& on, ToldOfCapture& out) {
   constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::capture_info);
   if (!on.caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
   size_t room = 8, count = 0;
@@ -171,28 +92,72 @@ CUresult ask(const StreamCall& on, Told& out) {
         });
     if (result) return result;
   } while (count > room);
-  graph_records().note_nodes(out.graph, out.nodes);
+  on.caller.server->graph_records.note_nodes(out.graph, out.nodes);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-void invalidate_capture(uint64_t capture) noexcept { invalidate(capture); }
+Capture* Captures::find(uint64_t id) noexcept {
+  auto found = std::find_if(active_.begin(), active_.end(), [&](const Capture& capture) { return capture.id == id; });
+  return found == active_.end() ? nullptr : &*found;
+}
 
-void invalidate_capture(const StreamState& stream) noexcept {
+CUresult Captures::add(Capture capture, StreamState& origin) noexcept {
+  ContextState& context = *capture.context;
+  const bool blocking = capture.blocking;
+  capture.id = g_next_capture.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t id = capture.id;
+  std::lock_guard lock(mutex_);
+  try {
+    active_.push_back(std::move(capture));
+  } catch (...) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  origin.capture.store(id, std::memory_order_release);
+  context.captures.fetch_add(1, std::memory_order_relaxed);
+  if (blocking) context.blocking_captures.fetch_add(1, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+void Captures::remove(const Capture& capture) noexcept {
+  handles().for_each(wire::HandleKind::stream, capture.context->server, [&](uint64_t, void* object) {
+    uint64_t id = capture.id;
+    if (object) static_cast<StreamState*>(object)->capture.compare_exchange_strong(id, 0, std::memory_order_relaxed);
+  });
+  std::lock_guard lock(mutex_);
+  std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; });
+  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
+  if (capture.blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Captures::find(const StreamState& stream, Capture& out) {
+  std::lock_guard lock(mutex_);
+  const Capture* found = find(stream.capture.load(std::memory_order_acquire));
+  if (found) out = *found;
+  return found != nullptr;
+}
+
+void Captures::invalidate(uint64_t id) noexcept {
+  std::lock_guard lock(mutex_);
+  if (Capture* capture = find(id)) capture->invalidated = true;
+}
+
+void Captures::invalidate(const StreamState& stream) noexcept {
   if (uint64_t id = stream.capture.load(std::memory_order_acquire)) invalidate(id);
 }
 
-CUresult permit_work(ContextState& context, uint64_t wire_stream) noexcept {
-  Captures& all = captures();
+CUresult Captures::permit_work(ContextState& context, uint64_t wire_stream) noexcept {
   if (wire_stream > wire::kStreamLegacy) {
     const StreamState* stream = find_stream(&context, wire_stream);
-    bool invalid = stream && capture_status(*stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    bool invalid = stream && status(*stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
   }
   CUresult result = CUDA_SUCCESS;
-  std::lock_guard lock(all.mutex);
-  for (Capture& capture : all.active) {
+  std::lock_guard lock(mutex_);
+  for (Capture& capture : active_) {
     if (capture.context != &context || !capture.blocking) continue;
     capture.invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -200,12 +165,11 @@ CUresult permit_work(ContextState& context, uint64_t wire_stream) noexcept {
   return result;
 }
 
-CUresult permit_synchronisation(ContextState& context) noexcept {
+CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
   if (context.captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
-  Captures& all = captures();
   CUresult result = CUDA_SUCCESS;
-  std::lock_guard lock(all.mutex);
-  for (Capture& capture : all.active) {
+  std::lock_guard lock(mutex_);
+  for (Capture& capture : active_) {
     if (capture.context != &context) continue;
     capture.invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -213,12 +177,11 @@ CUresult permit_synchronisation(ContextState& context) noexcept {
   return result;
 }
 
-CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept {
+CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept {
   uint64_t own = stream.capture.load(std::memory_order_acquire);
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
-  Capture* here = own ? all.find(own) : nullptr;
-  Capture* there = from ? all.find(from) : nullptr;
+  std::lock_guard lock(mutex_);
+  Capture* here = own ? find(own) : nullptr;
+  Capture* there = from ? find(from) : nullptr;
   if (here && here->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (here && there && here != there) {
     here->invalidated = there->invalidated = true;
@@ -231,42 +194,38 @@ CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) no
   return there && there->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-bool being_captured(uint64_t graph) noexcept {
-  Captures& all = captures();
-  if (graph == 0 || all.count.load(std::memory_order_relaxed) == 0) [[likely]] return false;
-  std::lock_guard lock(all.mutex);
-  return std::any_of(all.active.begin(), all.active.end(), [&](const Capture& capture) {
+bool Captures::has_graph(uint64_t graph) noexcept {
+  if (graph == 0 || count_.load(std::memory_order_relaxed) == 0) [[likely]] return false;
+  std::lock_guard lock(mutex_);
+  return std::any_of(active_.begin(), active_.end(), [&](const Capture& capture) {
     return capture.told_graph == graph || reinterpret_cast<uint64_t>(capture.graph) == graph;
   });
 }
 
-CUstreamCaptureStatus capture_status(const StreamState& stream) noexcept {
+CUstreamCaptureStatus Captures::status(const StreamState& stream) noexcept {
   uint64_t id = stream.capture.load(std::memory_order_acquire);
   if (id == 0) return CU_STREAM_CAPTURE_STATUS_NONE;
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
-  const Capture* capture = all.find(id);
+  std::lock_guard lock(mutex_);
+  const Capture* capture = find(id);
   if (!capture) return CU_STREAM_CAPTURE_STATUS_NONE;
   return capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-void join_capture(StreamState& stream, uint64_t capture) noexcept {
+void Captures::join(StreamState& stream, uint64_t capture) noexcept {
   if (capture == 0) return;
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
+  std::lock_guard lock(mutex_);
   uint64_t none = 0;
-  if (all.find(capture)) stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
+  if (find(capture)) stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
 }
 
-CUresult permit_unsafe_call() noexcept {
-  Captures& all = captures();
-  if (all.count.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+CUresult Captures::permit_unsafe_call() noexcept {
+  if (count_.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
   const ThreadState* thread = thread_state();
   CUstreamCaptureMode mode = thread ? thread->capture_mode : CU_STREAM_CAPTURE_MODE_GLOBAL;
   if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
-  std::lock_guard lock(all.mutex);
-  for (Capture& capture : all.active) {
+  std::lock_guard lock(mutex_);
+  for (Capture& capture : active_) {
     bool own = capture.thread == thread && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     bool foreign = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!own && !foreign) continue;
@@ -281,7 +240,7 @@ CUresult hand::cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
   CUresult result = leave(on.caller, forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
-  return result ? result : register_capture(on, mode, nullptr);
+  return result ? result : begin_here(on, mode, nullptr);
 }
 
 CUresult hand::cuStreamBeginCapture(CUstream stream, bool per_thread) {
@@ -294,35 +253,31 @@ CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const
   if (CUresult error = may_begin(on, mode)) return error;
   CUresult result = leave(on.caller, forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
                                                                           CU_STREAM_CAPTURE_MODE_RELAXED));
-  return result ? result : register_capture(on, mode, graph);
+  return result ? result : begin_here(on, mode, graph);
 }
 
 CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
+  Captures& captures = on.caller.server->captures;
+  GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
-  {
-    Captures& all = captures();
-    std::lock_guard lock(all.mutex);
-    const Capture* found = all.find(on.state->capture.load(std::memory_order_acquire));
-    if (!found) return out ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
-    capture = *found;
-  }
+  if (!captures.find(*on.state, capture)) return out ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
   // A program has the graph that it began the capture with, and need not be given it again.
   if (!out && !capture.graph) return CUDA_ERROR_INVALID_VALUE;
   if (capture.origin != on.wire_stream) {
-    invalidate(capture.id);
+    captures.invalidate(capture.id);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   // In another thread it ends all the same, with an error.
   bool foreign = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != thread_state();
   // First here, so that the stream is no part of an invalid capture when the call is sent.
-  unregister_capture(capture);
+  captures.remove(capture);
   CUgraph graph = nullptr;
   CUresult result = leave(on.caller, forward::cuStreamEndCapture(on.caller, on.stream(), &graph));
   capture.invalidated = capture.invalidated || foreign;
   if (out) *out = nullptr;
-  if (result == CUDA_SUCCESS && !capture.invalidated) graph_records().copy(capture.id, reinterpret_cast<uint64_t>(graph));
+  if (result == CUDA_SUCCESS && !capture.invalidated) graph_records.copy(capture.id, reinterpret_cast<uint64_t>(graph));
   forget_graph(on.caller, capture.id);
   if (result == CUDA_SUCCESS && !capture.invalidated) {
     if (out) *out = graph;
@@ -331,7 +286,7 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   if (result == CUDA_SUCCESS && !capture.graph) forward::cuGraphDestroy(on.caller, graph);
   // The program may have been told of the graph, which is gone.
   if (capture.told_graph && !capture.graph) {
-    if (result) graph_records().note_inner(capture.id, capture.told_graph);
+    if (result) graph_records.note_inner(capture.id, capture.told_graph);
     forget_graph(on.caller, result ? capture.id : capture.told_graph);
   }
   if (foreign) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
@@ -356,28 +311,22 @@ CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus*
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
   if (id) *id = found;
   if (!(graph || dependencies || edges || count)) return CUDA_SUCCESS;
-  Told told;
+  ToldOfCapture told;
   if (CUresult error = ask(on, told)) {
     if (error != CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) return leave(on.caller, error);
-    invalidate(found);
+    on.caller.server->captures.invalidate(found);
     *status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     return CUDA_SUCCESS;
   }
   // A program that does not ask for data of edges must not lose them.
   if (!edges && dependencies && told.edges_matter()) return CUDA_ERROR_LOSSY_QUERY;
-  Captures& all = captures();
-  std::lock_guard lock(all.mutex);
-  Capture* capture = all.find(found);
-  if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
-  capture->told_graph = told.graph;
-  // Valid until the stream's next call (CUDA driver API, cuStreamGetCaptureInfo).
-  Told& kept = capture->told[on.wire_stream];
-  kept = std::move(told);
-  if (graph) *graph = reinterpret_cast<CUgraph>(kept.graph);
-  if (dependencies) *dependencies = kept.nodes.empty() ? nullptr : kept.nodes.data();
-  if (edges) *edges = kept.edges.empty() ? nullptr : kept.edges.data();
-  if (count) *count = kept.nodes.size();
-  return CUDA_SUCCESS;
+  bool kept = on.caller.server->captures.keep(found, on.wire_stream, std::move(told), [&](const ToldOfCapture& known) {
+    if (graph) *graph = reinterpret_cast<CUgraph>(known.graph);
+    if (dependencies) *dependencies = known.nodes.empty() ? nullptr : known.nodes.data();
+    if (edges) *edges = known.edges.empty() ? nullptr : known.edges.data();
+    if (count) *count = known.nodes.size();
+  });
+  return kept ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
 CUresult hand::cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,

@@ -2,10 +2,8 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
-#include "client_stub/driver/capture.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
-#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 
 namespace gpuwire::client {
@@ -91,6 +89,7 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   if (result) return result;
   auto* context = new ContextState;
   context->handle = reinterpret_cast<uint64_t>(handle);
+  context->server = caller.server;
   context->device = ordinal;
   context->id = process()->next_id++;
   context->legacy.id = process()->next_id++;
@@ -291,12 +290,12 @@ template <class Forward>
 CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
   ContextState& context = *caller.state;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
-  if (CUresult error = permit_synchronisation(context)) return leave(caller, error);
+  if (CUresult error = caller.server->captures.permit_synchronisation(context)) return leave(caller, error);
   // Nothing was sent since the last time all was known to be done.
   if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
   uint64_t up_to = context.work.load(std::memory_order_relaxed);
   // A kernel may be waiting for what the program has written.
-  host_regions().push(caller);
+  caller.server->host_regions.push(caller);
   CUresult result = forward_call();
   if (result == CUDA_SUCCESS) note_context_done(context, up_to);
   return leave(caller, result);

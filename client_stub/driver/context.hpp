@@ -15,6 +15,7 @@ namespace gpuwire::client {
 
 struct Caller;
 struct Device;
+class ServerSession;
 class Session;
 
 inline constexpr unsigned kContextLimits = 12;  // CUlimit values known to cuda.h 13.0, and room
@@ -23,6 +24,7 @@ inline constexpr unsigned kContextLimits = 12;  // CUlimit values known to cuda.
 // calls must then say so (CUDA_ERROR_CONTEXT_IS_DESTROYED).
 struct ContextState {
   uint64_t handle = 0;
+  ServerSession* server = nullptr;  // where it is
   int device = 0;          // the program's ordinal
   bool primary = false;
   // Whose memory, modules and events it has and whose faults are its own: of a green context the device's primary context, else itself.

@@ -6,6 +6,7 @@
 #include "client/forward.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 
@@ -19,11 +20,10 @@ thread_local constinit ThreadState* t_state __attribute__((tls_model("initial-ex
 void end_thread(void* value) noexcept {
   auto* state = static_cast<ThreadState*>(value);
   t_state = nullptr;
-  if (Process* owner = process()) {
+  if (process()) {
     for (const auto& own : state->own_streams) {
       if (!known_handle(wire::HandleKind::stream, own.stream) || !own.context->alive.load(std::memory_order_relaxed)) continue;
-      Caller caller;
-      caller.session = owner->session.get();
+      Caller caller = own.context->server->own_caller();
       caller.state = own.context;
       caller.context_handle = own.context->base->handle;
       caller.context = uint32_t(own.context->handle);

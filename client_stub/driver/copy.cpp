@@ -8,8 +8,7 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/pinned_pointers.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client::hand {
@@ -38,8 +37,8 @@ Begun begin(CUstream stream, bool per_thread) {
 bool in_managed(const void* memory, size_t bytes) { return is_managed_memory(reinterpret_cast<uint64_t>(memory), bytes); }
 
 // The server has this memory, too, so a copy is made there: what it brought here would count as the program's change, and travel back.
-bool at_server(const void* memory, size_t bytes) {
-  return in_managed(memory, bytes) || host_regions().holds(reinterpret_cast<uint64_t>(memory), bytes);
+bool at_server(const Caller& caller, const void* memory, size_t bytes) {
+  return in_managed(memory, bytes) || caller.server->host_regions.holds(reinterpret_cast<uint64_t>(memory), bytes);
 }
 
 // Of what a program copies to the device so much may be a table of pointers.
@@ -65,7 +64,7 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (!source) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
-  if (at_server(source, bytes)) {
+  if (at_server(begun.caller, source, bytes)) {
     if (form == Form::blocking) {
       if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
     }
@@ -77,7 +76,7 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
     return leave(begun.caller, capture_linear(begun.caller, capture, destination, false, reinterpret_cast<uint64_t>(source), true, bytes, begun.stream));
   }
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
-  if (bytes <= kPointerTableBytesMax) pinned_pointers().look_through_data({static_cast<const std::byte*>(source), bytes});
+  if (bytes <= kPointerTableBytesMax) begun.caller.server->pinned_pointers.look_through_data({static_cast<const std::byte*>(source), bytes});
   Source after = form == Form::blocking ? Source::arrived : is_pinned(source, bytes) ? Source::stays : Source::free;
   CUresult result = send_to_device(begun.caller, destination, source, bytes, begun.stream, after);
   if (!result && unknown) result = await_verdict(begun.caller);
@@ -93,7 +92,7 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (!destination) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(source, bytes, unknown)) return error;
-  if (at_server(destination, bytes)) {
+  if (at_server(begun.caller, destination, bytes)) {
     if (form == Form::blocking) {
       if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
     }

@@ -1,19 +1,16 @@
 // Batches of copies, performed one after the other: a batch runs in the order of its stream, and promises no order within.
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
-#include <unordered_map>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/copy_rules.hpp"
-#include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 namespace {
 
 constexpr size_t kNoIndex = SIZE_MAX;          // what the older forms give when no one copy is to blame
-constexpr size_t kElementSizesKeptMax = 4096;  // of arrays; all are forgotten when there are more
 
 bool order_is_valid(CUmemcpySrcAccessOrder order) {
   return order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || order == CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
@@ -22,9 +19,10 @@ bool order_is_valid(CUmemcpySrcAccessOrder order) {
 bool flags_are_valid(unsigned flags) { return (flags & ~unsigned(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE)) == 0; }
 
 // "Must not be legacy NULL stream" (cuda.h, cuMemcpyBatchAsync).
-CUresult begin(CUstream stream, bool per_thread) {
-  if (CUresult error = enter(Needs::context).error) return error;
-  return stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+Caller begin(CUstream stream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (!caller.error && (stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread))) caller.error = CUDA_ERROR_INVALID_VALUE;
+  return caller;
 }
 
 CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* first, size_t attribute_count, size_t count) {
@@ -38,22 +36,23 @@ CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* fi
 
 // The program may change the source when the call returns. What the server copies by address out of a host region or managed memory is read
 // later.
-CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
-  if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || !(host_regions().holds(source, bytes) || is_managed_memory(source, bytes))) return CUDA_SUCCESS;
+CUresult settle_during_call(const Caller& caller, CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
+  if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || !(caller.server->host_regions.holds(source, bytes) || is_managed_memory(source, bytes))) return CUDA_SUCCESS;
   return hand::cuStreamSynchronize(stream, per_thread);
 }
 
 CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* sources, const size_t* sizes, size_t count, const CUmemcpyAttributes* attributes,
                       const size_t* first, size_t attribute_count, CUstream stream, bool per_thread, size_t& failed) {
   failed = kNoIndex;
-  if (CUresult error = begin(stream, per_thread)) return error;
+  Caller caller = begin(stream, per_thread);
+  if (caller.error) return caller.error;
   if (!destinations || !sources || !sizes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check_attributes(attributes, first, attribute_count, count)) return error;
   if (std::find(sizes, sizes + count, size_t(0)) != sizes + count) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0, at = 0; i < count; ++i) {
     if (at + 1 < attribute_count && first[at + 1] == i) ++at;
     CUresult error = hand::cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream, per_thread);
-    if (!error) error = settle_during_call(attributes[at].srcAccessOrder, sources[i], sizes[i], stream, per_thread);
+    if (!error) error = settle_during_call(caller, attributes[at].srcAccessOrder, sources[i], sizes[i], stream, per_thread);
     if (error) {
       failed = i;
       return error;
@@ -91,24 +90,17 @@ size_t channel_bytes(CUarray_format format) {
   }
 }
 
-// Asked once for each array; handles are not used again for another.
 CUresult element_bytes(const Caller& caller, CUarray array, size_t& bytes) {
-  static std::mutex mutex;
-  static auto& known = *new std::unordered_map<CUarray, size_t>;
-  {
-    std::lock_guard lock(mutex);
-    if (auto found = known.find(array); found != known.end()) {
-      bytes = found->second;
-      return CUDA_SUCCESS;
-    }
+  ArrayElements& known = caller.server->array_elements;
+  if (auto found = known.bytes_of(array)) {
+    bytes = *found;
+    return CUDA_SUCCESS;
   }
   CUDA_ARRAY3D_DESCRIPTOR shape{};
   if (CUresult error = forward::cuArray3DGetDescriptor_v2(caller, &shape, array)) return error;
   bytes = channel_bytes(shape.Format) * shape.NumChannels;
   if (bytes == 0) return CUDA_ERROR_NOT_SUPPORTED;
-  std::lock_guard lock(mutex);
-  if (known.size() >= kElementSizesKeptMax) known.clear();
-  known.emplace(array, bytes);
+  known.note(array, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -182,14 +174,13 @@ CUresult copy_box(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation,
 
 CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream, bool per_thread, size_t& failed) {
   failed = kNoIndex;
-  if (CUresult error = begin(stream, per_thread)) return error;
+  Caller caller = begin(stream, per_thread);
+  if (caller.error) return caller.error;
   if (!operations || count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) {
     failed = i;
     if (CUresult error = check_operation(operations[i])) return error;
   }
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   for (size_t i = 0; i < count; ++i) {
     failed = i;
     if (CUresult error = copy_box(caller, operations[i], stream, per_thread)) return error;

@@ -6,7 +6,7 @@
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
-#include "client_stub/driver/host_regions.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client {
@@ -37,9 +37,11 @@ struct EndFields {
   size_t x_bytes, y, z, lod, pitch, height;
 };
 
-bool is_mirrored(uint64_t address) { return is_managed_memory(address, 1) || host_regions().holds(address, 1); }
+bool is_mirrored(const Caller& caller, uint64_t address) {
+  return is_managed_memory(address, 1) || caller.server->host_regions.holds(address, 1);
+}
 
-CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, bool& unknown) {
+CUresult read_end(const Caller& caller, const EndFields& fields, const BoxSize& size, BoxEnd& out, bool& unknown) {
   CUmemorytype type = fields.type;
   CUdeviceptr address = fields.device;
   const void* memory = fields.host;
@@ -48,7 +50,7 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, boo
     memory = reinterpret_cast<const void*>(address);
   }
   // The server has it, too, wherever it is said to be.
-  if (type == CU_MEMORYTYPE_HOST && is_mirrored(reinterpret_cast<uint64_t>(memory))) {
+  if (type == CU_MEMORYTYPE_HOST && is_mirrored(caller, reinterpret_cast<uint64_t>(memory))) {
     type = CU_MEMORYTYPE_DEVICE;
     address = reinterpret_cast<uint64_t>(memory);
   }
@@ -79,17 +81,17 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, boo
 
 // Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified addressing).
 template <class Copy3D>
-CUresult read_copy(const Copy3D& from, BoxCopy& out) {
+CUresult read_copy(const Caller& caller, const Copy3D& from, BoxCopy& out) {
   out.size = {from.WidthInBytes, from.Height, from.Depth};
   if (out.size.bytes() == 0) return CUDA_SUCCESS;
   EndFields source{from.srcMemoryType, from.srcHost, from.srcDevice, from.srcArray, from.srcXInBytes,
                    from.srcY,          from.srcZ,    from.srcLOD,    from.srcPitch, from.srcHeight};
   EndFields destination{from.dstMemoryType, from.dstHost, from.dstDevice, from.dstArray, from.dstXInBytes,
                         from.dstY,          from.dstZ,    from.dstLOD,    from.dstPitch, from.dstHeight};
-  if (CUresult error = read_end(source, out.size, out.source, out.unknown)) return error;
-  if (CUresult error = read_end(destination, out.size, out.destination, out.unknown)) return error;
+  if (CUresult error = read_end(caller, source, out.size, out.source, out.unknown)) return error;
+  if (CUresult error = read_end(caller, destination, out.size, out.destination, out.unknown)) return error;
   out.array = out.source.side == Side::array || out.destination.side == Side::array;
-  for (const BoxEnd* end : {&out.source, &out.destination}) out.mirrored |= end->side == Side::device && is_mirrored(end->device.device);
+  for (const BoxEnd* end : {&out.source, &out.destination}) out.mirrored |= end->side == Side::device && is_mirrored(caller, end->device.device);
   return CUDA_SUCCESS;
 }
 
@@ -219,7 +221,7 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   BoxCopy copy;
-  if (CUresult error = read_copy(request, copy)) return error;
+  if (CUresult error = read_copy(caller, request, copy)) return error;
   CUresult result = CUDA_SUCCESS;
   if (!captured(caller, request, stream, per_thread, blocking, result)) result = perform(caller, copy, stream, per_thread, blocking);
   // The program may change or read such memory as soon as a blocking copy has returned.

@@ -3,13 +3,9 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
-#include "client_stub/driver/graph_memory.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/managed_memory.hpp"
-#include "client_stub/driver/pending_copies.hpp"
+#include "client_stub/driver/managed_faults.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
@@ -21,7 +17,7 @@ bool is_device_address(uint64_t address) {
 }
 
 bool is_managed_memory(uint64_t address, size_t bytes) {
-  if (!managed_memory().any()) return false;
+  if (!managed_faults().may_watch(address)) return false;
   auto range = address_map().find(address);
   return range && is_managed(range->kind) && range->contains(address, bytes);
 }
@@ -50,25 +46,26 @@ CUresult await_verdict(const Caller& caller) {
 }
 
 CUresult settle_source(const Caller& caller, const void* source, size_t bytes, uint64_t stream) {
-  if (pending_copies().touches(source, bytes)) {
+  ServerSession& server = *caller.server;
+  if (server.pending_copies.touches(source, bytes)) {
     if (CUresult error = forward::cuCtxSynchronize(caller)) return error;
   }
   // What the device writes there arrives with a synchronisation.
-  if (host_regions().any() && host_regions().holds(reinterpret_cast<uint64_t>(source), 1) && !in_host_callback()) {
+  if (server.host_regions.any() && server.host_regions.holds(reinterpret_cast<uint64_t>(source), 1) && !in_host_callback()) {
     return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
   }
-  if (graph_memory().being_written(reinterpret_cast<uint64_t>(source), bytes) && !in_host_callback()) {
+  if (server.graph_memory.being_written(reinterpret_cast<uint64_t>(source), bytes) && !in_host_callback()) {
     return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
   }
-  if (!host_callbacks().any_to_come() || in_host_callback() || !is_pinned(source, bytes)) return CUDA_SUCCESS;
+  if (!server.host_callbacks.any_to_come() || in_host_callback() || !is_pinned(source, bytes)) return CUDA_SUCCESS;
   return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
 }
 
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
-  if (blocking) return permit_unsafe_call();  // whatever context captures
+  if (blocking) return caller.server->captures.permit_unsafe_call();  // whatever context captures
   if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
   StreamState* state = find_stream(caller.state, stream);
-  return state && capture_status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  return state && caller.server->captures.status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
 }  // namespace gpuwire::client

@@ -51,17 +51,8 @@ void DeviceOutput::write_kept() noexcept {
   }
 }
 
-void DeviceOutput::after_fork_in_child() noexcept {
-  new (&mutex_) std::mutex;
-  for (std::vector<std::byte>& kept : kept_) new (&kept) std::vector<std::byte>;
-  any_.store(false, std::memory_order_relaxed);
-}
-
-DeviceOutput& device_output() noexcept {
-  // Never destroyed: the session may bring text until the very end.
-  alignas(DeviceOutput) static std::byte storage[sizeof(DeviceOutput)];
-  static auto* const output = new (storage) DeviceOutput;
-  return *output;
+void DeviceOutput::ended(SessionEnd how) noexcept {
+  if (how == SessionEnd::closed) write();
 }
 
 }  // namespace gpuwire::client

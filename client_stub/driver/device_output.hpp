@@ -9,10 +9,15 @@
 #include <span>
 #include <vector>
 
+#include "client_stub/driver/session_part.hpp"
+
 namespace gpuwire::client {
 
-class DeviceOutput {
+// That of one session. Any thread.
+class DeviceOutput final : public SessionPart {
  public:
+  explicit DeviceOutput(SessionParts& parts) noexcept : SessionPart(parts) {}
+
   // What a program leaves unwritten; past it text is lost, as the driver's own buffer loses it, and a line says so.
   static constexpr size_t kKeptBytesMax = 256u << 20;
 
@@ -22,8 +27,9 @@ class DeviceOutput {
   void write() noexcept {
     if (any_.load(std::memory_order_acquire)) [[unlikely]] write_kept();
   }
-  // fork() may have copied a lock that is taken; what the parent has kept is the parent's.
-  void after_fork_in_child() noexcept;
+  // Closed: the last is written. Lost: by the call that finds it out, since it may be written in calls of the program alone.
+  void ended(SessionEnd how) noexcept override;
+  void after_fork_in_child() noexcept override {}  // what the parent has kept is the parent's
 
  private:
   void write_kept() noexcept;
@@ -34,7 +40,5 @@ class DeviceOutput {
   bool told_ = false;                 // that text was lost
   std::atomic<bool> any_{false};      // something is kept; stored under mutex_, so that who sees it set finds the text there
 };
-
-DeviceOutput& device_output() noexcept;
 
 }  // namespace gpuwire::client

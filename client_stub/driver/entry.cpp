@@ -14,9 +14,11 @@
 #include "client/trace.hpp"
 #include "client_stub/driver/account.hpp"
 #include "client_stub/driver/error_text.hpp"
+#include "client_stub/driver/managed_faults.hpp"
 #include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 
@@ -49,7 +51,7 @@ thread_local constinit ThreadTraffic t_traffic_before __attribute__((tls_model("
 Sent sent_so_far() noexcept {
   Process* owner = process();
   if (!owner) return {0, 0};
-  SessionStats& stats = owner->session->stats();
+  SessionStats& stats = owner->server->connection().stats();
   return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
 }
 
@@ -113,25 +115,36 @@ void observe_end(uint64_t started, const char* name, CallClass described, CUresu
   [[maybe_unused]] ssize_t written = ::write(g_trace, line, std::min(size_t(length), sizeof line - 1));
 }
 
+namespace {
+
+bool hold_one(uint64_t address) noexcept {
+  ManagedMemory* memory = managed_faults().holder(address);
+  return memory && memory->hold(address);
+}
+
+}  // namespace
+
 void HeldArguments::hold(const void* arguments) noexcept {
   // What a call reads or writes at one pointer is shorter than this; a longer list ends in memory that is already accessible, or faults
   // before the call takes a lock.
   constexpr uint64_t kReachBytes = 4096;
-  Process* owner = process();
-  if (!owner) return;
+  if (!process()) return;
   const auto& call = *static_cast<const trace::Arguments<1>*>(arguments);
   const uint64_t* words = call.words;
   for (unsigned i = 0; i < call.layout->count && count_ + 2 <= kHeldMax; ++i) {
     if (call.layout->parameters[i].format != trace::Format::memory) continue;
     uint64_t first = words[i], last = words[i] + kReachBytes;
-    if (!managed_memory().hold(*owner->session, first)) continue;
+    if (!hold_one(first)) continue;
     held_[count_++] = first;
-    if (first / ManagedSegment::kChunkBytes != last / ManagedSegment::kChunkBytes && managed_memory().hold(*owner->session, last)) held_[count_++] = last;
+    if (first / ManagedSegment::kChunkBytes != last / ManagedSegment::kChunkBytes && hold_one(last)) held_[count_++] = last;
   }
 }
 
 void HeldArguments::release() noexcept {
-  while (count_) managed_memory().release(held_[--count_]);
+  while (count_) {
+    const uint64_t address = held_[--count_];
+    if (ManagedMemory* memory = managed_faults().holder(address)) memory->release(address);
+  }
 }
 
 void print_account(const Process& owner) noexcept { print_account(owner, g_depth, now_ns() - g_started_ns); }

@@ -6,8 +6,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "client_stub/driver/device_output.hpp"
-
 namespace gpuwire::client {
 
 enum class CallClass : uint8_t { local, posted, called };
@@ -48,6 +46,9 @@ class HeldArguments {
   unsigned count_ = 0;
 };
 
+// A call that waits is about to return: writes what device code has printed. Out of line.
+void write_device_output() noexcept;
+
 // A call is about to return an error to the program: keeps it in the error log and tells the program's callbacks. Out of line.
 void note_failure(const char* name, CUresult result) noexcept;
 
@@ -69,7 +70,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
       result = body();
     } catch (...) {
     }
-    if (call_class == CallClass::called) device_output().write();
+    if (call_class == CallClass::called) write_device_output();
     if (is_failure(result)) [[unlikely]] note_failure(name, result);
     return result;
   }
@@ -80,7 +81,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
       result = body();
     } catch (...) {
     }
-    if (call_class == CallClass::called) device_output().write();
+    if (call_class == CallClass::called) write_device_output();
     if (is_failure(result)) [[unlikely]] note_failure(name, result);
     return result;
   }
@@ -90,7 +91,7 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
     result = body();
   } catch (...) {
   }
-  if (call_class == CallClass::called) device_output().write();
+  if (call_class == CallClass::called) write_device_output();
   observe_end(started, name, call_class, result, print, arguments);
   if (is_failure(result)) note_failure(name, result);
   return result;

@@ -2,11 +2,9 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/copy_rules.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
-#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -50,9 +48,9 @@ void note_record(EventState& event, uint64_t wire_stream, uint64_t capture, uint
 }
 
 // The program learns that this record is done.
-void settle(EventState& event, uint64_t record) noexcept {
-  raise(event.done, record);
-  note_progress();
+void settle(const EventCall& on, uint64_t record) noexcept {
+  raise(on.state->done, record);
+  on.caller.server->note_progress();
 }
 
 template <class Forward>
@@ -168,17 +166,17 @@ CUresult hand::cuEventQuery(CUevent event) {
   EventCall on(event);
   if (on.error) return on.error;
   if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
-    invalidate_capture(capture);
+    on.caller.server->captures.invalidate(capture);
     return CUDA_ERROR_CAPTURED_EVENT;
   }
   if (event_done(*on.state)) return finished(on);
-  uint64_t now = progress();
+  uint64_t now = on.caller.server->progress();
   uint64_t record = on.state->record.load(std::memory_order_acquire);
   if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
   bool watched = on.state->watched.load(std::memory_order_relaxed) >= record;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
   CUresult result = forward::cuEventQuery(on.caller, event);
-  if (result == CUDA_SUCCESS) settle(*on.state, record);
+  if (result == CUDA_SUCCESS) settle(on, record);
   if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
   on.state->asked.store(now, std::memory_order_relaxed);
   if (CUresult error = watch(on, event, record)) return leave(on.caller, error);
@@ -190,14 +188,14 @@ CUresult hand::cuEventSynchronize(CUevent event) {
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
   if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
-    invalidate_capture(capture);
+    on.caller.server->captures.invalidate(capture);
     return CUDA_ERROR_CAPTURED_EVENT;
   }
   if (event_done(*on.state)) return finished(on);
   uint64_t record = on.state->record.load(std::memory_order_acquire);
-  host_regions().push(on.caller);  // a kernel may be waiting for what the program has written
+  on.caller.server->host_regions.push(on.caller);  // a kernel may be waiting for what the program has written
   CUresult result = forward::cuEventSynchronize(on.caller, event);
-  if (result == CUDA_SUCCESS) settle(*on.state, record);
+  if (result == CUDA_SUCCESS) settle(on, record);
   return leave(on.caller, result);
 }
 

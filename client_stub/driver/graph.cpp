@@ -3,56 +3,37 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <memory>
-#include <new>
 #include <string>
-#include <unordered_map>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
-#include "client_stub/driver/graph_records.hpp"
 #include "client_stub/driver/handles.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
-namespace {
 
-struct Storages {
-  std::mutex mutex;  // a leaf
-  std::unordered_map<uint64_t, std::unique_ptr<NodeStorage>> by_node;
-};
-
-Storages& storages() noexcept {
-  alignas(Storages) static std::byte storage[sizeof(Storages)];
-  static auto* const all = new (storage) Storages;
-  return *all;
-}
-
-}  // namespace
-
-NodeStorage& node_storage(uint64_t node) {
-  Storages& all = storages();
-  std::lock_guard lock(all.mutex);
-  auto& found = all.by_node[node];
+NodeStorage& NodeStorages::of(uint64_t node) {
+  std::lock_guard lock(mutex_);
+  auto& found = by_node_[node];
   if (!found) found = std::make_unique<NodeStorage>();
   return *found;
 }
 
-void forget_node_storage(uint64_t node) noexcept {
-  Storages& all = storages();
-  std::lock_guard lock(all.mutex);
-  all.by_node.erase(node);
+void NodeStorages::forget(uint64_t node) noexcept {
+  std::lock_guard lock(mutex_);
+  by_node_.erase(node);
 }
 
 void forget_graph(const Caller& caller, uint64_t owner) {
-  release_user_objects(owner);
+  ServerSession& server = *caller.server;
+  server.user_objects.release(owner);
   std::vector<uint64_t> nodes, inner;
-  graph_records().forget(owner, nodes, inner);
-  for (uint64_t node : nodes) forget_node_storage(node);
+  server.graph_records.forget(owner, nodes, inner);
+  for (uint64_t node : nodes) server.node_storages.forget(node);
   // Both sides forget the same handles, in this order, so that a number is not given out again too early.
   for (size_t at = 0; at < nodes.size() || (at == 0 && !inner.empty()); at += wire::kListItemsMax) {
     size_t count = std::min<size_t>(nodes.size() - at, wire::kListItemsMax);
@@ -70,7 +51,7 @@ void forget_graph(const Caller& caller, uint64_t owner) {
 }
 
 void note_graph_memory(const Caller& caller, CUdeviceptr address, size_t bytes) {
-  AddressRange range{.base = address, .bytes = bytes, .kind = RangeKind::graph};
+  AddressRange range{.base = address, .bytes = bytes, .kind = RangeKind::graph, .server = caller.server};
   range.reserved = address_reservations().reserve(address, bytes);
   range.context = caller.context_handle;
   range.device = caller.state ? caller.state->device : -1;
@@ -113,7 +94,7 @@ CUresult forwarded(Needs needs, Call&& call, Then&& then) {
   Caller caller = enter(needs);
   if (caller.error) return caller.error;
   CUresult result = call(caller);
-  if (result == CUDA_SUCCESS) then();
+  if (result == CUDA_SUCCESS) then(*caller.server);
   return leave(caller, result);
 }
 
@@ -122,62 +103,62 @@ CUresult forwarded(Needs needs, Call&& call, Then&& then) {
 CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphAddChildGraphNode(caller, out, graph, dependencies, count, child); },
-      [&] {
-        graph_records().copy(word_of(child), word_of(graph), word_of(*out));
-        copy_user_objects(word_of(child), word_of(graph));
-        graph_records().note_nodes(word_of(graph), {out, 1});
+      [&](ServerSession& server) {
+        server.graph_records.copy(word_of(child), word_of(graph), word_of(*out));
+        server.user_objects.copy(word_of(child), word_of(graph));
+        server.graph_records.note_nodes(word_of(graph), {out, 1});
       });
 }
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* out) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphChildGraphNodeGetGraph(caller, node, out); },
-      [&] {
-        if (uint64_t graph = graph_records().graph_of(word_of(node))) graph_records().note_inner(graph, word_of(*out));
+      [&](ServerSession& server) {
+        if (uint64_t graph = server.graph_records.graph_of(word_of(node))) server.graph_records.note_inner(graph, word_of(*out));
       });
 }
 
 CUresult cuGraphClone(CUgraph* out, CUgraph original) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphClone(caller, out, original); },
-      [&] {
-        graph_records().copy(word_of(original), word_of(*out));
-        copy_user_objects(word_of(original), word_of(*out));
+      [&](ServerSession& server) {
+        server.graph_records.copy(word_of(original), word_of(*out));
+        server.user_objects.copy(word_of(original), word_of(*out));
       });
 }
 
 CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph clone) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphNodeFindInClone(caller, out, original, clone); },
-      [&] { graph_records().rename(word_of(clone), word_of(original), word_of(*out)); });
+      [&](ServerSession& server) { server.graph_records.rename(word_of(clone), word_of(original), word_of(*out)); });
 }
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphGetNodes(caller, graph, nodes, count); },
-      [&] {
-        if (nodes) graph_records().note_nodes(word_of(graph), {nodes, *count});
+      [&](ServerSession& server) {
+        if (nodes) server.graph_records.note_nodes(word_of(graph), {nodes, *count});
       });
 }
 
 CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphGetRootNodes(caller, graph, nodes, count); },
-      [&] {
-        if (nodes) graph_records().note_nodes(word_of(graph), {nodes, *count});
+      [&](ServerSession& server) {
+        if (nodes) server.graph_records.note_nodes(word_of(graph), {nodes, *count});
       });
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode node) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphDestroyNode(caller, node); },
-      [&] { graph_records().forget_node(word_of(node)); });
+      [&](ServerSession& server) { server.graph_records.forget_node(word_of(node)); });
 }
 
 CUresult cuGraphDestroy(CUgraph graph) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (being_captured(word_of(graph))) return CUDA_ERROR_ILLEGAL_STATE;
+  if (caller.server->captures.has_graph(word_of(graph))) return CUDA_ERROR_ILLEGAL_STATE;
   CUresult result = forward::cuGraphDestroy(caller, graph);
   if (result == CUDA_SUCCESS) forget_graph(caller, word_of(graph));
   return leave(caller, result);
@@ -185,9 +166,9 @@ CUresult cuGraphDestroy(CUgraph graph) {
 
 namespace {
 
-void made(CUgraph graph, CUgraphExec exec) {
-  graph_records().copy(word_of(graph), word_of(exec));
-  copy_user_objects(word_of(graph), word_of(exec));
+void made(ServerSession& server, CUgraph graph, CUgraphExec exec) {
+  server.graph_records.copy(word_of(graph), word_of(exec));
+  server.user_objects.copy(word_of(graph), word_of(exec));
 }
 
 }  // namespace
@@ -199,14 +180,14 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned l
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   return forwarded(
       Needs::context, [&](const Caller& caller) { return forward::cuGraphInstantiateWithFlags(caller, out, graph, flags); },
-      [&] { made(graph, *out); });
+      [&](ServerSession& server) { made(server, graph, *out); });
 }
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters, bool per_thread) {
   if (parameters && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) return CUDA_ERROR_NOT_SUPPORTED;
   return forwarded(
       Needs::context, [&](const Caller& caller) { return forward::cuGraphInstantiateWithParams(caller, out, graph, parameters, per_thread); },
-      [&] { made(graph, *out); });
+      [&](ServerSession& server) { made(server, graph, *out); });
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* error_node, char* log, size_t log_bytes) {
@@ -217,27 +198,27 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* err
         if (log && log_bytes) *log = 0;
         return forward::cuGraphInstantiate_v2(caller, out, graph, error_node, log, log_bytes);
       },
-      [&] { made(graph, *out); });
+      [&](ServerSession& server) { made(server, graph, *out); });
 }
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* result) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphExecUpdate(caller, exec, graph, error_node, result); },
-      [&] { graph_records().take_over(word_of(graph), word_of(exec)); });
+      [&](ServerSession& server) { server.graph_records.take_over(word_of(graph), word_of(exec)); });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphExecUpdate_v2(caller, exec, graph, info); },
-      [&] { graph_records().take_over(word_of(graph), word_of(exec)); });
+      [&](ServerSession& server) { server.graph_records.take_over(word_of(graph), word_of(exec)); });
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphExecChildGraphNodeSetParams(caller, exec, node, child); },
-      [&] {
-        graph_records().replace(word_of(exec), word_of(node), {});
-        graph_records().copy(word_of(child), word_of(exec), word_of(node));
+      [&](ServerSession& server) {
+        server.graph_records.replace(word_of(exec), word_of(node), {});
+        server.graph_records.copy(word_of(child), word_of(exec), word_of(node));
       });
 }
 
@@ -255,8 +236,8 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNo
   CUresult result = forward::cuGraphAddMemAllocNode(caller, out, graph, dependencies, count, parameters);
   if (result == CUDA_SUCCESS) {
     note_graph_memory(caller, parameters->dptr, parameters->bytesize);
-    graph_records().note_allocation(word_of(graph), parameters->dptr);
-    graph_records().note_nodes(word_of(graph), {out, 1});
+    caller.server->graph_records.note_allocation(word_of(graph), parameters->dptr);
+    caller.server->graph_records.note_nodes(word_of(graph), {out, 1});
   }
   return leave(caller, result);
 }
@@ -264,9 +245,9 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNo
 CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
   return forwarded(
       Needs::context, [&](const Caller& caller) { return forward::cuGraphAddMemFreeNode(caller, out, graph, dependencies, count, address); },
-      [&] {
-        graph_records().note_free(word_of(graph), address);
-        graph_records().note_nodes(word_of(graph), {out, 1});
+      [&](ServerSession& server) {
+        server.graph_records.note_free(word_of(graph), address);
+        server.graph_records.note_nodes(word_of(graph), {out, 1});
       });
 }
 

@@ -4,9 +4,13 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/session_part.hpp"
 
 namespace gpuwire::client {
 
@@ -19,16 +23,24 @@ struct NodeStorage {
   std::vector<void*> pointers;    // into them
   std::vector<CUgraph> bodies;    // of a conditional node
 };
-NodeStorage& node_storage(uint64_t node);
-void forget_node_storage(uint64_t node) noexcept;
+
+// Those of one session. Any thread; one leaf lock.
+class NodeStorages final : public SessionPart {
+ public:
+  explicit NodeStorages(SessionParts& parts) noexcept : SessionPart(parts) {}
+
+  NodeStorage& of(uint64_t node);
+  void forget(uint64_t node) noexcept;
+
+  void ended(SessionEnd) noexcept override {}      // the program keeps what it was given
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::unique_ptr<NodeStorage>> by_node_;
+};
 
 // The memory of an allocating node is device memory from here on.
 void note_graph_memory(const Caller& caller, CUdeviceptr address, size_t bytes);
-
-// User objects: references move with the graphs.
-void copy_user_objects(uint64_t from, uint64_t to);
-void release_user_objects(uint64_t owner);
-// An executable graph was launched: what it holds is not released before that is done.
-void note_user_object_launch(uint64_t exec, uint64_t wire_stream) noexcept;
 
 }  // namespace gpuwire::client

@@ -5,13 +5,10 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/graph.hpp"
 #include "client_stub/driver/copy_rules.hpp"
-#include "client_stub/driver/graph_records.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/pending_copies.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -24,9 +21,9 @@ namespace {
 constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
 
 bool in_mapped_memory(uint64_t address, uint64_t bytes) {
-  if (host_regions().holds(address, bytes)) return true;
   auto range = address_map().find(address);
   if (!range || !is_host(range->kind)) return false;
+  if (range->server->host_regions.holds(address, bytes)) return true;
   static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
   bool likely = (range->host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || range->bytes <= kSharedWithKernelsBytesMax;
   return likely && reach_pinned(address, bytes);
@@ -38,7 +35,7 @@ CUresult to_place(const Caller& caller, uint64_t& address, uint64_t bytes, bool 
   if (bytes == 0 || is_device_address(address) || in_mapped_memory(address, bytes)) return CUDA_SUCCESS;
   GraphUse use;
   uint64_t place = 0;
-  if (CUresult error = graph_memory().use(caller, address, bytes, written, use, place)) return error;
+  if (CUresult error = caller.server->graph_memory.use(caller, address, bytes, written, use, place)) return error;
   address = place;
   uses.push_back(std::move(use));
   return CUDA_SUCCESS;
@@ -91,10 +88,10 @@ CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphU
   return CUDA_SUCCESS;
 }
 
-void to_program_memory(CUDA_MEMCPY3D& copy) noexcept {
+void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept {
   // The first byte that is copied lies in the block; the pointer itself may lie before it.
-  auto home = [](uint64_t pointer, uint64_t first) -> uint64_t {
-    uint64_t found = graph_memory().home(pointer + first);
+  auto home = [&](uint64_t pointer, uint64_t first) -> uint64_t {
+    uint64_t found = caller.server->graph_memory.home(pointer + first);
     return found ? found - first : pointer;
   };
   uint64_t pitch = copy.srcPitch ? copy.srcPitch : copy.srcXInBytes + copy.WidthInBytes;
@@ -122,14 +119,14 @@ CUresult capture_linear(const Caller& caller, uint64_t capture, uint64_t destina
   if (to_program) {
     if (CUresult error = to_place(caller, destination, bytes, true, uses)) return error;
   }
-  graph_records().add(capture, 0, uses);
+  caller.server->graph_records.add(capture, 0, uses);
   return forward::cuMemcpyAsync(caller, destination, source, bytes, reinterpret_cast<CUstream>(wire_stream));
 }
 
 CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy, uint64_t wire_stream) {
   std::vector<GraphUse> uses;
   if (CUresult error = to_places(caller, copy, uses)) return error;
-  graph_records().add(capture, 0, uses);
+  caller.server->graph_records.add(capture, 0, uses);
   return forward::cuMemcpy3DAsync_v2(caller, &copy, reinterpret_cast<CUstream>(wire_stream));
 }
 
@@ -161,7 +158,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   CUresult result = forward::cuGraphAddMemcpyNode(caller, out, graph, dependencies, count, &translated.copy, context);
-  if (result == CUDA_SUCCESS) graph_records().add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
+  if (result == CUDA_SUCCESS) caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
   return leave(caller, result);
 }
 
@@ -169,7 +166,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   CUresult result = forward::cuGraphMemcpyNodeGetParams(caller, node, out);
-  if (result == CUDA_SUCCESS) to_program_memory(*out);
+  if (result == CUDA_SUCCESS) to_program_memory(caller, *out);
   return leave(caller, result);
 }
 
@@ -178,11 +175,11 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
   if (caller.error) return caller.error;
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
-  uint64_t graph = graph_records().graph_of(word_of(node));
+  uint64_t graph = caller.server->graph_records.graph_of(word_of(node));
   // A node that the program was not told of by us has no graph to count its memory for.
   if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult result = forward::cuGraphMemcpyNodeSetParams(caller, node, &translated.copy);
-  if (result == CUDA_SUCCESS && graph) graph_records().replace(graph, word_of(node), translated.uses);
+  if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of(node), translated.uses);
   return leave(caller, result);
 }
 
@@ -192,23 +189,24 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   CUresult result = forward::cuGraphExecMemcpyNodeSetParams(caller, exec, node, &translated.copy, context);
-  if (result == CUDA_SUCCESS) graph_records().replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
+  if (result == CUDA_SUCCESS) caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
   return leave(caller, result);
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
+  ServerSession& server = *on.caller.server;
   // A launch of one graph does not become part of another (as measured on driver 580).
   if (capture_of(on.caller, on.wire_stream)) [[unlikely]] {
-    invalidate_capture(*on.state);
+    server.captures.invalidate(*on.state);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  std::vector<GraphUse> uses = graph_records().uses_of(reinterpret_cast<uint64_t>(exec));
-  note_user_object_launch(reinterpret_cast<uint64_t>(exec), on.wire_stream);
+  std::vector<GraphUse> uses = server.graph_records.uses_of(reinterpret_cast<uint64_t>(exec));
+  server.user_objects.note_launch(reinterpret_cast<uint64_t>(exec), on.wire_stream);
   if (uses.empty()) [[likely]] {
     CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream());
-    if (!result && graph_records().leaves_memory(reinterpret_cast<uint64_t>(exec))) result = await_verdict(on.caller);
+    if (!result && server.graph_records.leaves_memory(reinterpret_cast<uint64_t>(exec))) result = await_verdict(on.caller);
     return leave(on.caller, result);
   }
   if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_VALUE;
@@ -217,11 +215,11 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   stream_handle(on.caller, on.stream(), false, error);
   if (error) return error;
   for (const GraphUse& use : uses) {
-    if (!pending_copies().touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
+    if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
     if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);
   }
-  graph_memory().push(on.caller, uses);
-  host_regions().push(on.caller);  // what that may have pointed to
+  server.graph_memory.push(on.caller, uses);
+  server.host_regions.push(on.caller);  // what that may have pointed to
   std::vector<uint64_t> blocks;
   for (const GraphUse& use : uses) {
     if (std::find(blocks.begin(), blocks.end(), use.block->number) == blocks.end()) blocks.push_back(use.block->number);
@@ -235,7 +233,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
         message.setStream(on.wire_stream);
         message.setBlocks(kj::arrayPtr(blocks.data(), blocks.size()));
         // Before the frame leaves, so that what comes back is waited for.
-        graph_memory().note_launch(on.caller, uses, on.wire_stream, sequence);
+        server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence);
       },
       {}, &sequence);
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);

@@ -14,7 +14,7 @@ namespace gpuwire::client {
 // same address stays as it is.
 CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses);
 // The reverse, for parameters that the server tells.
-void to_program_memory(CUDA_MEMCPY3D& copy) noexcept;
+void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept;
 
 // The capture that a stream takes part in; 0: none. Costs one atomic load while nothing in the context is captured.
 uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept;

@@ -4,9 +4,8 @@
 #include <utility>
 
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/process.hpp"
-#include "client_stub/driver/region_changes.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -16,16 +15,6 @@ namespace {
 
 // Pinned allocations up to this size are taken whole, so that copies of different parts of them meet in one block.
 constexpr uint64_t kWholeAllocationMax = 1u << 20;
-
-// The program's memory against what the server holds. Under the leaf lock.
-void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out) {
-  uint64_t offset = address - block.base;
-  wire::take_changes(reinterpret_cast<const std::byte*>(address), std::span(block.shadow).subspan(offset, bytes),
-                     [&](wire::ByteChanges& found) {
-                       pinned_pointers().look_around(block.shadow, block.base, offset + found.offset, found.bytes.size());
-                       out.push_back({block.number, offset, std::move(found)});
-                     });
-}
 
 bool launch_done(const GraphBlock& block) {
   if (!block.context || block.launch <= block.context->done.load(std::memory_order_acquire)) return true;
@@ -41,26 +30,30 @@ bool contains(const GraphBlock& block, uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
-GraphMemory& graph_memory() noexcept {
-  // Never destroyed: graphs may be destroyed while the program's exit handlers run.
-  alignas(GraphMemory) static std::byte storage[sizeof(GraphMemory)];
-  static auto* const memory = new (storage) GraphMemory;
-  return *memory;
+// The program's memory against what the server holds. Under the leaf lock.
+void GraphMemory::find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out) {
+  uint64_t offset = address - block.base;
+  wire::take_changes(reinterpret_cast<const std::byte*>(address), std::span(block.shadow).subspan(offset, bytes),
+                     [&](wire::ByteChanges& found) {
+                       session_.pinned_pointers.look_around(block.shadow, block.base, offset + found.offset, found.bytes.size());
+                       out.push_back({block.number, offset, std::move(found)});
+                     });
 }
 
 GraphBlock::~GraphBlock() {
-  graph_memory().forget(*this);
-  Process* owner = process();
-  if (!owner || !place) return;
-  // When it cannot be sent the session is over, and the block with it.
-  static_cast<void>(post<schema::RegionDestroy>(*owner->session, uint32_t(wire::SessionOrdinal::graph_memory_destroy), 0,
-                                                message_words<schema::RegionDestroy>(), [&](auto destroy) { destroy.setAddress(number); }));
+  all.forget(*this);
 }
 
 void GraphMemory::forget(const GraphBlock& block) noexcept {
-  std::lock_guard lock(mutex_);
-  blocks_.erase(block.number);
-  count_.store(blocks_.size(), std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex_);
+    blocks_.erase(block.number);
+    count_.store(blocks_.size(), std::memory_order_relaxed);
+  }
+  if (!process() || !block.place || !session_.connected()) return;
+  // When it cannot be sent the session is over, and the block with it.
+  static_cast<void>(post<schema::RegionDestroy>(session_.connection(), uint32_t(wire::SessionOrdinal::graph_memory_destroy), 0,
+                                                message_words<schema::RegionDestroy>(), [&](auto destroy) { destroy.setAddress(block.number); }));
 }
 
 CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept {
@@ -84,7 +77,7 @@ CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::
 CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) noexcept {
   constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::graph_memory_create);
   if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
-  auto block = std::make_shared<GraphBlock>();
+  auto block = std::make_shared<GraphBlock>(*this);
   block->base = address;
   block->bytes = bytes;
   block->shadow.resize(bytes);

@@ -15,12 +15,21 @@
 #include <vector>
 
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/region_changes.hpp"
+#include "client_stub/driver/session_part.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
 
+class GraphMemory;
+class ServerSession;
+
 // A range of the program's memory and the server's block for it. Ends at the server with the last graph that uses it: so never under a lock.
 struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
+  explicit GraphBlock(GraphMemory& all) noexcept : all(all) {}
+  ~GraphBlock();
+
+  GraphMemory& all;     // whose it is
   uint64_t number = 0;  // its name on the wire
   uint64_t base = 0, bytes = 0;
   uint64_t place = 0;             // the server's address
@@ -29,7 +38,6 @@ struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
   // The newest launch that uses it: stream and frame. Nothing of the program's memory is looked at once that is done.
   ContextState* context = nullptr;
   uint64_t stream = 0, launch = 0;
-  ~GraphBlock();
 };
 
 // What a node copies from or to.
@@ -38,9 +46,11 @@ struct GraphUse {
   uint64_t address = 0, bytes = 0;
 };
 
-// Any thread. Programs without such copies pay one atomic load.
-class GraphMemory {
+// That of one session. Any thread. Programs without such copies pay one atomic load.
+class GraphMemory final : public SessionPart {
  public:
+  GraphMemory(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
+
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
   // Finds or makes the block; a node is to use `place` instead of `address`. CUDA_ERROR_NOT_SUPPORTED: a range that overlaps another one
@@ -61,12 +71,17 @@ class GraphMemory {
   BulkSink sink(size_t bytes);
   void stored(uint64_t number, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
 
+  void ended(SessionEnd) noexcept override {}      // the blocks go with the program's graphs
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
  private:
   friend struct GraphBlock;
   void forget(const GraphBlock& block) noexcept;
   CUresult find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept;
   CUresult create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) noexcept;
+  void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out);
 
+  ServerSession& session_;
   // Outermost, and one at a time: held while a block is made, and while changes are found and sent. A host function's writes must not wait for
   // the making of a block, which may wait for the function. The thread that reads takes neither.
   std::mutex making_, sending_;
@@ -76,7 +91,5 @@ class GraphMemory {
   std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
   std::atomic<size_t> count_{0};     // blocks_.size(). Relaxed: who launches a graph synchronised with whoever made it
 };
-
-GraphMemory& graph_memory() noexcept;
 
 }  // namespace gpuwire::client

@@ -9,11 +9,9 @@
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/graph.hpp"
 #include "client_stub/driver/graph_copies.hpp"
-#include "client_stub/driver/graph_records.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
 #include "client_stub/driver/launch_shape.hpp"
 #include "client_stub/driver/module_state.hpp"
-#include "client_stub/driver/pinned_pointers.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -87,7 +85,7 @@ CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, 
     return result;
   }
   *out = target.node;
-  graph_records().note_nodes(word_of(target.graph), {out, 1});
+  caller.server->graph_records.note_nodes(word_of(target.graph), {out, 1});
   return CUDA_SUCCESS;
 }
 
@@ -119,7 +117,7 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
   if (!parameters.each && packed_bytes(kernel.extra) != function->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> packed(function->parameter_bytes);
   if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
-  pinned_pointers().look_through(packed);  // made known with the launch, or before
+  caller.server->pinned_pointers.look_through(packed);  // made known with the launch, or before
   return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out, packed.size(), [&](schema::GraphNode::Builder message) {
     message.setFunction(function->handle);
     message.setContext(by_kernel ? word_of(kernel.ctx) : 0);
@@ -170,7 +168,7 @@ CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PA
   name_function(kernel, function, state);
   kernel.ctx = state && state->context ? as_cuda(state->context) : as_cuda(caller.state);
   if (!state || packed.size() < state->parameter_bytes) return state ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-  NodeStorage& storage = node_storage(word_of(node));
+  NodeStorage& storage = caller.server->node_storages.of(word_of(node));
   storage.packed.resize((packed.size() + 7) / 8);
   if (!packed.empty()) std::memcpy(storage.packed.data(), packed.data(), packed.size());
   storage.pointers.clear();
@@ -187,11 +185,11 @@ CUresult send_host(const Caller& caller, const Target& target, CUgraphNode* out,
   callback.host_function = function;
   callback.user_data = user;
   callback.repeats = true;
-  uint64_t number = host_callbacks().add(callback);
+  uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = send_change(caller, CU_GRAPH_NODE_TYPE_HOST, target, out, 0,
                                 [&](schema::GraphNode::Builder message) { message.setCallback(number); });
-  if (result) host_callbacks().remove(number);
+  if (result) caller.server->host_callbacks.remove(number);
   return result;
 }
 
@@ -202,7 +200,7 @@ CUresult tell_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS
   CUresult result = send(caller, CU_GRAPH_NODE_TYPE_HOST, target, 0, [](schema::GraphNode::Builder) {},
                          [&](schema::GraphNodeReply::Reader reply) { number = reply.getCallback(); });
   HostCallback callback;
-  if (!result && !host_callbacks().find(number, callback)) result = CUDA_ERROR_INVALID_VALUE;
+  if (!result && !caller.server->host_callbacks.find(number, callback)) result = CUDA_ERROR_INVALID_VALUE;
   if (!result) out = {callback.host_function, callback.user_data};
   return result;
 }
@@ -234,8 +232,8 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
     for (CUgraph body : bodies) forget_handle(wire::HandleKind::graph, word_of(body));
     return result;
   }
-  for (CUgraph body : bodies) graph_records().note_inner(word_of(target.graph), word_of(body));
-  NodeStorage& storage = node_storage(word_of(*out));
+  for (CUgraph body : bodies) caller.server->graph_records.note_inner(word_of(target.graph), word_of(body));
+  NodeStorage& storage = caller.server->node_storages.of(word_of(*out));
   storage.bodies = std::move(bodies);
   conditional.phGraph_out = storage.bodies.data();
   return CUDA_SUCCESS;
@@ -260,23 +258,23 @@ CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, 
       std::vector<GraphUse> uses;
       if (CUresult error = to_places(caller, with_places.memcpy.copyParams, uses)) return error;
       CUresult result = add_plain(caller, target, out, &with_places);
-      if (!result) graph_records().add(word_of(target.graph), word_of(*out), uses);
+      if (!result) caller.server->graph_records.add(word_of(target.graph), word_of(*out), uses);
       return result;
     }
     default: break;
   }
   CUresult result = add_plain(caller, target, out, &parameters);
   if (result) return result;
-  graph_records().note_nodes(word_of(target.graph), {out, 1});
+  caller.server->graph_records.note_nodes(word_of(target.graph), {out, 1});
   if (parameters.type == CU_GRAPH_NODE_TYPE_GRAPH) {
-    graph_records().copy(word_of(parameters.graph.graph), word_of(target.graph), word_of(*out));
-    copy_user_objects(word_of(parameters.graph.graph), word_of(target.graph));
+    caller.server->graph_records.copy(word_of(parameters.graph.graph), word_of(target.graph), word_of(*out));
+    caller.server->user_objects.copy(word_of(parameters.graph.graph), word_of(target.graph));
   }
   if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
     note_graph_memory(caller, parameters.alloc.dptr, parameters.alloc.bytesize);
-    graph_records().note_allocation(word_of(target.graph), parameters.alloc.dptr);
+    caller.server->graph_records.note_allocation(word_of(target.graph), parameters.alloc.dptr);
   }
-  if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_FREE) graph_records().note_free(word_of(target.graph), parameters.free.dptr);
+  if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_FREE) caller.server->graph_records.note_free(word_of(target.graph), parameters.free.dptr);
   return CUDA_SUCCESS;
 }
 

@@ -11,13 +11,6 @@ constexpr int kInnerDepthMax = 64;  // as deep as the driver lets graphs be nest
 
 }  // namespace
 
-GraphRecords& graph_records() noexcept {
-  // Never destroyed: graphs may be destroyed while the program's exit handlers run.
-  alignas(GraphRecords) static std::byte storage[sizeof(GraphRecords)];
-  static auto* const records = new (storage) GraphRecords;
-  return *records;
-}
-
 // Blocks end when nobody holds them, which must not happen under the lock: what is taken out is kept until it is released.
 
 void GraphRecords::add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {

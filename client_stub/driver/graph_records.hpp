@@ -11,12 +11,15 @@
 #include <vector>
 
 #include "client_stub/driver/graph_memory.hpp"
+#include "client_stub/driver/session_part.hpp"
 
 namespace gpuwire::client {
 
 // Owners are handles of graphs and executable graphs, and numbers of captures, which are no handles. Any thread; one leaf lock.
-class GraphRecords {
+class GraphRecords final : public SessionPart {
  public:
+  explicit GraphRecords(SessionParts& parts) noexcept : SessionPart(parts) {}
+
   // `node` (0: not known to the program yet) of `owner` uses these.
   void add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses);
   // The node's parameters have changed: these instead of what it used.
@@ -46,6 +49,9 @@ class GraphRecords {
   // Each range once.
   std::vector<GraphUse> uses_of(uint64_t owner) const;
 
+  void ended(SessionEnd) noexcept override {}      // they go with the program's graphs
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
  private:
   struct NodeUse {
     uint64_t node = 0;
@@ -65,7 +71,5 @@ class GraphRecords {
   // What the tables hold, for the check that there is nothing. Relaxed: who uses a graph synchronised with whoever made it.
   std::atomic<size_t> count_{0};
 };
-
-GraphRecords& graph_records() noexcept;
 
 }  // namespace gpuwire::client

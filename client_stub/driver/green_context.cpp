@@ -40,11 +40,12 @@ CUresult ask(const Caller& caller, wire::SessionOrdinal ordinal, Write&& write) 
 ContextState* make_green(ContextState& primary) noexcept {
   auto* context = new (std::nothrow) ContextState;
   if (!context) return nullptr;
-  context->handle = handles().create(wire::HandleKind::context);
+  context->handle = handles().create(wire::HandleKind::context, primary.server);
   if (!context->handle) {
     delete context;
     return nullptr;
   }
+  context->server = primary.server;
   context->device = primary.device;
   context->base = &primary;
   context->id = process()->next_id++;

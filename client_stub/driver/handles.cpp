@@ -25,7 +25,7 @@ HandleTable::Slot* HandleTable::slot_at(Kind& kind, uint32_t index) noexcept {
   return chunk + index % kSlotsPerChunk;
 }
 
-uint64_t HandleTable::create(wire::HandleKind kind_name, void* object) noexcept {
+uint64_t HandleTable::create(wire::HandleKind kind_name, ServerSession* session, void* object) noexcept {
   Kind& kind = kinds_[unsigned(kind_name)];
   std::lock_guard lock(kind.mutex);
   uint32_t index;
@@ -44,6 +44,7 @@ uint64_t HandleTable::create(wire::HandleKind kind_name, void* object) noexcept 
   }
   uint16_t generation = uint16_t(slot->tag.load(std::memory_order_relaxed) + 1);
   slot->object.store(object, std::memory_order_relaxed);
+  slot->session.store(session, std::memory_order_relaxed);
   slot->tag.store(kLive | generation, std::memory_order_release);
   return wire::make_handle(kind_name, index, generation);
 }
@@ -76,18 +77,27 @@ bool HandleTable::forget(wire::HandleKind kind_name, uint64_t handle, void** obj
   return true;
 }
 
-void HandleTable::for_each(wire::HandleKind kind_name, const std::function<void(uint64_t, void*)>& visit) const {
+template <class Visit>
+void HandleTable::visit_slots(wire::HandleKind kind_name, Visit&& visit) const {
   const Kind& kind = kinds_[unsigned(kind_name)];
   for (uint32_t chunk_index = 0; chunk_index < kChunks; ++chunk_index) {
     const Slot* chunk = kind.chunks[chunk_index].load(std::memory_order_acquire);
     if (!chunk) return;
     for (uint32_t i = 0; i < kSlotsPerChunk; ++i) {
       uint32_t tag = chunk[i].tag.load(std::memory_order_acquire);
-      if (tag & kLive) {
-        visit(wire::make_handle(kind_name, chunk_index * kSlotsPerChunk + i, uint16_t(tag)), chunk[i].object.load(std::memory_order_acquire));
-      }
+      if (tag & kLive) visit(wire::make_handle(kind_name, chunk_index * kSlotsPerChunk + i, uint16_t(tag)), chunk[i]);
     }
   }
+}
+
+void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint64_t, void*)>& visit) const {
+  visit_slots(kind, [&](uint64_t handle, const Slot& slot) { visit(handle, slot.object.load(std::memory_order_acquire)); });
+}
+
+void HandleTable::for_each(wire::HandleKind kind, const ServerSession* session, const std::function<void(uint64_t, void*)>& visit) const {
+  visit_slots(kind, [&](uint64_t handle, const Slot& slot) {
+    if (slot.session.load(std::memory_order_relaxed) == session) visit(handle, slot.object.load(std::memory_order_acquire));
+  });
 }
 
 void HandleTable::after_fork_in_child() noexcept {

@@ -1,4 +1,4 @@
-// The client's handles: which were given out, and what the stub keeps for each. Wire numbers, see protocol/wire/handle.hpp.
+// The client's handles: which were given out, of which session they are, and what the stub keeps for each. Wire numbers, see protocol/wire/handle.hpp.
 #pragma once
 
 #include <atomic>
@@ -11,11 +11,14 @@
 
 namespace gpuwire::client {
 
+class ServerSession;
+
 // Any thread; lookups take no lock. Never destroyed: programs call the driver until their last exit handler has run.
 class HandleTable {
  public:
-  // Gives out a handle with `object` attached. 0: kHandlesPerSessionMax of this kind are in use, or no memory.
-  uint64_t create(wire::HandleKind kind, void* object = nullptr) noexcept;
+  // Gives out a handle of something that this session has, with `object` attached. 0: kHandlesPerSessionMax of this kind are in use, or no
+  // memory.
+  uint64_t create(wire::HandleKind kind, ServerSession* session, void* object = nullptr) noexcept;
 
   // Given out as this kind and not forgotten?
   bool known(wire::HandleKind kind, uint64_t handle) const noexcept { return live_slot(kind, handle) != nullptr; }
@@ -23,6 +26,11 @@ class HandleTable {
   void* object(wire::HandleKind kind, uint64_t handle) const noexcept {
     const Slot* slot = live_slot(kind, handle);
     return slot ? slot->object.load(std::memory_order_acquire) : nullptr;
+  }
+  // The session of a known handle; null when it is not known, too.
+  ServerSession* session(wire::HandleKind kind, uint64_t handle) const noexcept {
+    const Slot* slot = live_slot(kind, handle);
+    return slot ? slot->session.load(std::memory_order_relaxed) : nullptr;
   }
   template <class State>
   State* find(wire::HandleKind kind, uint64_t handle) const noexcept {
@@ -37,6 +45,8 @@ class HandleTable {
 
   // Visits the known handles of a kind at some moment during the call; others may come and go meanwhile.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* object)>& visit) const;
+  // The same of one session.
+  void for_each(wire::HandleKind kind, const ServerSession* session, const std::function<void(uint64_t handle, void* object)>& visit) const;
 
   // In the child after fork(): the locks may have been held by threads that no longer exist.
   void after_fork_in_child() noexcept;
@@ -48,6 +58,7 @@ class HandleTable {
     std::atomic<uint32_t> tag;
     uint32_t next_free;
     std::atomic<void*> object;
+    std::atomic<ServerSession*> session;  // stored before the tag
   };
   static constexpr uint32_t kLive = 1u << 31;
   static constexpr uint32_t kSlotsPerChunk = 1024;
@@ -74,6 +85,8 @@ class HandleTable {
     return tag == (kLive | wire::handle_generation(handle)) ? slot : nullptr;
   }
   Slot* slot_at(Kind& kind, uint32_t index) noexcept;
+  template <class Visit>
+  void visit_slots(wire::HandleKind kind, Visit&& visit) const;
 
   Kind kinds_[wire::kHandleKinds] = {};
 };

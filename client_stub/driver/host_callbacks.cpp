@@ -7,22 +7,12 @@
 
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
-#include "client_stub/driver/capture.hpp"
-#include "client_stub/driver/graph_memory.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
-
-HostCallbacks& host_callbacks() noexcept {
-  // Never destroyed: its thread may be in a function of the program when the process exits.
-  alignas(HostCallbacks) static std::byte storage[sizeof(HostCallbacks)];
-  static auto* const callbacks = new (storage) HostCallbacks;
-  return *callbacks;
-}
 
 bool in_host_callback() noexcept {
   ThreadState* thread = thread_state();
@@ -94,7 +84,8 @@ void HostCallbacks::run() noexcept {
   Session::Answering answering;
   std::unique_lock lock(mutex_);
   while (true) {
-    arrived_.wait(lock, [this] { return !due_.empty(); });
+    arrived_.wait(lock, [this] { return stopping_ || !due_.empty(); });
+    if (stopping_) return;
     Due due = due_.front();
     due_.pop_front();
     auto found = callbacks_.find(due.number);
@@ -108,19 +99,35 @@ void HostCallbacks::run() noexcept {
     } else if (due.status == CUDA_SUCCESS) {
       callback.host_function(callback.user_data);
     }
-    if (Process* owner = process()) {
+    if (process()) {
       // The work behind the function in its stream finds what it has written.
-      host_regions().push({.session = owner->session.get()});
-      managed_memory().hand_over(*owner->session);
-      if (graph_memory().any()) graph_memory().push_launched({.session = owner->session.get()});
-      post<schema::HostFunctionDone>(*owner->session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
+      const Caller caller = session_.own_caller();
+      session_.host_regions.push(caller);
+      session_.managed_memory.hand_over();
+      session_.graph_memory.push_launched(caller);
+      post<schema::HostFunctionDone>(*caller.session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
                                      message_words<schema::HostFunctionDone>(),
                                      [&](schema::HostFunctionDone::Builder done) { done.setCallback(due.number); });
-      owner->session->flush();
+      caller.session->flush();
     }
     lock.lock();
     if (!callback.repeats) --unfinished_;
   }
+}
+
+void HostCallbacks::stop() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  arrived_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostCallbacks::after_fork_in_child() noexcept {
+  new (&mutex_) std::mutex;
+  new (&arrived_) std::condition_variable;
+  new (&due_) std::deque<Due>;
 }
 
 namespace {
@@ -135,10 +142,10 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
   callback.repeats = state && state->capture.load(std::memory_order_relaxed) != 0;
   // Graphs have host functions, but no stream callbacks.
   if (callback.repeats && callback.stream_callback) {
-    invalidate_capture(*state);
+    caller.server->captures.invalidate(*state);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  uint64_t number = host_callbacks().add(callback);
+  uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t sequence = 0;
   error = post<schema::HostFunction>(
@@ -150,7 +157,7 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
       },
       {}, &sequence);
   if (error) {
-    host_callbacks().remove(number);
+    caller.server->host_callbacks.remove(number);
     return leave(caller, error);
   }
   note_stream_work(caller, wire_stream, sequence);

@@ -11,7 +11,11 @@
 #include <thread>
 #include <unordered_map>
 
+#include "client_stub/driver/session_part.hpp"
+
 namespace gpuwire::client {
+
+class ServerSession;
 
 struct HostCallback {
   CUhostFn host_function = nullptr;           // cuLaunchHostFunc
@@ -21,9 +25,11 @@ struct HostCallback {
   bool repeats = false;                       // part of a graph: runs with every launch of it, so it is kept
 };
 
-// Any thread; one leaf lock, not held while a function of the program runs.
-class HostCallbacks {
+// Those of one session. Any thread; one leaf lock, not held while a function of the program runs.
+class HostCallbacks final : public SessionPart {
  public:
+  HostCallbacks(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
+
   // A number to send with host_function; the thread that will run it starts with the first one. 0: no memory, no thread.
   uint64_t add(const HostCallback& callback) noexcept;
   // It was not sent after all, or can run no more.
@@ -36,6 +42,13 @@ class HostCallbacks {
   // Is there one that was sent by itself (not as part of a graph) and has not returned?
   bool any_to_come() const noexcept { return unfinished_.load(std::memory_order_relaxed) != 0; }
 
+  // Ends the thread, once the function that it runs has returned. Before the session goes: tests only.
+  void stop() noexcept;
+
+  void ended(SessionEnd) noexcept override {}  // what the server did not call in time is not called
+  // A function of the program that called fork() returns to this thread in the child, which then waits for ever.
+  void after_fork_in_child() noexcept override;
+
  private:
   struct Due {
     uint64_t number;
@@ -43,8 +56,10 @@ class HostCallbacks {
   };
   void run() noexcept;
 
+  ServerSession& session_;
   mutable std::mutex mutex_;
-  std::condition_variable arrived_;
+  std::condition_variable arrived_;  // also: stopping_
+  bool stopping_ = false;
   std::unordered_map<uint64_t, HostCallback> callbacks_;
   std::deque<Due> due_;  // at most one for each stream at a time: the server's stream waits until the function has returned
   uint64_t next_ = 1;
@@ -53,8 +68,6 @@ class HostCallbacks {
   std::atomic<size_t> unfinished_{0};
   std::thread thread_;   // lives until the process ends
 };
-
-HostCallbacks& host_callbacks() noexcept;
 
 // Is this thread running one? Such a function must not wait for the device (CUDA_ERROR_NOT_PERMITTED).
 bool in_host_callback() noexcept;

@@ -8,31 +8,30 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 
 // What was registered is so no more. Pinned allocations stay the program's, which may still read and free them, but the device has lost them
 // until it is given a pointer again. The context is not gone at the server yet.
 void forget_host_memory_of(const ContextState& context) noexcept try {
-  Process* owner = process();
-  if (!owner) return;
-  const Caller caller{.session = owner->session.get(), .context = uint32_t(context.handle)};
+  if (!process()) return;
+  ServerSession& server = *context.server;
+  Caller caller = server.own_caller();
+  caller.context = uint32_t(context.handle);
   std::vector<AddressRange> allocated;
   auto registered = [&](const AddressRange& range) {
     if (range.context != context.handle || !is_host(range.kind)) return false;
     if (range.kind == RangeKind::host_allocated) allocated.push_back(range);
     return range.kind == RangeKind::host_registered;
   };
-  address_map().take_all(registered, [&](const AddressRange& range) { host_regions().end(caller, range.base); });
+  address_map().take_all(registered, [&](const AddressRange& range) { server.host_regions.end(caller, range.base); });
   for (const AddressRange& range : allocated) {
-    host_regions().end(caller, range.base);
-    pinned_pointers().add(range.base, range.bytes);
+    server.host_regions.end(caller, range.base);
+    server.pinned_pointers.add(range.base, range.bytes);
   }
 } catch (const std::bad_alloc&) {
   // What is left is refused when it is registered again.
@@ -51,7 +50,7 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   if (caller.error) return caller.error;
   if (!pp || bytes == 0 || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (CUresult error = permit_unsafe_call()) return error;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   size_t mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   void* memory = map_pinned(mapped);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -59,9 +58,10 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
                  .bytes = bytes,
                  .kind = RangeKind::host_allocated,
                  .device = caller.state->device,
+                 .server = caller.server,
                  .context = caller.context_handle,
                  .host_flags = flags});
-  pinned_pointers().add(reinterpret_cast<uint64_t>(memory), bytes);
+  caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes);
   *pp = memory;
   return CUDA_SUCCESS;
 }
@@ -73,9 +73,9 @@ bool settle(const Caller& caller, const AddressRange& range) {
   const void* memory = reinterpret_cast<const void*>(range.base);
   // While a stream captures, waiting would break the capture off.
   bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;
-  if (!capturing && host_regions().holds(range.base, range.bytes)) static_cast<void>(hand::cuCtxSynchronize());
-  if (pending_copies().touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
-  return !pending_copies().touches(memory, range.bytes);
+  if (!capturing && caller.server->host_regions.holds(range.base, range.bytes)) static_cast<void>(hand::cuCtxSynchronize());
+  if (caller.server->pending_copies.touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
+  return !caller.server->pending_copies.touches(memory, range.bytes);
 }
 
 std::optional<AddressRange> find_host(const void* p, RangeKind kind) {
@@ -99,7 +99,7 @@ CUresult cuMemFreeHost(void* p) {
   if (!address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_allocated; })) {
     return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   }
-  host_regions().end(caller, range->base);
+  caller.server->host_regions.end(caller, range->base);
   // Memory that a late copy may still write to stays mapped.
   if (settled) munmap(p, (range->bytes + kPageBytes - 1) & ~(kPageBytes - 1));
   return leave(caller, CUDA_SUCCESS);
@@ -114,11 +114,12 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                      .bytes = bytesize,
                      .kind = RangeKind::host_registered,
                      .device = caller.state->device,
+                     .server = caller.server,
                      .context = caller.context_handle,
                      .host_flags = Flags};
   if (range.end() < range.base || is_managed_memory(range.base, 1) || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  pinned_pointers().add(range.base, range.bytes);
+  caller.server->pinned_pointers.add(range.base, range.bytes);
   return CUDA_SUCCESS;
 }
 
@@ -130,7 +131,7 @@ CUresult cuMemHostUnregister(void* p) {
   if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   settle(caller, *range);
   bool taken = address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; }).has_value();
-  if (taken) host_regions().end(caller, range->base);
+  if (taken) caller.server->host_regions.end(caller, range->base);
   return taken ? leave(caller, CUDA_SUCCESS) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
@@ -141,7 +142,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
   if (!pdptr || !p || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || !is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = host_regions().mirror(caller, range->base, range->bytes)) return leave(caller, error);
+  if (CUresult error = caller.server->host_regions.mirror(caller, range->base, range->bytes)) return leave(caller, error);
   *pdptr = reinterpret_cast<uint64_t>(p);
   return leave(caller, CUDA_SUCCESS);
 }

@@ -10,11 +10,10 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
-#include "client_stub/driver/graph_memory.hpp"
 #include "client_stub/driver/host_callbacks.hpp"
-#include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/driver/region_changes.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -39,22 +38,18 @@ constexpr size_t kSignalBytesMax = 64;
 // Copies that were sent before are still to bring bytes here, and only here: work that is sent from now on is to find them. Other work is not
 // waited for: a kernel may stand until the program has gone on.
 void await_arrivals(const Caller& caller, uint64_t base, uint64_t bytes) {
-  while (pending_copies().touches(reinterpret_cast<const void*>(base), bytes)) {
+  while (caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes)) {
     if (await_verdict(caller)) return;  // the session is over; else what has arrived meanwhile is in place
   }
   // While a stream captures, nothing may be synchronised.
   if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) != 0) return;
-  if (graph_memory().being_written(base, bytes)) static_cast<void>(forward::cuCtxSynchronize(caller));
+  if (caller.server->graph_memory.being_written(base, bytes)) static_cast<void>(forward::cuCtxSynchronize(caller));
 }
 
 }  // namespace
 
-HostRegions& host_regions() noexcept {
-  // Never destroyed: notices may arrive while the program's exit handlers run.
-  alignas(HostRegions) static std::byte storage[sizeof(HostRegions)];
-  static auto* const regions = new (storage) HostRegions;
-  return *regions;
-}
+HostRegions::HostRegions(ServerSession& session, SessionParts& parts) noexcept
+    : SessionPart(parts), session_(session), pinned_(session.pinned_pointers) {}
 
 bool is_mapped(uint64_t address, uint64_t bytes) noexcept {
   constexpr uint64_t kPageBytes = 4096;
@@ -84,12 +79,13 @@ void* map_pinned(size_t mapped_bytes) noexcept {
 }
 
 bool reach_pinned(uint64_t address, uint64_t bytes) noexcept {
-  if (host_regions().holds(address, bytes)) return true;
   auto range = address_map().find(address);
   if (!range || !is_host(range->kind) || !range->contains(address, bytes)) return false;
+  HostRegions& regions = range->server->host_regions;
+  if (regions.holds(address, bytes)) return true;
   Caller caller = enter(Needs::context);
-  if (caller.error || host_regions().mirror(caller, range->base, range->bytes)) return false;
-  host_regions().push(caller);
+  if (caller.error || regions.mirror(caller, range->base, range->bytes)) return false;
+  regions.push(caller);
   return true;
 }
 
@@ -99,7 +95,7 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
     std::lock_guard lock(mutex_);
     if (regions_.contains(base)) return CUDA_SUCCESS;
   }
-  if (!pinned_pointers().contains(base)) return CUDA_ERROR_INVALID_VALUE;
+  if (!pinned_.contains(base)) return CUDA_ERROR_INVALID_VALUE;
   await_arrivals(caller, base, bytes);
   constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::region_create);
   if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
@@ -119,7 +115,7 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
     count_.store(regions_.size(), std::memory_order_relaxed);
   }
   // Only now: until then another thread that is given a pointer to it still comes here, and waits.
-  pinned_pointers().remove(base);
+  pinned_.remove(base);
   return CUDA_SUCCESS;
 } catch (const std::bad_alloc&) {
   return CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,7 +137,7 @@ bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
 void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
   {
     std::lock_guard making(making_);
-    pinned_pointers().remove(base);
+    pinned_.remove(base);
   }
   if (!any()) return;
   std::lock_guard sending(sending_);
@@ -149,7 +145,7 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(base);
     if (found == regions_.end()) return;
-    pinned_pointers().note_former(base, found->second.shadow.size());
+    pinned_.note_former(base, found->second.shadow.size());
     regions_.erase(found);
     count_.store(regions_.size(), std::memory_order_relaxed);
   }
@@ -162,12 +158,12 @@ void HostRegions::push_now(const Caller& caller) noexcept {
   push_changes(caller);
   // The server may only answer when a host function has returned: what its thread finds is made a region by the next call of another one.
   if (!caller.state || in_host_callback()) return;
-  while (auto wanted = pinned_pointers().next_wanted()) {
+  while (auto wanted = pinned_.next_wanted()) {
     if (mirror(caller, wanted->base, wanted->bytes) == CUDA_SUCCESS) {
       push_changes(caller);  // which may point to more
       continue;
     }
-    pinned_pointers().refuse(wanted->base);
+    pinned_.refuse(wanted->base);
     say("pinned memory that a kernel was given a pointer to is out of its reach: the server cannot have it at the same addresses");
   }
 }
@@ -181,7 +177,7 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
     for (auto& [base, region] : regions_) {
       if (!there(base, region)) continue;
       wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow, [&, at = base](wire::ByteChanges& found) {
-        pinned_pointers().look_around(region.shadow, at, found.offset, found.bytes.size());
+        pinned_.look_around(region.shadow, at, found.offset, found.bytes.size());
         changes.push_back({at, 0, std::move(found)});
       });
     }
@@ -203,9 +199,8 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset, std::span(incoming_).first(bytes), mask));
 }
 
-void HostRegions::clear() noexcept {
+void HostRegions::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
-  pinned_pointers().clear();
   regions_.clear();
   count_.store(0, std::memory_order_relaxed);
 }

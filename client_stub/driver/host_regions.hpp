@@ -14,13 +14,18 @@
 
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/pinned_pointers.hpp"
+#include "client_stub/driver/session_part.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
 
-// Any thread. push() compares every region.
-class HostRegions {
+class ServerSession;
+
+// Those of one session. Any thread. push() compares every region.
+class HostRegions final : public SessionPart {
  public:
+  HostRegions(ServerSession& session, SessionParts& parts) noexcept;
+
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
   // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the server's addresses are
@@ -34,15 +39,15 @@ class HostRegions {
   // Makes regions of the pinned memory that the device was given pointers to, and sends what the program has changed in any. When it
   // returns, the frames that follow find it. Costs two loads when there is nothing of the kind.
   void push(const Caller& caller) noexcept {
-    if (any() || pinned_pointers().wanted()) [[unlikely]] push_now(caller);
+    if (any() || pinned_.wanted()) [[unlikely]] push_now(caller);
   }
 
   // For region_data notices: where the bulk goes, and what to do with it then. The thread that reads the connection.
   BulkSink sink(size_t bytes);
   void stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
 
-  // Forgets all: the session has ended.
-  void clear() noexcept;
+  void ended(SessionEnd how) noexcept override;    // all is forgotten: the server has forgotten it, too
+  void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
   struct Region {
@@ -53,6 +58,8 @@ class HostRegions {
   void push_now(const Caller& caller) noexcept;
   void push_changes(const Caller& caller) noexcept;
 
+  ServerSession& session_;
+  PinnedPointers& pinned_;
   // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory that is given up. The server may only answer when it has got the
   // answer to a host function, whose thread sends regions: so it is not sending_.
   std::mutex making_;
@@ -66,8 +73,6 @@ class HostRegions {
   // thread that made it or by synchronising with it.
   std::atomic<size_t> count_{0};
 };
-
-HostRegions& host_regions() noexcept;
 
 // Is there memory at all of [address, address + bytes)? What it may be used for is not looked at.
 bool is_mapped(uint64_t address, uint64_t bytes) noexcept;

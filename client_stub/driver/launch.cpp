@@ -7,13 +7,11 @@
 #include <vector>
 
 #include "client/hand.hpp"
-#include "client_stub/driver/device_output.hpp"
 #include "client_stub/driver/launch_shape.hpp"
-#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/module_state.hpp"
 #include "client_stub/driver/occupancy.hpp"
-#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -148,7 +146,7 @@ CUresult send(const Caller& caller, const Launch& launch, const FunctionState& f
   if (launches_block()) [[unlikely]] {
     CUresult error = call<schema::Launch, schema::Result>(*caller.session, kOrdinal, caller.context, words, write, [](auto) {});
     sequence = caller.session->last_sequence();
-    device_output().write();
+    caller.server->device_output.write();
     return error;
   }
   return post<schema::Launch>(*caller.session, kOrdinal, caller.context, words, write, {}, &sequence);
@@ -166,14 +164,15 @@ void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexc
 }
 
 // Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves.
-void look_for_pinned_memory(const LaunchParameters& parameters, const FunctionState& function) noexcept {
-  if (!pinned_pointers().any()) [[likely]] return;
+void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parameters, const FunctionState& function) noexcept {
+  PinnedPointers& pinned = caller.server->pinned_pointers;
+  if (!pinned.any()) [[likely]] return;
   if (!parameters.each) {
-    pinned_pointers().look_through({parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
+    pinned.look_through({parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
     return;
   }
   for (size_t i = 0; i < function.offsets.size(); ++i) {
-    pinned_pointers().look_through({static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
+    pinned.look_through({static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
   }
 }
 
@@ -199,12 +198,12 @@ CUresult launch_kernel(const Launch& launch) {
   }
   // Parameters may be in managed memory, which is out of reach once the stream is asked for, and must not be touched under a lock.
   std::vector<std::byte> packed;
-  if (managed_memory().any()) [[unlikely]] {
+  if (caller.server->managed_memory.any()) [[unlikely]] {
     packed.resize(function->parameter_bytes);
     if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
     parameters = {.packed = packed.data(), .packed_bytes = packed.size()};
   }
-  look_for_pinned_memory(parameters, *function);
+  look_for_pinned_memory(caller, parameters, *function);
   CUresult error = CUDA_SUCCESS;
   uint64_t stream = stream_handle(caller, launch.stream, launch.per_thread, error);
   if (error) return error;

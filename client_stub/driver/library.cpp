@@ -39,7 +39,7 @@ CUresult parse_library_options(unsigned count, const CUlibraryOption* options, v
 
 CUresult publish(const Caller& caller, CUlibrary* library, std::unique_ptr<ModuleState> state) {
   state->kind = wire::HandleKind::library;
-  state->handle = handles().create(state->kind);
+  state->handle = handles().create(state->kind, caller.server);
   if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   // The compiler's log belongs into buffers that are the program's only during this call.
   if (state->options.error_log || state->options.info_log || state->options.wall_time) {

@@ -105,7 +105,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
   if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
   auto linker = std::make_unique<Linker>();
   if (CUresult error = LoadOptions::parse(numOptions, options, optionValues, linker->options)) return error;
-  linker->handle = handles().create(wire::HandleKind::link_state);
+  linker->handle = handles().create(wire::HandleKind::link_state, caller.server);
   if (!linker->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   const LoadOptions& own = linker->options;
   Reply reply{*linker};

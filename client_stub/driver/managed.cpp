@@ -3,20 +3,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
-#include "client_stub/driver/managed_heap.hpp"
-#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/stream_call.hpp"
 
 namespace gpuwire::client {
@@ -25,21 +20,6 @@ namespace {
 constexpr size_t kAddressRetriesMax = 16;
 // By how much the driver's mapping that holds a managed variable may be larger than the variable.
 constexpr uint64_t kMappingSlackMax = 1u << 30;
-
-// What one context has of the server's managed memory.
-struct ManagedOf {
-  ManagedHeap heap;
-  std::vector<uint64_t> mapped;  // by first address, blocks of the heap among them
-};
-// A leaf lock: never held while something is asked of the server or mapped.
-std::mutex& lock_of_all() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-std::map<uint64_t, ManagedOf>& all() {
-  static auto* contexts = new std::map<uint64_t, ManagedOf>;  // by handle
-  return *contexts;
-}
 
 // The server's driver can only be read and written beside running work where the device allows it.
 bool offered(const Caller& caller) {
@@ -55,7 +35,7 @@ CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, C
   CUresult result;
   CUdeviceptr address = 0;
   while ((result = forward::cuMemAllocManaged(caller, &address, bytes, flags)) == CUDA_SUCCESS) {
-    auto mapped = managed_memory().map(address, bytes, true);
+    auto mapped = caller.server->managed_memory.map(address, bytes, true);
     if (mapped == ManagedMemory::Mapped::yes) break;
     unusable.push_back(address);
     result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -67,26 +47,22 @@ CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, C
   for (CUdeviceptr taken : unusable) forward::cuMemFree_v2(caller, taken);
   if (result) return result;
   out = address;
-  std::lock_guard lock(lock_of_all());
-  all()[caller.context_handle].mapped.push_back(address);
+  caller.server->managed_allocations.note_mapped(caller.context_handle, address);
   return CUDA_SUCCESS;
 }
 
 CUresult allocate(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
   // A page must not belong to two allocations of the server: from one block on its driver gives each its own.
   if (bytes > ManagedHeap::kLargestBytes) return allocate_mapped(caller, std::max(bytes, ManagedHeap::kBlockBytes), flags, out);
+  ManagedAllocations& all = caller.server->managed_allocations;
   for (;;) {
-    {
-      std::lock_guard lock(lock_of_all());
-      if (auto address = all()[caller.context_handle].heap.take(bytes)) {
-        out = *address;
-        return CUDA_SUCCESS;
-      }
+    if (auto address = all.take_small(caller.context_handle, bytes)) {
+      out = *address;
+      return CUDA_SUCCESS;
     }
     CUdeviceptr block = 0;
     if (CUresult error = allocate_mapped(caller, ManagedHeap::kBlockBytes, CU_MEM_ATTACH_GLOBAL, block)) return error;
-    std::lock_guard lock(lock_of_all());
-    all()[caller.context_handle].heap.add_block(block);
+    all.add_block(caller.context_handle, block);
   }
 }
 
@@ -106,33 +82,22 @@ bool known_device(const CUmemLocation& location) {
 CUresult free_managed(const Caller& caller, CUdeviceptr address) {
   auto range = address_map().take(address, [](const AddressRange& found) { return found.kind == RangeKind::managed; });
   if (!range) return CUDA_ERROR_INVALID_VALUE;
+  ServerSession& server = *range->server;
   std::optional<uint64_t> unused = address;
   if (range->bytes <= ManagedHeap::kLargestBytes) {
     // What is given out again must be at rest, as it is natively after cuMemFree.
-    if (!devices_quiet() && !in_host_callback()) static_cast<void>(hand::cuCtxSynchronize());
-    std::lock_guard lock(lock_of_all());
-    auto context = all().find(range->context);
-    unused = context == all().end() ? std::nullopt : context->second.heap.give(address, range->bytes);
+    if (!devices_quiet(server) && !in_host_callback()) static_cast<void>(hand::cuCtxSynchronize());
+    unused = server.managed_allocations.give_small(range->context, address, range->bytes);
   }
   if (!unused) return CUDA_SUCCESS;
-  {
-    std::lock_guard lock(lock_of_all());
-    std::erase(all()[range->context].mapped, *unused);
-  }
-  managed_memory().unmap(*unused);
+  server.managed_allocations.note_unmapped(range->context, *unused);
+  server.managed_memory.unmap(*unused);
   return forward::cuMemFree_v2(caller, *unused);
 }
 
 void forget_managed_of(const ContextState& context) noexcept {
-  std::vector<uint64_t> mapped;
-  {
-    std::lock_guard lock(lock_of_all());
-    auto found = all().find(context.handle);
-    if (found == all().end()) return;
-    mapped = std::move(found->second.mapped);
-    all().erase(found);
-  }
-  for (uint64_t base : mapped) managed_memory().unmap(base);
+  ServerSession& server = *context.server;
+  for (uint64_t base : server.managed_allocations.forget(context.handle)) server.managed_memory.unmap(base);
 }
 
 CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes) {
@@ -141,12 +106,12 @@ CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes
   bool inside = range.base >= base && range.base - base <= bytes && range.bytes <= bytes - (range.base - base);
   // A driver's mapping is somewhat larger than what lies in it; the server's word alone is not enough to fill this address space.
   if (!inside || bytes - range.bytes > kMappingSlackMax) return CUDA_ERROR_UNKNOWN;
-  if (managed_memory().map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
+  if (range.server->managed_memory.map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
   say("a managed variable cannot be used: its addresses are taken in this process");
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void forget_managed_variable(const AddressRange& range) noexcept { managed_memory().unmap_holder(range.base); }
+void forget_managed_variable(const AddressRange& range) noexcept { range.server->managed_memory.unmap_holder(range.base); }
 
 namespace hand {
 
@@ -154,14 +119,19 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!dptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = permit_unsafe_call()) return error;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!offered(caller)) {
     say("managed memory is not offered: the server's device cannot share it with running work");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   CUdeviceptr address = 0;
   if (CUresult error = allocate(caller, bytesize, flags, address)) return leave(caller, error);
-  publish_range({.base = address, .bytes = bytesize, .kind = RangeKind::managed, .device = caller.state->device, .context = caller.context_handle});
+  publish_range({.base = address,
+                 .bytes = bytesize,
+                 .kind = RangeKind::managed,
+                 .device = caller.state->device,
+                 .server = caller.server,
+                 .context = caller.context_handle});
   *dptr = address;
   return leave(caller, CUDA_SUCCESS);
 }

@@ -16,9 +16,11 @@
 #include <new>
 #include <utility>
 
+#include "client_stub/driver/entry.hpp"
 #include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -234,8 +236,8 @@ int64_t now_us() noexcept {
 }
 
 // Later calls tell the program that its memory and the device's are no longer the same.
-void note_lost_memory() noexcept {
-  handles().for_each(wire::HandleKind::context, [](uint64_t, void* object) {
+void note_lost_memory(const ServerSession& session) noexcept {
+  handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
     auto* context = static_cast<ContextState*>(object);
     int32_t none = 0;
     if (context && context->alive.load(std::memory_order_relaxed)) {
@@ -244,22 +246,41 @@ void note_lost_memory() noexcept {
   });
 }
 
+}  // namespace
+
 // False: the fault is the program's.
-bool bring(uint64_t address, bool write) noexcept {
-  Process* owner = process();
-  if (owner && managed_memory().resolve(*owner->session, address, write)) return true;
-  if (!managed_memory().holds(address)) return false;
+bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
+  std::lock_guard serving(serving_);
+  ManagedMemory* memory = holder(address);
+  if (!memory) return false;
+  const ServerSession& session = memory->session();
+  if (process() && memory->resolve(address, write)) return true;
   // At the end of the process destructors and exit handlers still use it: what the device made of it can no longer be known. Earlier the
   // server is gone, or refuses; natively, too, the program goes on, and is told by its next call.
-  if (owner && owner->session->state() != CUDA_ERROR_DEINITIALIZED) {
+  if (process() && session.connection().state() != CUDA_ERROR_DEINITIALIZED) {
     say("managed memory cannot be brought from the server: the program goes on with what was there last");
-    if (owner->session->state() == CUDA_SUCCESS) note_lost_memory();
+    if (session.connection().state() == CUDA_SUCCESS) note_lost_memory(session);
   }
-  managed_memory().open_all();
+  memory->open_all();
   return true;
 }
 
-}  // namespace
+// Brings what is early or hidden up to date, if it is time. True: there is some, now or later.
+bool ManagedFaults::refresh(bool now) noexcept {
+  std::lock_guard serving(serving_);
+  bool restless = false;
+  for (size_t i = 0;; ++i) {
+    ManagedMemory* memory;
+    {
+      std::lock_guard lock(memories_mutex_);
+      if (i >= memories_.size()) return restless;
+      memory = memories_[i];
+    }
+    if (!memory->needs_refresh()) continue;
+    restless = true;
+    if (now && process()) memory->refresh();
+  }
+}
 
 ManagedFaults& managed_faults() noexcept {
   alignas(ManagedFaults) static std::byte storage[sizeof(ManagedFaults)];
@@ -267,7 +288,36 @@ ManagedFaults& managed_faults() noexcept {
   return *faults;
 }
 
-bool ManagedFaults::start() noexcept {
+ManagedMemory* ManagedFaults::holder(uint64_t address) noexcept {
+  if (!maybe_managed(address)) return nullptr;
+  std::lock_guard lock(memories_mutex_);
+  auto found = std::find_if(memories_.begin(), memories_.end(), [&](const ManagedMemory* memory) { return memory->holds(address); });
+  return found == memories_.end() ? nullptr : *found;
+}
+
+void ManagedFaults::leave(ManagedMemory& memory) noexcept {
+  std::lock_guard serving(serving_);
+  std::lock_guard lock(memories_mutex_);
+  std::erase(memories_, &memory);
+}
+
+void ManagedFaults::count_memories(int change) noexcept {
+  std::lock_guard lock(counting_);
+  counted_ += change;
+  if (counted_ > 0) {
+    g_entry.fetch_or(kManaged, std::memory_order_relaxed);
+  } else {
+    g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
+  }
+}
+
+bool ManagedFaults::start(ManagedMemory& memory) noexcept {
+  try {
+    std::lock_guard lock(memories_mutex_);
+    if (std::find(memories_.begin(), memories_.end(), &memory) == memories_.end()) memories_.push_back(&memory);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   std::lock_guard lock(g_installing);
   if (!started_) {
     if (g_stopping.load(std::memory_order_relaxed)) return false;
@@ -300,6 +350,10 @@ void ManagedFaults::stop() noexcept {
 }
 
 void ManagedFaults::after_fork_in_child() noexcept {
+  g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
+  new (&memories_) std::vector<ManagedMemory*>;
+  counted_ = 0;
+  for (std::mutex* mutex : {&serving_, &memories_mutex_, &counting_}) new (mutex) std::mutex;
   g_opened.store(false, std::memory_order_relaxed);
   g_serving.store(false, std::memory_order_relaxed);
   new (&g_installing) std::mutex;
@@ -341,7 +395,7 @@ void ManagedFaults::serve() noexcept {
       slot.state.store(bring(slot.address, slot.write) ? kResolved : kForeign, std::memory_order_release);
       futex(slot.state, FUTEX_WAKE, 1);
     }
-    if (!managed_memory().needs_refresh()) {
+    if (!refresh(false)) {
       refresh_at = kNone;
       wait_ms = kRefreshMinMs;
       futex(g_requests, FUTEX_WAIT, seen);
@@ -354,7 +408,7 @@ void ManagedFaults::serve() noexcept {
       futex(g_requests, FUTEX_WAIT, seen, &wait);
       continue;
     }
-    if (Process* owner = process()) managed_memory().refresh(*owner->session);
+    refresh(true);
     wait_ms = std::min(wait_ms * 2, kRefreshMaxMs);
     refresh_at = now_us() + wait_ms * 1000;
   }

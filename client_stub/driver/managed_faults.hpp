@@ -4,15 +4,27 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <thread>
+#include <vector>
 
 namespace gpuwire::client {
 
-// Any thread. The thread that serves faults also calls ManagedMemory::refresh() while there is need.
+class ManagedMemory;
+
+// One for the process, as the signal is; knows the managed memory of each session. Any thread. The thread that serves faults also calls
+// ManagedMemory::refresh() while there is need.
 class ManagedFaults {
  public:
-  // Installs the handler and starts the thread, once. False: the system gives no thread.
-  bool start() noexcept;
+  // Faults in this memory are served from here on: installs the handler and starts the thread, once. False: the system gives no thread.
+  bool start(ManagedMemory& memory) noexcept;
+  // The memory goes, and has no range that is watched. When it returns, the thread does not use it any more. Tests only.
+  void leave(ManagedMemory& memory) noexcept;
+  // The memory that holds the address; null: none. Costs no lock where nothing is watched.
+  ManagedMemory* holder(uint64_t address) noexcept;
+  // How many sessions have managed memory, by one more or less: notes in g_entry whether any has.
+  void count_memories(int change) noexcept;
+
   // Ends the thread, at the end of the process, when all managed memory has been opened: faults are then the program's own, but for those
   // that came before.
   void stop() noexcept;
@@ -31,9 +43,17 @@ class ManagedFaults {
 
  private:
   void serve() noexcept;
+  bool bring(uint64_t address, bool write) noexcept;
+  bool refresh(bool now) noexcept;
 
   std::thread thread_;
   bool started_ = false;  // under the lock of start()
+  // Held by the serving thread while it uses a memory of the list; outside everything that it then takes.
+  std::mutex serving_;
+  std::mutex memories_mutex_;             // outside ManagedMemory's own locks, inside serving_
+  std::vector<ManagedMemory*> memories_;  // under memories_mutex_
+  std::mutex counting_;                   // a leaf
+  int counted_ = 0;                       // under counting_
 };
 
 ManagedFaults& managed_faults() noexcept;

@@ -7,8 +7,8 @@
 #include "client_stub/driver/entry.hpp"
 #include "client_stub/driver/managed_faults.hpp"
 #include "client_stub/driver/managed_pages.hpp"
-#include "client_stub/driver/pinned_pointers.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -71,18 +71,15 @@ CUresult read(Session& session, uint64_t address, std::byte* to, uint64_t bytes)
 static_assert(ManagedSegment::kChunkBytes <= wire::kRegionPieceBytes);
 static_assert(ManagedSegment::kChunkBytes * ManagedSegment::kWindowChunksMax <= wire::kManagedReadBytesMax);
 
-ManagedMemory& managed_memory() noexcept {
-  // Never destroyed: the program's threads may touch the memory until the very end.
-  alignas(ManagedMemory) static std::byte storage[sizeof(ManagedMemory)];
-  static auto* const memory = new (storage) ManagedMemory;
-  return *memory;
-}
+ManagedMemory::ManagedMemory(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
+
+ManagedMemory::~ManagedMemory() { managed_faults().leave(*this); }
 
 // A stream whose work is done covers the NULL stream's, when nothing newer was sent there: what that had before, the stream has waited for.
-bool devices_quiet() noexcept {
+bool devices_quiet(const ServerSession& session) noexcept {
   bool quiet = true;
   uint64_t done_blocking = 0;  // newest work known to be done in a stream that synchronises with the NULL stream
-  handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* object) {
+  handles().for_each(wire::HandleKind::stream, &session, [&](uint64_t, void* object) {
     auto* stream = static_cast<StreamState*>(object);
     if (!stream) return;
     if (!stream_idle(*stream)) {
@@ -92,7 +89,7 @@ bool devices_quiet() noexcept {
     }
   });
   if (!quiet) return false;
-  handles().for_each(wire::HandleKind::context, [&](uint64_t, void* object) {
+  handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
     auto* context = static_cast<ContextState*>(object);
     if (!context || !context->alive.load(std::memory_order_relaxed) || context_idle(*context)) return;
     if (!stream_idle(context->legacy) && context->legacy.work.load(std::memory_order_relaxed) > done_blocking) quiet = false;
@@ -116,7 +113,7 @@ bool ManagedMemory::add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped
 
 ManagedMemory::Mapped ManagedMemory::map(uint64_t base, uint64_t bytes, bool fresh) noexcept try {
   if (bytes == 0 || base < wire::kRegionAddressMin || base >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - base) return Mapped::taken;
-  if (!managed_faults().start()) return Mapped::no_memory;
+  if (!managed_faults().start(*this)) return Mapped::no_memory;
   const uint64_t begin = base & ~(kPageBytes - 1), end = (base + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   std::lock_guard sending(sending_);
   std::lock_guard lock(mutex_);
@@ -204,18 +201,15 @@ bool ManagedMemory::holds(uint64_t address) const noexcept {
 
 void ManagedMemory::note_state() noexcept {
   // Opened for good: nothing is closed any more, whatever calls are still under way.
-  if (ended_) return;
+  if (opened_) return;
   bool valid = fetching_ || on_their_way_, early = fetching_ && fetch_is_early_, hidden = false;
   for (auto& [first, segment] : segments_) {
     valid |= segment.chunks->valid();
     early |= segment.chunks->early();
     hidden |= segment.chunks->hidden();
   }
-  if (count_.exchange(segments_.size(), std::memory_order_relaxed) == 0 && !segments_.empty()) {
-    g_entry.fetch_or(kManaged, std::memory_order_relaxed);
-  } else if (segments_.empty()) {
-    g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
-  }
+  count_.store(segments_.size(), std::memory_order_relaxed);
+  note_presence(!segments_.empty());
   valid_.store(valid, std::memory_order_relaxed);
   early_.store(early, std::memory_order_relaxed);
   bool restless = early || hidden;
@@ -224,8 +218,15 @@ void ManagedMemory::note_state() noexcept {
 
 // --- to the server ----------------------------------------------------------------------------------------------------------------------------
 
+// Calls keep what they are given pointers to accessible while some session has managed memory (entry.hpp).
+void ManagedMemory::note_presence(bool there) noexcept {
+  if (there == present_) return;
+  present_ = there;
+  managed_faults().count_memories(there ? 1 : -1);
+}
+
 // Under sending_ alone: the session's window empties through the thread that reads, which may want mutex_ to settle.
-void ManagedMemory::send_hidden(Session& session) noexcept {
+void ManagedMemory::send_hidden() noexcept {
   try {
     std::vector<Change> changes;
     bool more = true;
@@ -238,7 +239,7 @@ void ManagedMemory::send_hidden(Session& session) noexcept {
           const std::span<const std::byte> memory(segment.pages->memory(), segment.chunks->bytes());
           more = segment.chunks->valid() &&
                  segment.chunks->show(kPortionBytes, [&, base = first, own = changes.size()](wire::ByteChanges& found) {
-                   pinned_pointers().look_around(memory, base, found.offset, found.bytes.size());
+                   session_.pinned_pointers.look_around(memory, base, found.offset, found.bytes.size());
                    append(changes, own, base + found.offset, std::move(found));
                  });
           if (more) break;
@@ -247,7 +248,7 @@ void ManagedMemory::send_hidden(Session& session) noexcept {
         note_state();
       }
       for (const Change& change : changes) {
-        if (send(session, change)) break;  // the session is over, which the call that follows reports
+        if (send(session_.connection(), change)) break;  // the session is over, which the call that follows reports
       }
     }
   } catch (const std::bad_alloc&) {
@@ -258,32 +259,32 @@ void ManagedMemory::send_hidden(Session& session) noexcept {
   note_state();
 }
 
-void ManagedMemory::hand_over_now(Session& session) noexcept {
+void ManagedMemory::hand_over_now() noexcept {
   managed_faults().stay_in_front();
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
-    if (ended_) return;
+    if (opened_) return;
     for (auto& [first, segment] : segments_) segment.chunks->close(false);
     note_state();
   }
-  send_hidden(session);
+  send_hidden();
 }
 
-void ManagedMemory::refresh(Session& session) noexcept {
+void ManagedMemory::refresh() noexcept {
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
-    if (ended_) return;
+    if (opened_) return;
     for (auto& [first, segment] : segments_) segment.chunks->close(true);
     note_state();
   }
-  send_hidden(session);
+  send_hidden();
 }
 
 void ManagedMemory::note_work_now() noexcept {
   std::lock_guard lock(mutex_);
-  if (ended_) return;
+  if (opened_) return;
   for (auto& [first, segment] : segments_) segment.chunks->note_work();
   worked_ = true;
   if (fetching_) fetch_is_early_ = true;
@@ -292,7 +293,7 @@ void ManagedMemory::note_work_now() noexcept {
 
 void ManagedMemory::settle_now() noexcept {
   std::lock_guard lock(mutex_);
-  if (ended_) return;
+  if (opened_) return;
   for (auto& [first, segment] : segments_) segment.chunks->close(true);
   ++settled_;
   note_state();
@@ -300,7 +301,7 @@ void ManagedMemory::settle_now() noexcept {
 
 // --- from the server --------------------------------------------------------------------------------------------------------------------------
 
-bool ManagedMemory::fetch(Session& session, uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out) {
+bool ManagedMemory::fetch(uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out) {
   out.assign(window.bytes, std::byte{0});
   std::vector<Extent> extents;
   {
@@ -310,12 +311,12 @@ bool ManagedMemory::fetch(Session& session, uint64_t base, const ManagedSegment:
   const uint64_t begin = base + window.offset, end = begin + window.bytes;
   for (const Extent& extent : extents) {
     uint64_t from = std::max(begin, extent.base), to = std::min(end, extent.base + extent.bytes);
-    if (from < to && read(session, from, out.data() + (from - begin), to - from)) return false;
+    if (from < to && read(session_.connection(), from, out.data() + (from - begin), to - from)) return false;
   }
   return true;
 }
 
-bool ManagedMemory::resolve(Session& session, uint64_t address, bool write) noexcept try {
+bool ManagedMemory::resolve(uint64_t address, bool write) noexcept try {
   std::lock_guard sending(sending_);
   std::vector<std::byte> data;
   for (unsigned fetches = 0;; ++fetches) {
@@ -324,7 +325,7 @@ bool ManagedMemory::resolve(Session& session, uint64_t address, bool write) noex
     {
       std::lock_guard lock(mutex_);
       auto [first, segment] = find(address);
-      if (!segment || ended_) return segment != nullptr;
+      if (!segment || opened_) return segment != nullptr;
       bool refused = false;
       auto need = segment->chunks->fault(address - first, write, window, refused);
       if (need == ManagedSegment::Need::nothing) {
@@ -338,18 +339,18 @@ bool ManagedMemory::resolve(Session& session, uint64_t address, bool write) noex
       worked_ = false;
       note_state();
     }
-    bool quiet = devices_quiet();
+    bool quiet = devices_quiet(session_);
     {
       std::lock_guard lock(mutex_);
       if (quiet && !worked_) fetch_is_early_ = false;
       note_state();
     }
-    bool fetched = fetch(session, base, window, data);
+    bool fetched = fetch(base, window, data);
     std::lock_guard lock(mutex_);
     bool early = fetch_is_early_;
     bool stale = early && settled != settled_;
     fetching_ = false;
-    if (ended_) return true;
+    if (opened_) return true;
     if (fetched && (!stale || fetches >= kFetchesMax)) {
       // Nobody unmaps while sending_ is held.
       ManagedSegment& chunks = *find(address).second->chunks;
@@ -369,8 +370,8 @@ bool ManagedMemory::resolve(Session& session, uint64_t address, bool write) noex
   return false;
 }
 
-bool ManagedMemory::hold(Session& session, uint64_t address) noexcept {
-  while (managed_faults().may_watch(address) && holds(address) && resolve(session, address, true)) {
+bool ManagedMemory::hold(uint64_t address) noexcept {
+  while (managed_faults().may_watch(address) && holds(address) && resolve(address, true)) {
     std::lock_guard lock(mutex_);
     auto [first, segment] = find(address);
     if (!segment) return false;
@@ -390,18 +391,21 @@ void ManagedMemory::release(uint64_t address) noexcept {
 // --- ends -------------------------------------------------------------------------------------------------------------------------------------
 
 void ManagedMemory::open_all() noexcept {
-  g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
   std::lock_guard lock(mutex_);
-  ended_ = true;
+  note_presence(false);
+  opened_ = true;
   for (auto& [first, segment] : segments_) segment.chunks->open();
   valid_.store(false, std::memory_order_relaxed);
   early_.store(false, std::memory_order_relaxed);
   restless_.store(false, std::memory_order_relaxed);
 }
 
+void ManagedMemory::ended(SessionEnd how) noexcept {
+  if (how == SessionEnd::closed) open_all();
+}
+
 // The mappings were not inherited; their bookkeeping stays, because its locks may have been held by threads that no longer exist.
 void ManagedMemory::after_fork_in_child() noexcept {
-  g_entry.fetch_and(uint8_t(~kManaged), std::memory_order_relaxed);
   count_.store(0, std::memory_order_relaxed);
   valid_.store(false, std::memory_order_relaxed);
   early_.store(false, std::memory_order_relaxed);
@@ -413,7 +417,7 @@ void ManagedMemory::clear() noexcept {
   std::lock_guard lock(mutex_);
   for (auto& [first, segment] : segments_) managed_faults().unwatch(first, first + segment.chunks->bytes());
   segments_.clear();
-  ended_ = false;
+  opened_ = false;
   note_state();
 }
 

@@ -1,4 +1,4 @@
-// Managed memory of this process: mapped at the server's addresses, readable and writable page by page. What the program writes goes to the
+// Managed memory of one session: mapped at the server's addresses, readable and writable page by page. What the program writes goes to the
 // server before any work that could read it; what the device may have changed is fetched when the program touches it.
 #pragma once
 
@@ -12,14 +12,18 @@
 
 #include "client_stub/driver/managed_pages.hpp"
 #include "client_stub/driver/managed_segment.hpp"
+#include "client_stub/driver/session_part.hpp"
 
 namespace gpuwire::client {
 
-class Session;
+class ServerSession;
 
-class ManagedMemory {
+class ManagedMemory final : public SessionPart {
  public:
   enum class Mapped : uint8_t { yes, taken, no_memory };
+
+  ManagedMemory(ServerSession& session, SessionParts& parts) noexcept;
+  ~ManagedMemory() override;
 
   // Makes [base, base + bytes), which the server's driver has allocated, memory of the program. `fresh`: it holds zeros. Whole pages are
   // mapped; what shares a page with it must be managed memory too. Mapped::taken: something of the program's lies there.
@@ -33,8 +37,8 @@ class ManagedMemory {
   // The next three cost one load when there is nothing to do.
   //
   // Before work is sent: what the program has written goes first, and everything becomes inaccessible. No lock below sending_ is held.
-  void hand_over(Session& session) noexcept {
-    if (anything_to_hand_over()) [[unlikely]] hand_over_now(session);
+  void hand_over() noexcept {
+    if (anything_to_hand_over()) [[unlikely]] hand_over_now();
   }
   // Has anything been written that is not sent, or is it on its way? hand_over() then waits until it has left.
   bool anything_to_hand_over() const noexcept { return valid_.load(std::memory_order_relaxed); }
@@ -50,24 +54,28 @@ class ManagedMemory {
   // Is there early or hidden memory? For whoever calls refresh() from time to time: a program may watch memory for what a running kernel
   // writes, and a kernel for what the program writes, without any call.
   bool needs_refresh() const noexcept { return restless_.load(std::memory_order_relaxed); }
-  void refresh(Session& session) noexcept;
+  void refresh() noexcept;
 
   // Makes the memory at `address` what the program wants it to be. False: it is no managed memory, or cannot be had.
-  bool resolve(Session& session, uint64_t address, bool write) noexcept;
+  bool resolve(uint64_t address, bool write) noexcept;
 
   // Keeps the chunk at `address` writable until it is released, for a call that is given a pointer to it. False: it is no managed memory.
-  bool hold(Session& session, uint64_t address) noexcept;
+  bool hold(uint64_t address) noexcept;
   void release(uint64_t address) noexcept;
 
   // Is `address` in a mapped segment?
   bool holds(uint64_t address) const noexcept;
 
-  // The session has ended, or the memory can no longer be brought: everything is opened as it is now, and stays so.
+  // The memory can no longer be brought: everything is opened as it is now, and stays so.
   void open_all() noexcept;
-  // A child after fork() has none.
-  void after_fork_in_child() noexcept;
-  // Tests only.
+  // Closed: open_all(). Lost: that is done when a fault finds it out, so that the program is told what it goes on with.
+  void ended(SessionEnd how) noexcept override;
+  // A child has none: the mappings are not inherited.
+  void after_fork_in_child() noexcept override;
+  // Everything is unmapped, before the session goes. Tests only.
   void clear() noexcept;
+
+  ServerSession& session() const noexcept { return session_; }
 
  private:
   struct Extent {
@@ -80,15 +88,17 @@ class ManagedMemory {
     std::vector<Extent> extents;  // allocations of the server's driver that lie in it: only their bytes are asked for
   };
 
-  void hand_over_now(Session& session) noexcept;
+  void hand_over_now() noexcept;
   void note_work_now() noexcept;
   void settle_now() noexcept;
-  void send_hidden(Session& session) noexcept;
-  bool fetch(Session& session, uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out);
+  void send_hidden() noexcept;
+  bool fetch(uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out);
   std::pair<uint64_t, Segment*> find(uint64_t address) noexcept;
   bool add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result);
   void note_state() noexcept;
+  void note_presence(bool there) noexcept;
 
+  ServerSession& session_;
   // Outermost, beside HostRegions::sending_: held from when changes are found until they are sent, and while memory is fetched, so that
   // nothing is fetched before what was written to it has left. The thread that reads the connection never takes it.
   std::mutex sending_;
@@ -98,16 +108,15 @@ class ManagedMemory {
   uint64_t settled_ = 0;                  // counts settle()
   bool fetching_ = false, fetch_is_early_ = false, worked_ = false;
   bool on_their_way_ = false;  // changes were taken out of their chunks, and have not all been sent
-  bool ended_ = false;         // since open_all()
+  bool opened_ = false;        // for good, since open_all()
+  bool present_ = false;       // counted among the sessions that have managed memory
   // Written under mutex_; hints for the calls above. Relaxed: a thread that must see one of them set has itself touched the memory, or has
   // synchronised with the thread that did.
   std::atomic<size_t> count_{0};
   std::atomic<bool> valid_{false}, early_{false}, restless_{false};
 };
 
-ManagedMemory& managed_memory() noexcept;
-
-// Is all the work that this process has sent known to be done?
-bool devices_quiet() noexcept;
+// Is all the work that was sent to this server known to be done?
+bool devices_quiet(const ServerSession& session) noexcept;
 
 }  // namespace gpuwire::client

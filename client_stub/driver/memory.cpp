@@ -7,14 +7,13 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
-#include "client_stub/driver/graph_records.hpp"
 #include "client_stub/driver/managed.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
@@ -33,8 +32,8 @@ constexpr uint64_t kImportedBytes = kBlockBytes;
 size_t retries_max(uint64_t bytes) { return kAddressRetriesMax + size_t(kBlockBytes / std::max(bytes, kSmallestBytes)); }
 
 // May `count` small allocations stay unused at the server? A counter alone: nothing is published through it.
-bool put_aside(uint64_t bytes, size_t count) {
-  static std::atomic<uint64_t> aside{0};
+bool put_aside(ServerSession& server, uint64_t bytes, size_t count) {
+  std::atomic<uint64_t>& aside = server.bytes_put_aside;
   if (bytes >= kBlockBytes) return false;
   uint64_t more = std::max(bytes, kSmallestBytes) * count;
   if (aside.fetch_add(more, std::memory_order_relaxed) + more <= kAsideBytesMax) return true;
@@ -58,13 +57,14 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
     result = CUDA_ERROR_OUT_OF_MEMORY;
     break;
   }
-  if (result || !put_aside(range.bytes, unusable.size())) {
+  if (result || !put_aside(*caller.server, range.bytes, unusable.size())) {
     for (CUdeviceptr taken : unusable) give_back(taken);
   }
   if (result) return result;
   // What is reserved and mapped belongs to no context, and outlives them all.
   range.context = range.kind == RangeKind::mapped ? 0 : caller.context_handle;
   range.device = caller.state ? caller.state->device : -1;
+  range.server = caller.server;
   publish_range(range);
   *out = range.base;
   return CUDA_SUCCESS;
@@ -85,7 +85,7 @@ void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdev
   if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return;
   CUresult error = CUDA_SUCCESS;
   uint64_t capture = capture_of(caller, stream_handle(caller, stream, per_thread, error));
-  if (!error && capture) graph_records().note_allocation(capture, address);
+  if (!error && capture) caller.server->graph_records.note_allocation(capture, address);
 }
 RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
   if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return RangeKind::pool;
@@ -119,7 +119,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = permit_unsafe_call()) return error;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -135,7 +135,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
   if (caller.error) return caller.error;
   if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = permit_unsafe_call()) return error;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -151,7 +151,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
-  if (CUresult error = permit_unsafe_call()) return error;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
   // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the server's driver knows.
@@ -216,7 +216,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   if (error) return error;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
-  if (uint64_t capture = capture_of(caller, wire_stream)) graph_records().note_free(capture, dptr);
+  if (uint64_t capture = capture_of(caller, wire_stream)) caller.server->graph_records.note_free(capture, dptr);
   if (range && range->kind == RangeKind::graph) {
     CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
     return leave(caller, result ? result : await_verdict(caller));

@@ -28,7 +28,7 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
   auto state = std::make_unique<ModuleState>();
   state->kind = wire::HandleKind::module;
   state->context = owner(caller);
-  state->handle = handles().create(state->kind);
+  state->handle = handles().create(state->kind, caller.server);
   if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = load_image(caller, **image, state->handle, options);
   if (result) {

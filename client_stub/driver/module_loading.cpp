@@ -7,6 +7,7 @@
 #include "client_stub/driver/account.hpp"
 #include "client_stub/driver/module_state.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/say.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
@@ -16,7 +17,6 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kImagePieceBytes = wire::kPostedBulkBytesMax;
-constexpr size_t kUploadsMax = 8;   // images under way at once; the server takes twice as many
 constexpr int kLoadAttemptsMax = 3;
 
 capnp::Data::Reader as_data(const ProgramImage::Digest& digest) { return {digest.data(), digest.size()}; }
@@ -100,8 +100,7 @@ void LoadOptions::store_logs(std::string_view error_text, std::string_view info_
 // Offers the image, and sends it unless another thread has meanwhile. Other images may be on their way at the same time, up to as many as
 // there are locks; two threads that sent the same one would mix its pieces.
 CUresult deliver_image(const Caller& caller, const ProgramImage& image) {
-  static std::array<std::mutex, kUploadsMax> uploads;
-  std::lock_guard lock(uploads[image.digest()[0] % kUploadsMax]);
+  std::lock_guard lock(caller.server->image_uploads.lock_for(image.digest()[0]));
   bool have = false;
   if (CUresult error = offer_image(caller, image, have)) return error;
   if (have) return CUDA_SUCCESS;
@@ -144,7 +143,7 @@ ImageTarget image_target() {
   ImageTarget target;
   Process* owner = process();
   if (!owner) return target;
-  target.ptx_only = owner->session->facts().software;
+  target.ptx_only = owner->server->connection().facts().software;
   for (const Device& device : owner->devices) {
     const auto& attributes = device.facts->attributes;
     if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) continue;

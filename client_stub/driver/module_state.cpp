@@ -106,7 +106,7 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   function->name = key;
   function->module = &state;
   function->context = state.context;
-  function->handle = handles().create(function->kind);
+  function->handle = handles().create(function->kind, caller.server);
   if (!function->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   FunctionQuestion question(state, key, *function);
   CUresult result = ensure_loaded(asking, state, &question);
@@ -174,6 +174,7 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
                      .bytes = variable.bytes,
                      .kind = managed ? RangeKind::managed_variable : RangeKind::variable,
                      .device = asking.state ? asking.state->device : 0,
+                     .server = asking.server,
                      .context = context,
                      .owner = state.handle};
   if (managed) {

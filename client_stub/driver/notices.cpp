@@ -1,12 +1,8 @@
 #include "client_stub/driver/notices.hpp"
 
-#include "client_stub/driver/device_output.hpp"
-#include "client_stub/driver/graph_memory.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
-#include "client_stub/driver/host_regions.hpp"
-#include "client_stub/driver/pending_copies.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -26,13 +22,13 @@ ContextState* context_of_frame(uint32_t wire_context) noexcept {
   return handles().find<ContextState>(wire::HandleKind::context, handle);
 }
 
-void completion(const schema::Completion::Reader& done) noexcept {
+void completion(ServerSession& session, const schema::Completion::Reader& done) noexcept {
   if (uint64_t event = done.getEvent()) {
     EventState* state = handles().find<EventState>(wire::HandleKind::event, event);
     if (!state) return;
     if (done.getResult()) keep_first(state->failed, done.getResult());
     raise(state->done, done.getRecord());
-    note_progress();
+    session.note_progress();
     return;
   }
   // Watches of a context's NULL stream carry the frame's context only in the frame; the sequence finds them.
@@ -40,25 +36,26 @@ void completion(const schema::Completion::Reader& done) noexcept {
   uint64_t sequence = done.getSequence();
   auto told = [&](StreamState& state) {
     if (done.getResult()) keep_first(state.failed, done.getResult());
-    note_stream_done(state, sequence);
+    raise(state.done, sequence);
+    session.note_progress();
   };
   if (stream > wire::kStreamLegacy) {
     if (auto* state = handles().find<StreamState>(wire::HandleKind::stream, stream)) told(*state);
     return;
   }
-  handles().for_each(wire::HandleKind::context, [&](uint64_t, void* object) {
+  handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
     auto* context = static_cast<ContextState*>(object);
     if (context && context->legacy.watched.load(std::memory_order_acquire) == sequence) told(context->legacy);
   });
 }
 
-void deferred_error(const schema::DeferredError::Reader& error) noexcept {
+void deferred_error(const ServerSession& session, const schema::DeferredError::Reader& error) noexcept {
   int32_t result = error.getResult();
   auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(CUresult(result)) ? context.base->sticky : context.deferred, result); };
   if (ContextState* context = error.getContext() ? context_of_frame(error.getContext()) : nullptr) {
     note(*context);
   } else {
-    handles().for_each(wire::HandleKind::context, [&](uint64_t, void* object) {
+    handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
       auto* state = static_cast<ContextState*>(object);
       if (state && state->alive.load(std::memory_order_relaxed)) note(*state);
     });
@@ -70,12 +67,12 @@ void deferred_error(const schema::DeferredError::Reader& error) noexcept {
 
 void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) {
   switch (ordinal) {
-    case wire::NoticeOrdinal::completion: return completion(message.getRoot<schema::Completion>());
-    case wire::NoticeOrdinal::deferred_error: return deferred_error(message.getRoot<schema::DeferredError>());
+    case wire::NoticeOrdinal::completion: return completion(session_, message.getRoot<schema::Completion>());
+    case wire::NoticeOrdinal::deferred_error: return deferred_error(session_, message.getRoot<schema::DeferredError>());
     case wire::NoticeOrdinal::host_callback: {
       auto callback = message.getRoot<schema::HostCallback>();
-      note_progress();
-      host_callbacks().reached(callback.getCallback(), CUresult(callback.getStatus()));
+      session_.note_progress();
+      session_.host_callbacks.reached(callback.getCallback(), CUresult(callback.getStatus()));
       return;
     }
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
@@ -89,10 +86,10 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
 BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) {
   if (ordinal == wire::NoticeOrdinal::copy_data) {
     auto copy = message.getRoot<schema::CopyData>();
-    return pending_copies().sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
+    return session_.pending_copies.sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
   }
-  if (ordinal == wire::NoticeOrdinal::region_data) return host_regions().sink(bulk_bytes);
-  if (ordinal == wire::NoticeOrdinal::graph_memory_data) return graph_memory().sink(bulk_bytes);
+  if (ordinal == wire::NoticeOrdinal::region_data) return session_.host_regions.sink(bulk_bytes);
+  if (ordinal == wire::NoticeOrdinal::graph_memory_data) return session_.graph_memory.sink(bulk_bytes);
   if (ordinal == wire::NoticeOrdinal::output && bulk_bytes <= kOutputBytesMax) {
     text_.resize(bulk_bytes);
     BulkSink sink;
@@ -106,30 +103,29 @@ BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& me
 void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) {
   if (ordinal == wire::NoticeOrdinal::copy_data) {
     auto copy = message.getRoot<schema::CopyData>();
-    pending_copies().stored(copy.getSequence(), copy.getLast());
-    note_progress();
+    session_.pending_copies.stored(copy.getSequence(), copy.getLast());
+    session_.note_progress();
   } else if (ordinal == wire::NoticeOrdinal::region_data) {
     auto change = message.getRoot<schema::RegionChange>();
     auto mask = change.getChanged();
-    host_regions().stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
+    session_.host_regions.stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
   } else if (ordinal == wire::NoticeOrdinal::graph_memory_data) {
     auto change = message.getRoot<schema::RegionChange>();
     auto mask = change.getChanged();
-    graph_memory().stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
+    session_.graph_memory.stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
   } else if (ordinal == wire::NoticeOrdinal::output) {
     uint8_t descriptor = message.getRoot<schema::Output>().getDescriptor();
     std::span<const std::byte> printed = text.empty() ? std::span<const std::byte>(text_) : text;
     // The server's own line does not wait for a call that waits: a session that does nothing makes none.
     if (descriptor == 0) say({reinterpret_cast<const char*>(printed.data()), printed.size()});
-    else device_output().keep(descriptor == 2, printed);
+    else session_.device_output.keep(descriptor == 2, printed);
     text_.clear();
   }
 }
 
 // The session has told the user why; from here on enter() returns its state.
 void Notices::ended(CUresult, std::string_view) {
-  pending_copies().clear();
-  host_regions().clear();
+  parts_.tell_ended(SessionEnd::lost);
 }
 
 }  // namespace gpuwire::client

@@ -1,16 +1,8 @@
 #include "client_stub/driver/pending_copies.hpp"
 
-#include <new>
 #include <utility>
 
 namespace gpuwire::client {
-
-PendingCopies& pending_copies() noexcept {
-  // Never destroyed: notices may arrive while the program's exit handlers run.
-  alignas(PendingCopies) static std::byte storage[sizeof(PendingCopies)];
-  static auto* const copies = new (storage) PendingCopies;
-  return *copies;
-}
 
 void PendingCopies::expect(uint64_t sequence, CopyDestination destination) {
   std::lock_guard lock(mutex_);
@@ -57,7 +49,8 @@ bool PendingCopies::touches(const void* data, size_t bytes) const noexcept {
   return false;
 }
 
-void PendingCopies::clear() noexcept {
+void PendingCopies::ended(SessionEnd how) noexcept {
+  if (how != SessionEnd::lost) return;
   std::lock_guard lock(mutex_);
   copies_.clear();
   count_.store(0, std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "client_stub/driver/session_part.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
@@ -20,8 +21,10 @@ struct CopyDestination {
 };
 
 // Any thread; one leaf lock.
-class PendingCopies {
+class PendingCopies final : public SessionPart {
  public:
+  explicit PendingCopies(SessionParts& parts) noexcept : SessionPart(parts) {}
+
   // Before the frame leaves: inside the `write` function of post(), whose `sequence` is set by then.
   void expect(uint64_t sequence, CopyDestination destination);
   // The frame was not sent after all.
@@ -36,8 +39,9 @@ class PendingCopies {
   // everything.
   bool touches(const void* data, size_t bytes) const noexcept;
 
-  // The session has ended.
-  void clear() noexcept;
+  // Lost: nothing arrives any more. Closed: whoever is in the middle of reading still stores to these.
+  void ended(SessionEnd how) noexcept override;
+  void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
   struct Copy {
@@ -50,7 +54,5 @@ class PendingCopies {
   // threads' copies it can only know by synchronising with them.
   std::atomic<size_t> count_{0};
 };
-
-PendingCopies& pending_copies() noexcept;
 
 }  // namespace gpuwire::client

@@ -12,13 +12,6 @@ constexpr uint64_t kWordBytes = sizeof(uint64_t);
 
 }  // namespace
 
-PinnedPointers& pinned_pointers() noexcept {
-  // Never destroyed: the program's threads may still run while it exits.
-  alignas(PinnedPointers) static std::byte storage[sizeof(PinnedPointers)];
-  static auto* const pointers = new (storage) PinnedPointers;
-  return *pointers;
-}
-
 void PinnedPointers::note_bounds() noexcept {
   low_.store(ranges_.empty() ? 0 : ranges_.begin()->first, std::memory_order_relaxed);
   high_.store(ranges_.empty() ? 0 : ranges_.rbegin()->first + ranges_.rbegin()->second.bytes, std::memory_order_relaxed);
@@ -105,7 +98,7 @@ void PinnedPointers::refuse(uint64_t base) noexcept {
   if (found != ranges_.end()) set(found->second, State::refused);
 }
 
-void PinnedPointers::clear() noexcept {
+void PinnedPointers::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   ranges_.clear();
   former_.clear();

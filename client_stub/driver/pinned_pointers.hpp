@@ -10,11 +10,15 @@
 #include <optional>
 #include <span>
 
+#include "client_stub/driver/session_part.hpp"
+
 namespace gpuwire::client {
 
-// Any thread; one leaf lock. A process without such memory pays one atomic load for each look.
-class PinnedPointers {
+// Any thread; one leaf lock. A session without such memory pays one atomic load for each look.
+class PinnedPointers final : public SessionPart {
  public:
+  explicit PinnedPointers(SessionParts& parts) noexcept : SessionPart(parts) {}
+
   static constexpr uint64_t kAlignmentInData = 16;
 
   struct Range {
@@ -54,7 +58,8 @@ class PinnedPointers {
   // The server cannot have it: it is not wanted again.
   void refuse(uint64_t base) noexcept;
 
-  void clear() noexcept;
+  void ended(SessionEnd how) noexcept override;    // all is forgotten: no device will have it
+  void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
   static constexpr size_t kFormerMax = 4096;  // all are forgotten when there are more
@@ -81,7 +86,5 @@ class PinnedPointers {
   std::atomic<uint64_t> low_{0}, high_{0};
   std::atomic<size_t> wanted_{0};  // ranges that are; relaxed: who sent a pointer has itself made its range wanted
 };
-
-PinnedPointers& pinned_pointers() noexcept;
 
 }  // namespace gpuwire::client

@@ -5,14 +5,12 @@
 #include <cstdlib>
 #include <new>
 
-#include "client_stub/driver/device_output.hpp"
+#include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/entry.hpp"
 #include "client_stub/driver/error_log.hpp"
-#include "client_stub/driver/host_regions.hpp"
 #include "client_stub/driver/managed_faults.hpp"
-#include "client_stub/driver/managed_memory.hpp"
-#include "client_stub/driver/notices.hpp"
 #include "client_stub/driver/say.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/tools.hpp"
 #include "client_stub/driver/visible_devices.hpp"
 
@@ -35,12 +33,13 @@ bool g_handlers_installed = false;
 void in_child() noexcept {
   new (&g_initialising) std::mutex;
   handles().after_fork_in_child();
-  managed_memory().after_fork_in_child();
+  address_map().after_fork_in_child();
+  address_reservations().after_fork_in_child();
   managed_faults().after_fork_in_child();
   error_log().after_fork_in_child();
-  device_output().after_fork_in_child();
   Process* owner = g_process.load(std::memory_order_relaxed);
   if (!owner) return;
+  owner->server->after_fork_in_child();
   g_failed = CUDA_ERROR_NOT_INITIALIZED;
   g_process.store(nullptr, std::memory_order_release);
   t_context = nullptr;
@@ -53,38 +52,39 @@ void at_exit() noexcept {
   if (!owner) return;
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
   g_process.store(nullptr, std::memory_order_release);
-  owner->session->close();
-  device_output().write();
-  managed_memory().open_all();
+  owner->server->end();
   managed_faults().stop();
   print_account(*owner);
 }
 
-CUresult connect(std::unique_ptr<Session>& session) {
+CUresult connect(ServerSession& session) {
   const char* server = std::getenv("GPUWIRE_SERVER");
   if (!server || !*server) {
     say("no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'");
     return CUDA_ERROR_NO_DEVICE;
   }
-  auto* notices = new Notices;  // as long as the process: the session may call it until the very end
   std::string error;
-  CUresult result = Session::connect(server, *notices, session, error);
+  CUresult result = session.connect(server, error);
   if (result) say(error);
   return result;
 }
 
 }  // namespace
 
+Process::Process() = default;
+Process::~Process() = default;
+
 CUresult absent_process() noexcept { return CUresult(g_absent.load(std::memory_order_acquire)); }
 
-CUresult install_process(std::unique_ptr<Session> session, const char* visible) noexcept {
+CUresult install_process(std::unique_ptr<ServerSession> server, const char* visible) noexcept {
   try {
     auto owner = std::make_unique<Process>();
-    const ServerFacts& facts = session->facts();
+    const ServerFacts& facts = server->connection().facts();
     for (int ordinal : visible_devices(visible, facts.devices)) {
       auto* context = new ContextState;
-      context->handle = handles().create(wire::HandleKind::context, context);
+      context->handle = handles().create(wire::HandleKind::context, server.get(), context);
       if (context->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+      context->server = server.get();
       context->device = int(owner->devices.size());
       context->primary = true;
       context->id = owner->next_id++;
@@ -95,12 +95,24 @@ CUresult install_process(std::unique_ptr<Session> session, const char* visible) 
       owner->devices.push_back({ordinal, &facts.devices[size_t(ordinal)], context});
     }
     if (owner->devices.empty()) return CUDA_ERROR_NO_DEVICE;
-    owner->session = std::move(session);
+    owner->server = std::move(server);
     g_process.store(owner.release(), std::memory_order_release);
     return CUDA_SUCCESS;
   } catch (...) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+}
+
+CUresult install_process(std::unique_ptr<Session> connection, const char* visible) noexcept {
+  auto server = std::unique_ptr<ServerSession>(new (std::nothrow) ServerSession);
+  if (!server) return CUDA_ERROR_OUT_OF_MEMORY;
+  server->adopt(std::move(connection));
+  return install_process(std::move(server), visible);
+}
+
+// Text arrives until the connection is closed, and at_exit() writes the last of it.
+void write_device_output() noexcept {
+  if (Process* owner = process()) owner->server->device_output.write();
 }
 
 CUresult initialise_process() noexcept {
@@ -115,14 +127,15 @@ CUresult initialise_process() noexcept {
     std::atexit([] { at_exit(); });
   }
   report_attached_tools();
-  std::unique_ptr<Session> session;
+  std::unique_ptr<ServerSession> server;
   CUresult result;
   try {
-    result = connect(session);
+    server = std::make_unique<ServerSession>();
+    result = connect(*server);
   } catch (...) {
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (result == CUDA_SUCCESS) result = install_process(std::move(session), std::getenv("CUDA_VISIBLE_DEVICES"));
+  if (result == CUDA_SUCCESS) result = install_process(std::move(server), std::getenv("CUDA_VISIBLE_DEVICES"));
   g_failed = result;
   return result;
 }
@@ -130,8 +143,6 @@ CUresult initialise_process() noexcept {
 void uninstall_process_for_test() noexcept {
   Process* owner = g_process.exchange(nullptr);
   t_context = nullptr;
-  host_regions().clear();
-  managed_memory().clear();
   g_absent.store(CUDA_ERROR_NOT_INITIALIZED);
   g_failed = CUDA_SUCCESS;
   delete owner;

@@ -17,6 +17,8 @@
 
 namespace gpuwire::client {
 
+class ServerSession;
+
 inline constexpr int kDriverVersion = 13000;  // what cuDriverGetVersion says, whatever the server's driver is
 
 // A device that the program sees.
@@ -27,7 +29,11 @@ struct Device {
 };
 
 struct Process {
-  std::unique_ptr<Session> session;
+  Process();
+  ~Process();
+
+  // The one server that the process has; later, it may be several, each device's its own.
+  std::unique_ptr<ServerSession> server;
   std::vector<Device> devices;          // by the program's ordinal; does not change
   std::atomic<uint64_t> next_id{1};     // contexts and streams, for cuCtxGetId and cuStreamGetId
   // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any device. A flag alone:
@@ -48,8 +54,9 @@ CUresult absent_process() noexcept;
 // cuInit without its argument check.
 CUresult initialise_process() noexcept;
 
-// A process over a session that is already there: initialise_process() after connecting, and the tests. Publishes it.
-CUresult install_process(std::unique_ptr<Session> session, const char* visible_devices) noexcept;
+// A process over a session that is connected: initialise_process(), and the tests. Publishes it.
+CUresult install_process(std::unique_ptr<ServerSession> server, const char* visible_devices) noexcept;
+CUresult install_process(std::unique_ptr<Session> connection, const char* visible_devices) noexcept;
 // Tests only: as if the process had never been initialised.
 void uninstall_process_for_test() noexcept;
 

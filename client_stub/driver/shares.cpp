@@ -11,7 +11,7 @@
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/address_map.hpp"
-#include "client_stub/driver/allocation_handle.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
@@ -31,11 +31,6 @@ void withdraw(const Caller& caller, const ShareToken& token) noexcept {
 }
 
 }  // namespace
-
-Shares& shares() noexcept {
-  static Shares& all = *new Shares;
-  return all;
-}
 
 int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
   std::lock_guard lock(mutex_);
@@ -102,7 +97,7 @@ CUresult check_exported_type(CUmemAllocationHandleType type) {
 }
 
 CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, void* out) {
-  shares().sweep(caller);
+  caller.server->shares.sweep(caller);
   ShareToken token{};
   bool given = false;
   CUresult result = call<schema::ShareExport, schema::ShareExportReply>(
@@ -117,7 +112,7 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
         if (given) std::copy(data.begin(), data.end(), token.begin());
       });
   if (result) return result;
-  int descriptor = given ? shares().give_out(token, wire::handle_kind(handle) == wire::HandleKind::memory_allocation) : -1;
+  int descriptor = given ? caller.server->shares.give_out(token, wire::handle_kind(handle) == wire::HandleKind::memory_allocation) : -1;
   if (descriptor < 0) {
     if (given) withdraw(caller, token);
     return CUDA_ERROR_OPERATING_SYSTEM;
@@ -165,7 +160,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   CUresult result = import_object(caller, wire::HandleKind::memory_allocation, osHandle, 0, imported);
   if (!result) {
     *handle = imported;
-    allocation_holders().hold(imported);
+    caller.server->allocation_holders.hold(imported);
   }
   return leave(caller, result);
 }

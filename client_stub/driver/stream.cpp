@@ -4,9 +4,8 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
-#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/copy_rules.hpp"
-#include "client_stub/driver/host_callbacks.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -84,18 +83,18 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    if (capture_status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
-      invalidate_capture(*on.state);
+    if (on.caller.server->captures.status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
+      on.caller.server->captures.invalidate(*on.state);
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   }
   if (stream_idle(*on.state)) return finished(on);
-  uint64_t now = progress();
+  uint64_t now = on.caller.server->progress();
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
   bool watched = on.state->watched.load(std::memory_order_acquire) > work;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
   CUresult result = forward::cuStreamQuery(on.caller, on.stream());
-  if (result == CUDA_SUCCESS) note_stream_done(*on.state, work);
+  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
   if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
   on.state->asked.store(now, std::memory_order_relaxed);
   if (CUresult error = watch(on)) return leave(on.caller, error);
@@ -107,8 +106,8 @@ CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
   if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    if (capture_status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
-      invalidate_capture(*on.state);
+    if (on.caller.server->captures.status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
+      on.caller.server->captures.invalidate(*on.state);
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
   } else if (stream_idle(*on.state)) {
@@ -116,7 +115,7 @@ CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
   }
   uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
   CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
-  if (result == CUDA_SUCCESS) note_stream_done(*on.state, up_to);
+  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, up_to);
   return leave(on.caller, result);
 }
 
@@ -132,10 +131,10 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
   if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
   if (capturing && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
     bool recorded = state->record.load(std::memory_order_acquire) != 0;
-    if (CUresult error = permit_wait(*on.state, capture, recorded)) return error;
+    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded)) return error;
   }
   CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
-  if (result == CUDA_SUCCESS) join_capture(*on.state, capture);
+  if (result == CUDA_SUCCESS) on.caller.server->captures.join(*on.state, capture);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   return leave(on.caller, result);
 }

@@ -10,6 +10,7 @@
 
 namespace gpuwire::client {
 
+class ServerSession;
 struct ContextState;
 
 // Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; whoever sees that a copy
@@ -30,7 +31,7 @@ struct StreamState {
   std::atomic<uint64_t> work{0};     // newest frame that sent work here
   std::atomic<uint64_t> done{0};
   std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
-  std::atomic<uint64_t> asked{0};    // progress() when the server last said that it is not ready
+  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready
   std::atomic<int32_t> failed{0};    // what a completion notice said went wrong, until reported
   std::atomic<uint64_t> capture{0};  // id of the capture it takes part in, capture.hpp; 0: none
 };
@@ -44,7 +45,7 @@ struct EventState {
   std::atomic<uint64_t> stream{0};   // wire handle of the stream it was recorded in
   std::atomic<uint64_t> done{0};     // newest record known to be done
   std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
-  std::atomic<uint64_t> asked{0};    // progress() when the server last said that it is not ready
+  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready
   std::atomic<int32_t> failed{0};
   std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
 };
@@ -54,22 +55,16 @@ StreamState* find_stream(const ContextState* context, uint64_t wire_stream) noex
 EventState* find_event(CUevent event) noexcept;
 
 // Handles with state attached; 0: too many. Flags and priority are set by the creator before it hands the handle out.
-uint64_t create_stream_handle(ContextState* context) noexcept;
-uint64_t create_event_handle(ContextState* context) noexcept;
+uint64_t create_stream_handle(ServerSession* session, ContextState* context) noexcept;
+uint64_t create_event_handle(ServerSession* session, ContextState* context) noexcept;
 // End a handle and recycle its state. False: was not known.
 bool forget_stream_handle(uint64_t handle) noexcept;
 bool forget_event_handle(uint64_t handle) noexcept;
 
-// Counts what the program may have learned about the device's progress: synchronisations, and everything the server tells. What was not
-// ready at the present count is still not ready as far as the program can know; at a higher count something that it waited for may imply
-// the contrary (a stream that waited for the event, say), so the server is asked once more.
-uint64_t progress() noexcept;
-void note_progress() noexcept;
-
-// Everything that was sent to the context up to `sequence` is done (a context was synchronised).
+// Everything that was sent to the context up to `sequence` is done (a context was synchronised), and the program is told.
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;
-// The same for one stream.
-void note_stream_done(StreamState& stream, uint64_t sequence) noexcept;
+// The same for one stream of a context of this session.
+void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequence) noexcept;
 // Is there nothing on the stream, or in the context, that is not known to be done?
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;

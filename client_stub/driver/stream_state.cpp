@@ -1,8 +1,8 @@
 // The bookkeeping of stream.hpp. Lock order: none; each lock here is a leaf.
 #include <new>
 
-#include "client_stub/driver/managed_memory.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -42,9 +42,6 @@ class Recycler {
 constinit Recycler<StreamState> g_streams;
 constinit Recycler<EventState> g_events;
 
-// From 1 on, so that a state that never asked differs. Release and acquire: whoever sees the count sees the `done` raised before it.
-constinit std::atomic<uint64_t> g_progress{1};
-
 uint64_t next_id() noexcept {
   Process* owner = process();
   return owner ? owner->next_id.fetch_add(1, std::memory_order_relaxed) : 0;
@@ -61,7 +58,7 @@ EventState* find_event(CUevent event) noexcept {
   return handles().find<EventState>(wire::HandleKind::event, reinterpret_cast<uint64_t>(event));
 }
 
-uint64_t create_stream_handle(ContextState* context) noexcept {
+uint64_t create_stream_handle(ServerSession* session, ContextState* context) noexcept {
   StreamState* state = g_streams.take();
   if (!state) return 0;
   state->context = context;
@@ -70,13 +67,13 @@ uint64_t create_stream_handle(ContextState* context) noexcept {
   state->id = next_id();
   for (auto* value : {&state->work, &state->done, &state->watched, &state->asked, &state->capture}) value->store(0, std::memory_order_relaxed);
   state->failed.store(0, std::memory_order_relaxed);
-  uint64_t handle = handles().create(wire::HandleKind::stream, state);
+  uint64_t handle = handles().create(wire::HandleKind::stream, session, state);
   state->handle.store(handle, std::memory_order_release);
   if (handle == 0) g_streams.give(state);
   return handle;
 }
 
-uint64_t create_event_handle(ContextState* context) noexcept {
+uint64_t create_event_handle(ServerSession* session, ContextState* context) noexcept {
   EventState* state = g_events.take();
   if (!state) return 0;
   state->context = context;
@@ -85,7 +82,7 @@ uint64_t create_event_handle(ContextState* context) noexcept {
     value->store(0, std::memory_order_relaxed);
   }
   state->failed.store(0, std::memory_order_relaxed);
-  uint64_t handle = handles().create(wire::HandleKind::event, state);
+  uint64_t handle = handles().create(wire::HandleKind::event, session, state);
   state->handle.store(handle, std::memory_order_release);
   if (handle == 0) g_events.give(state);
   return handle;
@@ -111,20 +108,14 @@ bool forget_event_handle(uint64_t handle) noexcept {
   return true;
 }
 
-uint64_t progress() noexcept { return g_progress.load(std::memory_order_acquire); }
-void note_progress() noexcept {
-  g_progress.fetch_add(1, std::memory_order_release);
-  managed_memory().settle();
-}
-
 void note_context_done(ContextState& context, uint64_t sequence) noexcept {
   raise(context.done, sequence);
-  note_progress();
+  context.server->note_progress();
 }
 
-void note_stream_done(StreamState& stream, uint64_t sequence) noexcept {
+void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequence) noexcept {
   raise(stream.done, sequence);
-  note_progress();
+  session.note_progress();
 }
 
 bool context_idle(const ContextState& context) noexcept {

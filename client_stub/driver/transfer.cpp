@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "client_stub/driver/context.hpp"
-#include "client_stub/driver/pending_copies.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -89,7 +89,7 @@ class Pipeline {
 // The reply to a copy out of a stream comes after all work before it.
 void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept {
   note_stream_work(caller, stream, sequence);
-  if (StreamState* state = find_stream(caller.state, stream)) note_stream_done(*state, sequence);
+  if (StreamState* state = find_stream(caller.state, stream)) note_stream_done(*caller.server, *state, sequence);
 }
 
 }  // namespace
@@ -170,7 +170,7 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
           copy.setSource(source + offset);
           copy.setBytes(count);
           copy.setStream(stream);
-          pending_copies().expect(sequence, {.data = to + offset, .bytes = count});
+          caller.server->pending_copies.expect(sequence, {.data = to + offset, .bytes = count});
         },
         {}, &sequence);
     if (error) return error;

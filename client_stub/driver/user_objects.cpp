@@ -1,42 +1,15 @@
-// User objects: counted here, since the destructor is a function of the program and no device work looks at them.
+#include "client_stub/driver/user_objects.hpp"
+
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <new>
-#include <unordered_map>
 #include <vector>
 
 #include "client/hand.hpp"
-#include "client_stub/driver/graph.hpp"
 #include "client_stub/driver/handles.hpp"
+#include "client_stub/driver/server_session.hpp"
 
 namespace gpuwire::client {
 namespace {
-
-struct UserObject {
-  uint64_t handle = 0;
-  CUhostFn destroy = nullptr;
-  void* user = nullptr;
-  int64_t references = 0;
-};
-
-struct Holder {
-  std::unordered_map<UserObject*, int64_t> objects;  // with how many references
-  bool launched = false;
-  uint64_t stream = 0;  // of the newest launch
-};
-
-struct UserObjects {
-  std::mutex mutex;  // a leaf: all below, and the counts
-  std::unordered_map<uint64_t, Holder> holders;  // graphs and executable graphs
-  std::atomic<size_t> count{0};  // holders.size(). Relaxed: who uses a graph synchronised with whoever made it
-};
-
-UserObjects& user_objects() noexcept {
-  alignas(UserObjects) static std::byte storage[sizeof(UserObjects)];
-  static auto* const all = new (storage) UserObjects;
-  return *all;
-}
 
 UserObject* find_object(CUuserObject object) { return handles().find<UserObject>(wire::HandleKind::user_object, reinterpret_cast<uint64_t>(object)); }
 
@@ -46,59 +19,92 @@ bool drop(UserObject& object, int64_t count) {
   return object.references <= 0;
 }
 
-// Calls the destructor, once the launches of the stream that still use the object are done. Without a lock.
-void destroy(UserObject* object, const Holder* holder) {
-  handles().forget(wire::HandleKind::user_object, object->handle);
-  bool later = holder && holder->launched &&
-               hand::cuLaunchHostFunc(reinterpret_cast<CUstream>(holder->stream), object->destroy, object->user, false) == CUDA_SUCCESS;
-  if (!later) object->destroy(object->user);
-  delete object;
-}
-
 }  // namespace
 
-void copy_user_objects(uint64_t from, uint64_t to) {
-  UserObjects& all = user_objects();
-  if (all.count.load(std::memory_order_relaxed) == 0) return;
-  std::lock_guard lock(all.mutex);
-  auto found = all.holders.find(from);
-  if (found == all.holders.end()) return;
+// Calls the destructor, once the launches of the stream that still use the object are done. Without a lock.
+void UserObjects::destroy(UserObject& object, const Holder* holder) {
+  handles().forget(wire::HandleKind::user_object, object.handle);
+  bool later = holder && holder->launched &&
+               hand::cuLaunchHostFunc(reinterpret_cast<CUstream>(holder->stream), object.destroy, object.user, false) == CUDA_SUCCESS;
+  if (!later) object.destroy(object.user);
+  delete &object;
+}
+
+void UserObjects::copy(uint64_t from, uint64_t to) {
+  if (none()) return;
+  std::lock_guard lock(mutex_);
+  auto found = holders_.find(from);
+  if (found == holders_.end()) return;
   auto objects = found->second.objects;
-  Holder& holder = all.holders[to];
+  Holder& holder = holders_[to];
   for (auto& [object, count] : objects) {
     holder.objects[object] += count;
     object->references += count;
   }
-  all.count.store(all.holders.size(), std::memory_order_relaxed);
+  note_size();
 }
 
-void release_user_objects(uint64_t owner) {
-  UserObjects& all = user_objects();
-  if (all.count.load(std::memory_order_relaxed) == 0) return;
+void UserObjects::release(uint64_t owner) {
+  if (none()) return;
   Holder holder;
   std::vector<UserObject*> last;
   {
-    std::lock_guard lock(all.mutex);
-    auto found = all.holders.find(owner);
-    if (found == all.holders.end()) return;
+    std::lock_guard lock(mutex_);
+    auto found = holders_.find(owner);
+    if (found == holders_.end()) return;
     holder = std::move(found->second);
-    all.holders.erase(found);
-    all.count.store(all.holders.size(), std::memory_order_relaxed);
+    holders_.erase(found);
+    note_size();
     for (auto& [object, count] : holder.objects) {
       if (drop(*object, count)) last.push_back(object);
     }
   }
-  for (UserObject* object : last) destroy(object, &holder);
+  for (UserObject* object : last) destroy(*object, &holder);
 }
 
-void note_user_object_launch(uint64_t exec, uint64_t wire_stream) noexcept {
-  UserObjects& all = user_objects();
-  if (all.count.load(std::memory_order_relaxed) == 0) [[likely]] return;
-  std::lock_guard lock(all.mutex);
-  auto found = all.holders.find(exec);
-  if (found == all.holders.end()) return;
+void UserObjects::note_launch(uint64_t exec, uint64_t wire_stream) noexcept {
+  if (none()) [[likely]] return;
+  std::lock_guard lock(mutex_);
+  auto found = holders_.find(exec);
+  if (found == holders_.end()) return;
   found->second.launched = true;
   found->second.stream = wire_stream;
+}
+
+void UserObjects::retain(UserObject& object, int64_t count) noexcept {
+  std::lock_guard lock(mutex_);
+  object.references += count;
+}
+
+void UserObjects::release(UserObject& object, int64_t count) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!drop(object, count)) return;
+  }
+  destroy(object, nullptr);
+}
+
+void UserObjects::retain_for(uint64_t graph, UserObject& object, int64_t count, bool moved) {
+  std::lock_guard lock(mutex_);
+  holders_[graph].objects[&object] += count;
+  note_size();
+  if (!moved) object.references += count;
+}
+
+bool UserObjects::release_of(uint64_t graph, UserObject& object, int64_t count) {
+  {
+    std::lock_guard lock(mutex_);
+    auto holder = holders_.find(graph);
+    if (holder == holders_.end()) return false;
+    auto held = holder->second.objects.find(&object);
+    if (held == holder->second.objects.end()) return false;
+    int64_t released = std::min(count, held->second);
+    held->second -= released;
+    if (held->second == 0) holder->second.objects.erase(held);
+    if (!drop(object, released)) return true;
+  }
+  destroy(object, nullptr);
+  return true;
 }
 
 namespace hand {
@@ -109,7 +115,7 @@ CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, un
   if (!out || !function || references == 0 || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   auto* object = new (std::nothrow) UserObject{0, function, user, int64_t(references)};
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
-  object->handle = handles().create(wire::HandleKind::user_object, object);
+  object->handle = handles().create(wire::HandleKind::user_object, caller.server, object);
   if (!object->handle) {
     delete object;
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -119,58 +125,41 @@ CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, un
 }
 
 CUresult cuUserObjectRetain(CUuserObject given, unsigned int count) {
-  if (CUresult error = enter(Needs::initialised).error) return error;
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
   UserObject* object = find_object(given);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(user_objects().mutex);
-  object->references += count;
+  caller.server->user_objects.retain(*object, count);
   return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectRelease(CUuserObject given, unsigned int count) {
-  if (CUresult error = enter(Needs::initialised).error) return error;
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
   UserObject* object = find_object(given);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
-  {
-    std::lock_guard lock(user_objects().mutex);
-    if (!drop(*object, count)) return CUDA_SUCCESS;
-  }
-  destroy(object, nullptr);
+  caller.server->user_objects.release(*object, count);
   return CUDA_SUCCESS;
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject given, unsigned int count, unsigned int flags) {
-  if (CUresult error = enter(Needs::initialised).error) return error;
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
   UserObject* object = find_object(given);
   auto owner = reinterpret_cast<uint64_t>(graph);
   bool known = known_handle(wire::HandleKind::graph, owner);
   if (!known || !object || count == 0 || count > INT32_MAX || (flags & ~unsigned(CU_GRAPH_USER_OBJECT_MOVE)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  UserObjects& all = user_objects();
-  std::lock_guard lock(all.mutex);
-  all.holders[owner].objects[object] += count;
-  all.count.store(all.holders.size(), std::memory_order_relaxed);
-  if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) object->references += count;
+  caller.server->user_objects.retain_for(owner, *object, count, (flags & CU_GRAPH_USER_OBJECT_MOVE) != 0);
   return CUDA_SUCCESS;
 }
 
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject given, unsigned int count) {
-  if (CUresult error = enter(Needs::initialised).error) return error;
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
   UserObject* object = find_object(given);
   if (!object || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
-  UserObjects& all = user_objects();
-  {
-    std::lock_guard lock(all.mutex);
-    auto holder = all.holders.find(reinterpret_cast<uint64_t>(graph));
-    if (holder == all.holders.end()) return CUDA_ERROR_INVALID_VALUE;
-    auto held = holder->second.objects.find(object);
-    if (held == holder->second.objects.end()) return CUDA_ERROR_INVALID_VALUE;
-    int64_t released = std::min<int64_t>(count, held->second);
-    held->second -= released;
-    if (held->second == 0) holder->second.objects.erase(held);
-    if (!drop(*object, released)) return CUDA_SUCCESS;
-  }
-  destroy(object, nullptr);
-  return CUDA_SUCCESS;
+  bool released = caller.server->user_objects.release_of(reinterpret_cast<uint64_t>(graph), *object, count);
+  return released ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace hand

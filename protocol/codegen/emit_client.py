@@ -106,7 +106,7 @@ class Client:
     def look_through(self, p, data):
         """Pinned memory that the device is told of becomes known to it before the frame leaves."""
         self.tells_addresses = True
-        look = f"note_addresses_in({data});"
+        look = f"note_addresses_in(caller, {data});"
         self.checks.append(f"if ({p.local}) {look}" if p.opt else look)
 
     def declare_error(self):
@@ -136,7 +136,7 @@ class Client:
             wire = "word"
         if p.kind == "deviceptr" and p.direction == "in":
             self.tells_addresses = True
-            self.checks.append(f"note_address({p.local});")
+            self.checks.append(f"note_address(caller, {p.local});")
         if p.direction in ("in", "inout"):
             if p.direction == "inout" and p.opt:
                 value = f"{p.local} ? {value} : {p.value_type}{{}}"

@@ -275,8 +275,8 @@ uint64_t stream_handle(const Caller&, CUstream stream, bool, CUresult& error) no
   return handle;
 }
 void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}
-void note_address(uint64_t) noexcept {}
-void note_addresses_in(std::span<const std::byte>) noexcept {}
+void note_address(const Caller&, uint64_t) noexcept {}
+void note_addresses_in(const Caller&, std::span<const std::byte>) noexcept {}
 void reach_noted_memory(const Caller&) noexcept {}
 int32_t server_device(CUdevice device, CUresult& error) noexcept {
   bool seen = device >= 0 && device < 4;

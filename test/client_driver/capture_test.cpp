@@ -153,28 +153,28 @@ TEST_CASE("a capture bound to its thread ends in an error in another one") {
 
 TEST_CASE("an unsafe call invalidates a global capture, unless the thread is relaxed") {
   Capturing process;
-  CHECK(permit_unsafe_call() == CUDA_SUCCESS);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
   CHECK(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-  CHECK(permit_unsafe_call() == CUDA_SUCCESS);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
   REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
   CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  std::thread([] { CHECK(permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }).join();
+  std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }).join();
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   CUgraph graph = nullptr;
   CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(graph == nullptr);
-  CHECK(permit_unsafe_call() == CUDA_SUCCESS);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
 }
 
 TEST_CASE("another thread's capture that is bound to it is no hindrance") {
   Capturing process;
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
-  std::thread([] { CHECK(permit_unsafe_call() == CUDA_SUCCESS); }).join();
-  CHECK(permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS); }).join();
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 TEST_CASE("the null stream cannot be captured") {

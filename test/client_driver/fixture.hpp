@@ -4,9 +4,13 @@
 #include <doctest/doctest.h>
 
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "test/support/fake_session.hpp"
 
 namespace gpuwire::test {
+
+// That of the process, while there is one.
+inline client::ServerSession& server_session() { return *client::process()->server; }
 
 struct FakeProcess {
   explicit FakeProcess(int devices = 1, const char* visible = nullptr) {

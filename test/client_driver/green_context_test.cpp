@@ -22,7 +22,7 @@ struct Fixture {
     REQUIRE(hand::cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS);
   }
   static CUdevResourceDesc descriptor() {
-    return reinterpret_cast<CUdevResourceDesc>(handles().create(wire::HandleKind::device_resource_desc));
+    return reinterpret_cast<CUdevResourceDesc>(handles().create(wire::HandleKind::device_resource_desc, &test::server_session()));
   }
   CUstream stream_of(CUgreenCtx owner) {
     CUstream stream = nullptr;
@@ -84,7 +84,7 @@ TEST_CASE_FIXTURE(Fixture, "synchronising the primary context covers work of its
 
   REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
   REQUIRE(hand::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
-  note_stream_done(find_context(primary)->legacy, ~uint64_t(0) >> 1);
+  note_stream_done(test::server_session(), find_context(primary)->legacy, ~uint64_t(0) >> 1);
   CHECK_FALSE(event_done(*find_event(event)));
   note_context_done(*find_context(primary), ~uint64_t(0) >> 1);
   CHECK(event_done(*find_event(event)));

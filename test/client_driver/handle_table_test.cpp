@@ -13,7 +13,7 @@ using gpuwire::wire::HandleKind;
 TEST_CASE("a handle is known from its creation until it is forgotten, and only as its own kind") {
   auto table = std::make_unique<HandleTable>();
   int object = 0;
-  uint64_t handle = table->create(HandleKind::stream, &object);
+  uint64_t handle = table->create(HandleKind::stream, nullptr, &object);
   REQUIRE(handle != 0);
   CHECK(uint32_t(handle) != 0);
   CHECK(table->known(HandleKind::stream, handle));
@@ -34,7 +34,7 @@ TEST_CASE("a number that comes back has another generation, so that the old hand
   std::set<uint64_t> seen;
   std::set<uint32_t> indices;
   for (int i = 0; i < 2000; ++i) {
-    uint64_t handle = table->create(HandleKind::event);
+    uint64_t handle = table->create(HandleKind::event, nullptr);
     REQUIRE(handle != 0);
     CHECK(seen.insert(handle).second);
     indices.insert(gpuwire::wire::handle_index(handle));
@@ -47,7 +47,7 @@ TEST_CASE("a number that comes back has another generation, so that the old hand
 TEST_CASE("every known handle is visited once") {
   auto table = std::make_unique<HandleTable>();
   std::set<uint64_t> given;
-  for (int i = 0; i < 3000; ++i) given.insert(table->create(HandleKind::module));
+  for (int i = 0; i < 3000; ++i) given.insert(table->create(HandleKind::module, nullptr));
   uint64_t gone = *given.begin();
   given.erase(gone);
   table->forget(HandleKind::module, gone);
@@ -65,7 +65,7 @@ TEST_CASE("threads that create, look up and forget at once never meet a foreign 
     threads.emplace_back([&, t] {
       int mine = t;
       for (int i = 0; i < kRounds; ++i) {
-        uint64_t handle = table->create(HandleKind::stream, &mine);
+        uint64_t handle = table->create(HandleKind::stream, nullptr, &mine);
         if (handle == 0 || table->find<int>(HandleKind::stream, handle) != &mine) ++wrong;
         void* object = nullptr;
         if (!table->forget(HandleKind::stream, handle, &object) || object != &mine) ++wrong;

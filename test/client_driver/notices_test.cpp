@@ -69,7 +69,8 @@ TEST_CASE("a line of the server's own is on standard error at once, what device 
   REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   int before = ::dup(STDERR_FILENO);
   ::dup2(ends[1], STDERR_FILENO);
-  Notices notices;
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
   for (uint8_t descriptor : {2, 0}) {
     capnp::MallocMessageBuilder message;
     message.initRoot<schema::Output>().setDescriptor(descriptor);
@@ -83,7 +84,7 @@ TEST_CASE("a line of the server's own is on standard error at once, what device 
     return std::string(text, size_t(std::max<ssize_t>(::read(ends[0], text, sizeof text), 0)));
   };
   std::string at_once = written();
-  device_output().write();
+  test::server_session().device_output.write();
   std::string later = written();
   ::dup2(before, STDERR_FILENO);
   for (int descriptor : {before, ends[0], ends[1]}) ::close(descriptor);
@@ -92,9 +93,10 @@ TEST_CASE("a line of the server's own is on standard error at once, what device 
 }
 
 TEST_CASE("the data of a copy go where the program asked for them, piece by piece") {
-  Notices notices;
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
   char destination[8] = {};
-  pending_copies().expect(41, {.data = destination, .bytes = sizeof destination, .scatter = {}});
+  test::server_session().pending_copies.expect(41, {.data = destination, .bytes = sizeof destination, .scatter = {}});
   CopyNotice first(41, 0, false), second(41, 5, true);
   BulkSink sink = notices.bulk_for(wire::NoticeOrdinal::copy_data, first.reader, 5);
   CHECK(sink.data == destination);
@@ -107,23 +109,25 @@ TEST_CASE("the data of a copy go where the program asked for them, piece by piec
 }
 
 TEST_CASE("data that nobody expects, or that would not fit, are not stored") {
-  Notices notices;
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
   char destination[8] = {};
-  pending_copies().expect(42, {.data = destination, .bytes = sizeof destination, .scatter = {}});
+  test::server_session().pending_copies.expect(42, {.data = destination, .bytes = sizeof destination, .scatter = {}});
   CopyNotice unknown(43, 0, true), beyond(42, 9, true), whole(42, 0, true), late(42, 7, true);
   CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, unknown.reader, 1).bytes == 0);
   CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, beyond.reader, 1).bytes == 0);
   CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, late.reader, 2).bytes == 0);
   CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, whole.reader, 9).bytes == 0);
   CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, whole.reader, 8).bytes == 8);
-  pending_copies().cancel(42);
+  test::server_session().pending_copies.cancel(42);
   CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, whole.reader, 8).bytes == 0);
 }
 
 TEST_CASE("a pitched destination gets each piece with its place in the whole") {
-  Notices notices;
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
   std::vector<size_t> offsets;
-  pending_copies().expect(44, {.data = nullptr, .bytes = 100, .scatter = [&](size_t offset, std::span<const std::byte>) { offsets.push_back(offset); }});
+  test::server_session().pending_copies.expect(44, {.data = nullptr, .bytes = 100, .scatter = [&](size_t offset, std::span<const std::byte>) { offsets.push_back(offset); }});
   CopyNotice piece(44, 60, true);
   BulkSink sink = notices.bulk_for(wire::NoticeOrdinal::copy_data, piece.reader, 40);
   REQUIRE(sink.scatter);
@@ -144,8 +148,8 @@ TEST_CASE("a host function runs when the server says so, and may not wait for th
     number = sent.getCallback();
     CHECK(sent.getKind() == 0);
   });
-  CHECK_FALSE(host_callbacks().reached(number + 1, CUDA_SUCCESS));
-  REQUIRE(host_callbacks().reached(number, CUDA_SUCCESS));
+  CHECK_FALSE(test::server_session().host_callbacks.reached(number + 1, CUDA_SUCCESS));
+  REQUIRE(test::server_session().host_callbacks.reached(number, CUDA_SUCCESS));
   ran.wait(1);
   CHECK(ran.inside != CUDA_SUCCESS);
   // A stream callback is told of an error.
@@ -155,7 +159,7 @@ TEST_CASE("a host function runs when the server says so, and may not wait for th
     CHECK(sent.getCallback() == number + 1);
     CHECK(sent.getKind() == 1);
   });
-  REQUIRE(host_callbacks().reached(number + 1, CUDA_ERROR_LAUNCH_FAILED));
+  REQUIRE(test::server_session().host_callbacks.reached(number + 1, CUDA_ERROR_LAUNCH_FAILED));
   told.wait(1);
   CHECK(told.inside == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(hand::cuLaunchHostFunc(nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);

@@ -62,7 +62,7 @@ struct CurrentProcess : FakeProcess {
     });
   }
 
-  Notices notices;
+  Notices& notices = test::server_session().notices;
 };
 
 }  // namespace

@@ -9,9 +9,13 @@
 #include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/process.hpp"
+#include "client_stub/driver/server_session.hpp"
 #include "test/support/fake_session.hpp"
 
 namespace gpuwire::test {
+
+// That of the process, while there is one.
+inline client::ServerSession& server_session() { return *client::process()->server; }
 
 inline client::ServerFacts small_device_facts(int devices = 1) {
   client::ServerFacts facts = fake_facts(devices);

@@ -24,7 +24,7 @@ struct GraphProcess : test::DeviceProcess {
       reply.initRoot<schema::CuMemAllocV2Results>().setDptr(0x3000'0000'0000);
     });
     REQUIRE(hand::cuMemAlloc_v2(&device, 4096) == CUDA_SUCCESS);
-    graph = reinterpret_cast<CUgraph>(handles().create(wire::HandleKind::graph));
+    graph = reinterpret_cast<CUgraph>(handles().create(wire::HandleKind::graph, &test::server_session()));
   }
   size_t count(SessionOrdinal ordinal) const { return session->count(uint32_t(ordinal)); }
   CUDA_MEMCPY3D to_device(const void* from, size_t bytes) const {
@@ -85,15 +85,15 @@ TEST_CASE("What a graph wrote arrives in the program's memory and is not sent ba
   REQUIRE(hand::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
   CUgraphExec exec = process.instantiate();
   REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
-  CHECK(graph_memory().being_written(reinterpret_cast<uint64_t>(memory.data()) + 3, 1));
+  CHECK(test::server_session().graph_memory.being_written(reinterpret_cast<uint64_t>(memory.data()) + 3, 1));
   uint64_t number = 0;
   for (const SentFrame& frame : process.session->frames()) {
     if (frame.ordinal == uint32_t(SessionOrdinal::graph_memory_create)) frame.read<schema::RegionCreate>([&](auto create) { number = create.getAddress(); });
   }
   std::vector<std::byte> written(4, std::byte{5});
-  BulkSink sink = graph_memory().sink(written.size());
+  BulkSink sink = test::server_session().graph_memory.sink(written.size());
   std::memcpy(sink.data, written.data(), written.size());
-  graph_memory().stored(number, 8, {}, written.size());
+  test::server_session().graph_memory.stored(number, 8, {}, written.size());
   CHECK(memory[7] == std::byte{0});
   CHECK(memory[8] == std::byte{5});
   REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
@@ -123,13 +123,13 @@ TEST_CASE("Ranges that overlap in part are refused when a graph writes to one of
   auto address = reinterpret_cast<uint64_t>(memory.data());
   GraphUse whole, part, beyond;
   uint64_t place = 0;
-  CHECK(graph_memory().use(caller, address, 32, true, whole, place) == CUDA_SUCCESS);
-  CHECK(graph_memory().use(caller, address + 8, 8, false, part, place) == CUDA_SUCCESS);
+  CHECK(test::server_session().graph_memory.use(caller, address, 32, true, whole, place) == CUDA_SUCCESS);
+  CHECK(test::server_session().graph_memory.use(caller, address + 8, 8, false, part, place) == CUDA_SUCCESS);
   CHECK(part.block == whole.block);
   CHECK(place == kPlace + 8);
-  CHECK(graph_memory().home(place) == address + 8);
-  CHECK(graph_memory().use(caller, address + 16, 32, false, beyond, place) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(graph_memory().use(caller, address + 32, 32, true, beyond, place) == CUDA_SUCCESS);
+  CHECK(test::server_session().graph_memory.home(place) == address + 8);
+  CHECK(test::server_session().graph_memory.use(caller, address + 16, 32, false, beyond, place) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(test::server_session().graph_memory.use(caller, address + 32, 32, true, beyond, place) == CUDA_SUCCESS);
 }
 
 }  // namespace gpuwire::client

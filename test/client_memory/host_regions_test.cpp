@@ -24,10 +24,10 @@ struct RegionProcess : test::DeviceProcess {
   }
   // As if the server had sent it.
   void receive(std::byte* region, uint64_t offset, std::vector<std::byte> bytes, std::vector<uint8_t> mask = {}) {
-    BulkSink sink = host_regions().sink(bytes.size());
+    BulkSink sink = test::server_session().host_regions.sink(bytes.size());
     REQUIRE(sink.bytes == bytes.size());
     std::memcpy(sink.data, bytes.data(), bytes.size());
-    host_regions().stored(reinterpret_cast<uint64_t>(region), offset, mask, bytes.size());
+    test::server_session().host_regions.stored(reinterpret_cast<uint64_t>(region), offset, mask, bytes.size());
   }
 };
 
@@ -71,13 +71,13 @@ TEST_CASE("A pointer among copied bytes makes the memory a region before the nex
   CHECK(process.count(SessionOrdinal::region_create) == 0);
   CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_create) == 2);
-  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(first), 64));
-  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(second), 64));
+  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(first), 64));
+  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(second), 64));
   CHECK(process.count(SessionOrdinal::region_write) == 1);
   // One byte of the pointer changes, and it is another.
   std::memcpy(first + 8, &third, sizeof third);
   CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
-  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(third), 64));
+  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(third), 64));
 }
 
 TEST_CASE("Memory that the server cannot mirror is asked for once by those who name it, and is given up without trace") {
@@ -92,7 +92,7 @@ TEST_CASE("Memory that the server cannot mirror is asked for once by those who n
   }
   CHECK(process.count(SessionOrdinal::region_create) == 1);
   CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
-  CHECK_FALSE(pinned_pointers().any());
+  CHECK_FALSE(test::server_session().pinned_pointers.any());
 }
 
 TEST_CASE("Memory that is given up is not made a region by a pointer that is still about") {
@@ -113,7 +113,7 @@ TEST_CASE("Memory that the server cannot mirror is good for copies, and has no d
   std::byte* memory = process.allocate(8, CU_MEMHOSTALLOC_DEVICEMAP);
   device_pointer(memory, CUDA_ERROR_NOT_SUPPORTED);
   CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, 8, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK_FALSE(host_regions().any());
+  CHECK_FALSE(test::server_session().host_regions.any());
   CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 0);
 }
@@ -165,7 +165,7 @@ TEST_CASE("Changes from the server that do not fit are dropped") {
   process.receive(memory, 0, {std::byte{1}}, {1, 1});
   process.receive(memory + 8, 0, {std::byte{1}});
   for (int i = 0; i < 16; ++i) CHECK(memory[i] == std::byte{0});
-  CHECK(host_regions().sink(wire::kRegionPieceBytes + 1).bytes == 0);
+  CHECK(test::server_session().host_regions.sink(wire::kRegionPieceBytes + 1).bytes == 0);
 }
 
 TEST_CASE("Copies with a region go by its address, so that they keep their place in the stream and nothing travels twice") {

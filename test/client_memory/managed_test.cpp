@@ -54,7 +54,7 @@ TEST_CASE("Small managed allocations share a block of the server's, large ones h
   CHECK(bytes == 100);
   CHECK(hand::cuMemFree_v2(large) == CUDA_SUCCESS);
   CHECK(process.session->count(test::kMemFree) == 1);
-  CHECK_FALSE(managed_memory().holds(large));
+  CHECK_FALSE(test::server_session().managed_memory.holds(large));
   CHECK(hand::cuMemFree_v2(second) == CUDA_SUCCESS);
   CHECK(hand::cuMemFree_v2(second) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemFree_v2(first + 1) == CUDA_ERROR_INVALID_VALUE);
@@ -144,7 +144,7 @@ TEST_CASE("Managed memory ends with its context") {
   ManagedProcess process;
   CUdeviceptr memory = process.allocate(100);
   CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
-  CHECK_FALSE(managed_memory().holds(memory));
+  CHECK_FALSE(test::server_session().managed_memory.holds(memory));
   uint64_t value = 0;
   CHECK(hand::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_IS_MANAGED, memory) == CUDA_ERROR_INVALID_VALUE);
 }

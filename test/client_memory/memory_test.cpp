@@ -141,11 +141,11 @@ TEST_CASE("Pinned memory that a copy may still write to is not unmapped") {
   constexpr size_t kBytes = 1u << 20;  // too large to be a host region unasked
   REQUIRE(hand::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, 0x7000'0000'0000, 4096, nullptr, false) == CUDA_SUCCESS);
-  REQUIRE(pending_copies().touches(pinned, 1));
+  REQUIRE(test::server_session().pending_copies.touches(pinned, 1));
   // The fake server answers the synchronisation but never sends the data.
   CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   static_cast<char*>(pinned)[0] = 1;
-  pending_copies().clear();
+  test::server_session().pending_copies.ended(SessionEnd::lost);
   munmap(pinned, kBytes);
 }
 

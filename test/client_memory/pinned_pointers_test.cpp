@@ -23,7 +23,8 @@ std::vector<uint64_t> take_wanted(PinnedPointers& pointers) {
 }
 
 struct Known {
-  PinnedPointers pointers;
+  SessionParts parts;
+  PinnedPointers pointers{parts};
   Known() {
     pointers.add(kLow, 100);
     pointers.add(kHigh, 4096);
@@ -75,7 +76,8 @@ TEST_CASE_FIXTURE(Known, "refused and removed memory is not wanted") {
 }
 
 TEST_CASE("memory where the device knew other memory is wanted at once") {
-  PinnedPointers pointers;
+  SessionParts parts;
+  PinnedPointers pointers(parts);
   pointers.note_former(kLow, 0x3000);
   for (uint64_t base : {kLow - 0x1000, kLow + 0x3000}) pointers.add(base, 0x1000);
   CHECK_FALSE(pointers.wanted());
@@ -91,7 +93,8 @@ TEST_CASE("a part of memory is looked through by the words that it belongs to, w
     std::memcpy(memory.data() + first, words.data(), sizeof words);
     for (uint64_t offset = 0; offset < memory.size(); ++offset) {
       for (uint64_t bytes : {1, 9, 100}) {
-        PinnedPointers pointers;
+        SessionParts parts;
+        PinnedPointers pointers(parts);
         std::vector<uint64_t> touched;
         const uint64_t end = std::min<uint64_t>(offset + bytes, memory.size());
         for (size_t i = 0; i < words.size(); ++i) {
