@@ -3,6 +3,9 @@
 #include "client/forward.hpp"
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/server_session.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/api_stream.capnp.h"
+#include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 
@@ -97,7 +100,7 @@ void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept {
 
 namespace {
 
-// The calling thread's own stream of its current context.
+// The calling thread's own stream of its current context. Known here alone until announce_streams().
 uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
   ThreadState* thread = thread_state();
   if (!thread || !caller.state) {
@@ -111,27 +114,47 @@ uint64_t own_stream(const Caller& caller, CUresult& error) noexcept {
     thread->own_streams.pop_back();
     break;
   }
-  // Destroyed when the thread ends.
-  CUstream stream = nullptr;
-  error = forward::cuStreamCreate(caller, &stream, CU_STREAM_DEFAULT);
-  if (error) return 0;
-  auto handle = reinterpret_cast<uint64_t>(stream);
-  try {
-    thread->own_streams.push_back({caller.state, handle});
-  } catch (...) {
+  const uint64_t handle = create_stream_handle(caller.server, caller.state);
+  if (!handle) {
     error = CUDA_ERROR_OUT_OF_MEMORY;
     return 0;
   }
+  try {
+    thread->own_streams.push_back({caller.state, handle, false});  // it ends with the thread
+  } catch (...) {
+    forget_stream_handle(handle);
+    error = CUDA_ERROR_OUT_OF_MEMORY;
+    return 0;
+  }
+  t_unannounced = true;
   return handle;
+}
+
+// Tells the server of the thread's own streams of this context.
+CUresult announce_streams(const Caller& caller) noexcept {
+  bool others = false;
+  for (auto& own : thread_state()->own_streams) {
+    if (own.announced) continue;
+    if (own.context != caller.state || !known_handle(wire::HandleKind::stream, own.stream)) {
+      others = true;
+      continue;
+    }
+    CUresult error = post<schema::CuStreamCreateParams>(
+        *caller.session, forward_ordinal::cuStreamCreate, caller.context, message_words<schema::CuStreamCreateParams>(), [&](auto params) {
+          params.setPhStream(own.stream);
+          params.setFlags(CU_STREAM_DEFAULT);
+        });
+    if (error) return error;
+    own.announced = true;
+  }
+  t_unannounced = others;
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
 
-uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept {
+uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept {
   error = CUDA_SUCCESS;
-  // Every call that is sent to a stream passes here before its frame is begun.
-  caller.server->managed_memory.hand_over();
-  caller.server->host_regions.push(caller);
   auto handle = reinterpret_cast<uint64_t>(stream);
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) {
@@ -148,9 +171,15 @@ uint64_t stream_handle(const Caller& caller, CUstream stream, bool per_thread, C
   return handle;
 }
 
+CUresult before_work(const Caller& caller) noexcept {
+  ServerSession& server = *caller.server;
+  server.managed_memory.hand_over();
+  server.host_regions.push(caller);
+  return t_unannounced ? announce_streams(caller) : CUDA_SUCCESS;
+}
+
 void note_address(const Caller& caller, uint64_t address) noexcept { caller.server->pinned_pointers.look_at(address); }
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept { caller.server->pinned_pointers.look_through(data); }
-void reach_noted_memory(const Caller& caller) noexcept { caller.server->host_regions.push(caller); }
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;

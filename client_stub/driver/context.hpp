@@ -72,12 +72,16 @@ struct ThreadState {
   struct OwnStream {
     ContextState* context;
     uint64_t stream;
+    bool announced;  // has the server heard of it?
   };
   std::vector<OwnStream> own_streams;  // CU_STREAM_PER_THREAD, one per context used
 };
 
 // The thread's current context, or null. In the static TLS block: read in every driver call.
 extern thread_local constinit ContextState* t_context __attribute__((tls_model("initial-exec")));
+
+// Has the thread an own stream that the server has not heard of? Asked before all work.
+extern thread_local constinit bool t_unannounced __attribute__((tls_model("initial-exec")));
 
 // Created when first asked for. Null: no memory.
 ThreadState* thread_state() noexcept;

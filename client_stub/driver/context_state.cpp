@@ -11,6 +11,7 @@
 namespace gpuwire::client {
 
 thread_local constinit ContextState* t_context __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local constinit bool t_unannounced __attribute__((tls_model("initial-exec"))) = false;
 
 namespace {
 
@@ -23,6 +24,10 @@ void end_thread(void* value) noexcept {
   if (process()) {
     for (const auto& own : state->own_streams) {
       if (!known_handle(wire::HandleKind::stream, own.stream) || !own.context->alive.load(std::memory_order_relaxed)) continue;
+      if (!own.announced) {
+        forget_stream_handle(own.stream);
+        continue;
+      }
       Caller caller = own.context->server->own_caller();
       caller.state = own.context;
       caller.context_handle = own.context->base->handle;

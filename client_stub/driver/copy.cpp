@@ -29,7 +29,7 @@ struct Begun {
 Begun begin(CUstream stream, bool per_thread) {
   Begun begun{.caller = enter(Needs::context)};
   begun.error = begun.caller.error;
-  if (!begun.error) begun.stream = stream_handle(begun.caller, stream, per_thread, begun.error);
+  if (!begun.error) begun.stream = resolve_stream(begun.caller, stream, per_thread, begun.error);
   return begun;
 }
 
@@ -75,6 +75,7 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
     return leave(begun.caller, capture_linear(begun.caller, capture, destination, false, reinterpret_cast<uint64_t>(source), true, bytes, begun.stream));
   }
+  if (CUresult error = before_work(begun.caller)) return error;
   if (CUresult error = settle_source(begun.caller, source, bytes, begun.stream)) return leave(begun.caller, error);
   if (bytes <= kPointerTableBytesMax) begun.caller.server->pinned_pointers.look_through_data({static_cast<const std::byte*>(source), bytes});
   Source after = form == Form::blocking ? Source::arrived : is_pinned(source, bytes) ? Source::stays : Source::free;
@@ -103,6 +104,7 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
     return leave(begun.caller, capture_linear(begun.caller, capture, reinterpret_cast<uint64_t>(destination), true, source, false, bytes, begun.stream));
   }
+  if (CUresult error = before_work(begun.caller)) return error;
   if (form == Form::ordered && !unknown && is_pinned(destination, bytes)) {
     return leave(begun.caller, fetch_later(begun.caller, destination, source, bytes, begun.stream));
   }
@@ -157,6 +159,7 @@ CUresult unified(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUst
 
 // By way of memory of ours: what the session reads and writes must not fault.
 CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes, bool to_array) {
+  if (CUresult error = before_work(begun.caller)) return error;
   std::vector<std::byte> ours(bytes);
   DeviceBox device{.array = array, .x_bytes = offset};
   HostBox memory{.base = ours.data(), .pitch_bytes = bytes, .height_rows = 1};
@@ -191,6 +194,7 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
     copy.Height = copy.Depth = 1;
     return leave(begun.caller, capture_box(begun.caller, capture, copy, begun.stream));
   }
+  if (CUresult error = before_work(begun.caller)) return error;
   DeviceBox device{.array = handle, .x_bytes = offset};
   HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
   BoxSize size{.width_bytes = bytes};

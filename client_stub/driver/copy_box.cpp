@@ -164,12 +164,13 @@ CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& siz
 
 CUresult perform(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread, bool blocking) {
   CUresult error = CUDA_SUCCESS;
-  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   if (error || copy.size.bytes() == 0) return error;
   bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
   if (!from_host && !to_host) return copy_on_device(caller, copy, stream, per_thread);
   if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
   if (from_host && to_host) return copy_in_host(caller, copy, stream, per_thread);
+  if ((error = before_work(caller))) return error;
   if (to_host) return fetch_box(caller, copy.destination.host, copy.source.device, copy.size, wire_stream);
   if ((error = settle_box(caller, copy.source.host, copy.size, wire_stream))) return error;
   return send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking);
@@ -209,7 +210,7 @@ CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D_PEER& from) {
 template <class Copy3D>
 bool captured(const Caller& caller, const Copy3D& request, CUstream stream, bool per_thread, bool blocking, CUresult& result) {
   if (blocking || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return false;
-  uint64_t wire_stream = stream_handle(caller, stream, per_thread, result);
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, result);
   if (result) return true;
   uint64_t capture = capture_of(caller, wire_stream);
   if (capture) result = capture_box(caller, capture, as_plain(request), wire_stream);

@@ -17,7 +17,7 @@ namespace gpuwire::client {
 
 inline CUresult stream_to_wire(const Caller& caller, CUstream& stream, bool per_thread) noexcept {
   CUresult error = CUDA_SUCCESS;
-  uint64_t handle = stream_handle(caller, stream, per_thread, error);
+  uint64_t handle = resolve_stream(caller, stream, per_thread, error);
   stream = from_word<CUstream>(handle);
   return error;
 }

@@ -211,9 +211,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   }
   if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_VALUE;
   // What the program wrote elsewhere goes as before every call that is sent to a stream.
-  CUresult error = CUDA_SUCCESS;
-  stream_handle(on.caller, on.stream(), false, error);
-  if (error) return error;
+  if (CUresult error = before_work(on.caller)) return error;
   for (const GraphUse& use : uses) {
     if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
     if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);

@@ -136,7 +136,7 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error;
-  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
   const StreamState* state = find_stream(caller.state, wire_stream);
   callback.repeats = state && state->capture.load(std::memory_order_relaxed) != 0;
@@ -145,6 +145,7 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
     caller.server->captures.invalidate(*state);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
+  if ((error = before_work(caller))) return error;
   uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t sequence = 0;

@@ -196,7 +196,7 @@ CUresult launch_kernel(const Launch& launch) {
       if (!parameters.each[i]) return CUDA_ERROR_INVALID_VALUE;
     }
   }
-  // Parameters may be in managed memory, which is out of reach once the stream is asked for, and must not be touched under a lock.
+  // Parameters may be in managed memory, which is out of reach before work, and must not be touched under a lock.
   std::vector<std::byte> packed;
   if (caller.server->managed_memory.any()) [[unlikely]] {
     packed.resize(function->parameter_bytes);
@@ -205,8 +205,9 @@ CUresult launch_kernel(const Launch& launch) {
   }
   look_for_pinned_memory(caller, parameters, *function);
   CUresult error = CUDA_SUCCESS;
-  uint64_t stream = stream_handle(caller, launch.stream, launch.per_thread, error);
+  uint64_t stream = resolve_stream(caller, launch.stream, launch.per_thread, error);
   if (error) return error;
+  if ((error = before_work(caller))) return error;
   uint64_t sequence = 0;
   error = send(caller, launch, *function, parameters, stream, sequence);
   if (!error) {

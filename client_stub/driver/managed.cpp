@@ -156,7 +156,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation l
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error = CUDA_SUCCESS;
-  stream_handle(caller, hStream, per_thread, error);
+  resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   if (flags != 0 || !managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
   if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;

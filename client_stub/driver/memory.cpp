@@ -84,20 +84,20 @@ CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) 
 void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address) {
   if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return;
   CUresult error = CUDA_SUCCESS;
-  uint64_t capture = capture_of(caller, stream_handle(caller, stream, per_thread, error));
+  uint64_t capture = capture_of(caller, resolve_stream(caller, stream, per_thread, error));
   if (!error && capture) caller.server->graph_records.note_allocation(capture, address);
 }
 RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
   if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return RangeKind::pool;
   CUresult error = CUDA_SUCCESS;
-  uint64_t wire_stream = stream_handle(caller, stream, per_thread, error);
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
 }
 
 // In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
 CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out, CUstream stream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
-  stream_handle(caller, stream, per_thread, error);
+  resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
   *out = 0;
   return leave(caller, CUDA_SUCCESS);
@@ -212,7 +212,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
   CUresult error = CUDA_SUCCESS;
-  uint64_t wire_stream = stream_handle(caller, hStream, per_thread, error);
+  uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));

@@ -15,7 +15,7 @@ CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t b
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error = CUDA_SUCCESS;
-  stream_handle(caller, stream, per_thread, error);
+  resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
   if (address % bytes != 0 || (flags & ~known_flags) != 0) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;

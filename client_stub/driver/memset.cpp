@@ -22,7 +22,7 @@ CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes,
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error = CUDA_SUCCESS;
-  stream_handle(caller, stream, per_thread, error);
+  resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
   if (width == 0 || height == 0) return leave(caller, CUDA_SUCCESS);
   bool unknown = false;

@@ -92,7 +92,11 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
   uint64_t now = on.caller.server->progress();
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
   bool watched = on.state->watched.load(std::memory_order_acquire) > work;
-  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
+  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) {
+    // A program that goes on asking may have written what a kernel in the NULL stream waits for.
+    if (on.wire_stream <= wire::kStreamLegacy) on.caller.server->host_regions.push(on.caller);
+    return CUDA_ERROR_NOT_READY;
+  }
   CUresult result = forward::cuStreamQuery(on.caller, on.stream());
   if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
   if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);

@@ -9,7 +9,8 @@
 namespace gpuwire::client {
 
 // Resolves the program's stream argument, and the context the call belongs to: the stream's own, or the current one for the default
-// streams. `error`: not success: return it, and nothing else is set.
+// streams. A look-up: sends nothing. What is sent then passes before_work(), by the forward functions if not before. `error`: not success: return
+// it, and nothing else is set.
 struct StreamCall {
   Caller caller;
   uint64_t wire_stream = 0;
@@ -32,7 +33,7 @@ struct StreamCall {
     caller = enter(Needs::context);
     error = caller.error;
     if (error) return;
-    wire_stream = stream_handle(caller, given, per_thread, error);
+    wire_stream = resolve_stream(caller, given, per_thread, error);
     if (error) return;
     state = find_stream(caller.state, wire_stream);
     if (!state) error = CUDA_ERROR_INVALID_HANDLE;

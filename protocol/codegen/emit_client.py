@@ -31,6 +31,7 @@ def forward_header(api):
         if family.forwarded:
             declarations.append(f"\n// {family.name}\n")
             declarations += [forward_signature(f, True) + ";\n" for f in family.forwarded]
+    ordinals = [f"inline constexpr uint32_t {f.name} = {f.ordinal};\n" for family in api.families for f in family.forwarded]
     return f"""{banner()}// One function per driver call that travels: checks the arguments and handles, sends, and for called ones waits. Handles are the client's.
 // `per_thread`: the stream argument means what it means in the _ptds and _ptsz forms. `sequence`: of the posted frame.
 #pragma once
@@ -43,6 +44,12 @@ def forward_header(api):
 namespace gpuwire::client::forward {{
 {"".join(declarations)}
 }}  // namespace gpuwire::client::forward
+
+// Their numbers on the wire.
+namespace gpuwire::client::forward_ordinal {{
+
+{"".join(ordinals)}
+}}  // namespace gpuwire::client::forward_ordinal
 """
 
 
@@ -66,7 +73,6 @@ class Client:
         self.function = function
         self.checks, self.creates, self.bytes, self.sets, self.reads, self.always, self.after, self.failed = [], [], [], [], [], [], [], []
         self.lists = 0
-        self.tells_addresses = False  # may arguments hold addresses that the device is going to use?
         described = [p for p in function.params if p.kind != "host"]
         # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is wrong with the call.
         for p in described:
@@ -105,7 +111,6 @@ class Client:
 
     def look_through(self, p, data):
         """Pinned memory that the device is told of becomes known to it before the frame leaves."""
-        self.tells_addresses = True
         look = f"note_addresses_in(caller, {data});"
         self.checks.append(f"if ({p.local}) {look}" if p.opt else look)
 
@@ -135,7 +140,6 @@ class Client:
         if p.kind == "pointer":
             wire = "word"
         if p.kind == "deviceptr" and p.direction == "in":
-            self.tells_addresses = True
             self.checks.append(f"note_address(caller, {p.local});")
         if p.direction in ("in", "inout"):
             if p.direction == "inout" and p.opt:
@@ -178,7 +182,7 @@ class Client:
     def add_stream(self, p):
         per_thread = "per_thread" if self.function.takes_per_thread else "false"
         self.declare_error()
-        self.checks.append(f"uint64_t {p.local}_wire = stream_handle(caller, {p.local}, {per_thread}, error);")
+        self.checks.append(f"uint64_t {p.local}_wire = resolve_stream(caller, {p.local}, {per_thread}, error);")
         self.checks.append("if (error) return error;")
 
     def add_structure(self, p):
@@ -295,8 +299,8 @@ class Client:
         common = f"*caller.session, {f.ordinal}, caller.context, {self.words()}"
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
         lines += self.checks
-        if self.tells_addresses and f.stream_param:
-            lines.append("reach_noted_memory(caller);")
+        if f.sends_to_stream:
+            lines.append("if (CUresult unsent = before_work(caller)) return unsent;")
         if self.lists > 1:
             lines.append(f"if ({self.words()} > wire::kMessageWordsMax) return CUDA_ERROR_INVALID_VALUE;")
         lines += self.creates

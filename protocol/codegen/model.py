@@ -214,6 +214,11 @@ class Function:
         return next((p for p in self.params if p.kind == "stream" and p.direction == "in"), None)
 
     @property
+    def sends_to_stream(self):
+        """Does the server hear of a stream, as an argument or inside one?"""
+        return self.stream_param is not None or any(p.structure and p.sends and p.structure.names_stream for p in self.params)
+
+    @property
     def takes_per_thread(self):
         return bool(self.variants)
 
@@ -251,6 +256,11 @@ class Structure:
     refuse: list
     clear: list
     plain_on_server: bool = False  # nothing in it but device numbers, which the client maps
+
+
+    @property
+    def names_stream(self):
+        return any(member.kind == "stream" for member in self.handles)
 
 
 @dataclass

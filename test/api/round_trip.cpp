@@ -269,7 +269,7 @@ uint64_t create_handle(const Caller&, wire::HandleKind kind) noexcept {
 }
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept { return wire::handle_kind(handle) == kind && g_world->parts->known.contains(handle); }
 void forget_handle(wire::HandleKind, uint64_t handle) noexcept { g_world->parts->known.erase(handle); }
-uint64_t stream_handle(const Caller&, CUstream stream, bool, CUresult& error) noexcept {
+uint64_t resolve_stream(const Caller&, CUstream stream, bool, CUresult& error) noexcept {
   uint64_t handle = word(stream);
   error = handle <= wire::kStreamLegacy || known_handle(wire::HandleKind::stream, handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   return handle;
@@ -277,7 +277,7 @@ uint64_t stream_handle(const Caller&, CUstream stream, bool, CUresult& error) no
 void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}
 void note_address(const Caller&, uint64_t) noexcept {}
 void note_addresses_in(const Caller&, std::span<const std::byte>) noexcept {}
-void reach_noted_memory(const Caller&) noexcept {}
+CUresult before_work(const Caller&) noexcept { return CUDA_SUCCESS; }
 int32_t server_device(CUdevice device, CUresult& error) noexcept {
   bool seen = device >= 0 && device < 4;
   error = seen ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;

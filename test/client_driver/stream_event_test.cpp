@@ -1,5 +1,6 @@
 #include <thread>
 
+#include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "client_stub/driver/notices.hpp"
@@ -124,24 +125,30 @@ TEST_CASE("a per-thread stream belongs to its thread and is created when first u
   CUcontext context = nullptr;
   REQUIRE(hand::cuCtxGetCurrent(&context) == CUDA_SUCCESS);
   CUresult error;
-  uint64_t mine = stream_handle(enter(Needs::context), CU_STREAM_PER_THREAD, false, error);
+  uint64_t mine = resolve_stream(enter(Needs::context), CU_STREAM_PER_THREAD, false, error);
   CHECK(error == CUDA_SUCCESS);
   CHECK(mine > wire::kStreamLegacy);
-  CHECK(stream_handle(enter(Needs::context), nullptr, true, error) == mine);
-  CHECK(stream_handle(enter(Needs::context), nullptr, false, error) == wire::kStreamNull);
-  CHECK(stream_handle(enter(Needs::context), CU_STREAM_LEGACY, true, error) == wire::kStreamLegacy);
+  CHECK(resolve_stream(enter(Needs::context), nullptr, true, error) == mine);
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 0);
+  CHECK(before_work(enter(Needs::context)) == CUDA_SUCCESS);
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 1);
+  CHECK(resolve_stream(enter(Needs::context), nullptr, false, error) == wire::kStreamNull);
+  CHECK(resolve_stream(enter(Needs::context), CU_STREAM_LEGACY, true, error) == wire::kStreamLegacy);
   uint64_t other = 0;
   std::thread([&] {
     REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CUresult its_error;
-    other = stream_handle(enter(Needs::context), CU_STREAM_PER_THREAD, false, its_error);
+    other = resolve_stream(enter(Needs::context), CU_STREAM_PER_THREAD, false, its_error);
     CHECK(its_error == CUDA_SUCCESS);
   }).join();
   CHECK(other != mine);
+  // The server never heard of that one.
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 1);
+  CHECK(process.session->count(forward_ordinal::cuStreamDestroy_v2) == 0);
   // It ended with its thread.
   CHECK_FALSE(known_handle(wire::HandleKind::stream, other));
   CHECK(known_handle(wire::HandleKind::stream, mine));
-  stream_handle(enter(Needs::context), reinterpret_cast<CUstream>(0x1000), false, error);
+  resolve_stream(enter(Needs::context), reinterpret_cast<CUstream>(0x1000), false, error);
   CHECK(error == CUDA_ERROR_INVALID_HANDLE);
 }
 

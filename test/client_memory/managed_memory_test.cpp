@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/forward.hpp"
 #include "client_stub/driver/caller.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "test/client_memory/fixture.hpp"
@@ -40,8 +41,9 @@ struct ManagedProcess : test::DeviceProcess {
   void work() {
     CUresult error = CUDA_SUCCESS;
     Caller caller = enter(Needs::context);
-    stream_handle(caller, nullptr, false, error);
+    resolve_stream(caller, nullptr, false, error);
     REQUIRE(error == CUDA_SUCCESS);
+    REQUIRE(before_work(caller) == CUDA_SUCCESS);
     note_stream_work(caller, 0, ++sequence);
   }
   void done() { note_context_done(*t_context, sequence); }
@@ -174,6 +176,42 @@ TEST_CASE("Memory stays open once the session has ended, whatever calls of other
   CHECK(process.memory[5] == 5);
   CHECK(process.reads() == 0);
   test::server_session().managed_memory.clear();
+}
+
+TEST_CASE("Look-ups send nothing, however much the program has written; the step before work sends it, and the thread's own stream") {
+  ManagedProcess process;
+  process.memory[5] = 5;
+  const size_t before = process.session->total();
+  const Caller caller = enter(Needs::context);
+  const CUstream own = CU_STREAM_PER_THREAD;
+  for (CUstream stream : {CUstream(nullptr), CU_STREAM_LEGACY, own}) {
+    CUresult error = CUDA_ERROR_UNKNOWN;
+    resolve_stream(caller, stream, false, error);
+    CHECK(error == CUDA_SUCCESS);
+    unsigned long long id = 0;
+    unsigned flags = 0;
+    int priority = 0;
+    CUcontext context = nullptr;
+    CUstreamCaptureStatus status{};
+    CHECK(hand::cuStreamGetId(stream, &id, false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamGetCtx(stream, &context, false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+  }
+  CHECK(process.session->total() == before);
+  CHECK(test::server_session().managed_memory.anything_to_hand_over());
+  process.memory[6] = 6;  // and it stayed within reach
+  CHECK(process.reads() == 0);
+  REQUIRE(before_work(caller) == CUDA_SUCCESS);
+  CHECK(process.apply_writes() == 1);
+  CHECK(process.server[5] == std::byte{5});
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 1);
+  CHECK(process.session->total() == before + 2);
+  REQUIRE(before_work(caller) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 2);
 }
 
 TEST_CASE("Many threads that fault at once all get their memory") {
