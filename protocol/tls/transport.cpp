@@ -37,6 +37,7 @@ class TlsTransport : public transport::Transport {
   // The channel's lock may be held by a thread that the child does not have; without its descriptor it can do no harm.
   void abandon_after_fork() noexcept override { stream_.abandon_after_fork(); }
   std::string peer() const override { return stream_.peer(); }
+  const char* road() const noexcept override { return "tls"; }
 
  private:
   Transport& stream_;

@@ -19,7 +19,7 @@ namespace {
 
 class StreamTransport final : public Transport {
  public:
-  StreamTransport(int socket, int event, std::string peer) : socket_(socket), event_(event), peer_(std::move(peer)) {}
+  StreamTransport(int socket, int event, std::string peer, const char* road) : socket_(socket), event_(event), peer_(std::move(peer)), road_(road) {}
   ~StreamTransport() override {
     close(socket_);
     close(event_);
@@ -82,6 +82,7 @@ class StreamTransport final : public Transport {
   }
 
   std::string peer() const override { return peer_; }
+  const char* road() const noexcept override { return road_; }
 
  private:
   IoResult receive(std::span<std::byte> out, int flags) noexcept {
@@ -97,6 +98,7 @@ class StreamTransport final : public Transport {
   int socket_;
   int event_;
   std::string peer_;
+  const char* const road_;
 };
 
 void set(int socket, int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); }
@@ -146,11 +148,12 @@ std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer) {
   // Every call says for itself whether it waits.
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  if (domain == AF_INET || domain == AF_INET6)
+  bool tcp = domain == AF_INET || domain == AF_INET6;
+  if (tcp)
     tune_tcp(descriptor);
   else
     size_socket_buffers(descriptor, false);
-  return std::make_unique<StreamTransport>(descriptor, event, std::move(peer));
+  return std::make_unique<StreamTransport>(descriptor, event, std::move(peer), tcp ? "tcp" : "unix");
 }
 
 }  // namespace gpuwire::transport

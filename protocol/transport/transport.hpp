@@ -74,10 +74,20 @@ class Transport : public ByteSource {
   virtual void abandon_after_fork() noexcept = 0;
   // Why it has failed, in one line, where there is more to say than the error of the system; else empty.
   virtual std::string failure() const { return {}; }
+  // It has failed because the peer broke its rules, and not because something was lost: another connection is no help.
+  virtual bool damaged() const noexcept { return false; }
   // Bytes that only the two ends of this very connection can compute; empty where nothing keeps others from being in it.
   virtual std::string binding() { return {}; }
   // "127.0.0.1:41234", for logs.
   virtual std::string peer() const = 0;
+  // "tcp", "tls", "unix" or "shm", for people.
+  virtual const char* road() const noexcept { return "stream"; }
+
+  // A file descriptor for the peer, which is beside the stream and before what is sent from now on. `number`: by which the peer asks for it. The caller keeps its own.
+  // False: this connection carries none, or not now.
+  virtual bool give_descriptor(uint64_t, int) noexcept { return false; }
+  // One that the peer has given, the caller's from here on; -1: none of this number has come.
+  virtual int take_descriptor(uint64_t) noexcept { return -1; }
 };
 
 // Everything in `data`, at most for `timeout`. would_block: time ran out; `bytes` says how far it got.

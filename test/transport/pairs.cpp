@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "protocol/tls/transport.hpp"
+#include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
@@ -30,6 +31,18 @@ Ends tcp_ends(uint64_t) {
 
 Ends unix_ends(uint64_t) {
   auto pair = transport::unix_pair();
+  if (!pair) throw std::runtime_error(pair.error());
+  return std::move(*pair);
+}
+
+Ends shared_ends(uint64_t) {
+  auto pair = transport::shared_memory_pair();
+  if (!pair) throw std::runtime_error(pair.error());
+  return std::move(*pair);
+}
+
+Ends small_shared_ends(uint64_t) {
+  auto pair = transport::shared_memory_pair(transport::shared_memory::kRingBytesMin);
   if (!pair) throw std::runtime_error(pair.error());
   return std::move(*pair);
 }
@@ -61,7 +74,8 @@ Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
 
 const std::vector<PairKind>& pair_kinds() {
   static const std::vector<PairKind> kinds = {
-      {"tcp", tcp_ends}, {"unix", unix_ends}, {"tls", tls_ends}, {"tls over unix", tls_unix_ends}, {"simulated", simulated_ends}, {"simulated with delays and short pieces", unkind_ends}};
+      {"tcp", tcp_ends}, {"unix", unix_ends}, {"tls", tls_ends}, {"tls over unix", tls_unix_ends}, {"shared memory", shared_ends}, {"shared memory, small rings", small_shared_ends},
+      {"simulated", simulated_ends}, {"simulated with delays and short pieces", unkind_ends}};
   return kinds;
 }
 

@@ -1,0 +1,457 @@
+#include "protocol/transport/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <system_error>
+
+#include "protocol/transport/looking.hpp"
+#include "protocol/transport/shared_ring.hpp"
+
+namespace gpuwire::transport {
+
+using namespace shared_memory;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Copied and told to the other end at once, so that it copies out what has come while we copy in the next.
+constexpr size_t kStepBytes = 64u << 10;
+constexpr unsigned kLookingCoresMin = 3;
+// One sleep in receive_bulk(); repeated as long as the connection lives.
+constexpr Nanoseconds kBulkSleep = std::chrono::seconds(10);
+
+// For what comes within the time of a copy. Who waits for the other end's thinking looks by itself, for as long as it sees fit.
+Nanoseconds look_time() noexcept {
+  static const Nanoseconds time = [] {
+    cpu_set_t cores;
+    unsigned count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
+    return count >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
+  }();
+  return time;
+}
+
+RingIndices& indices_of(const SharedMemoryFile& file, bool to_client) {
+  return *std::launder(reinterpret_cast<RingIndices*>(file.memory() + kIndicesOffset + (to_client ? sizeof(RingIndices) : 0)));
+}
+std::byte* data_of(const SharedMemoryFile& file, bool to_client) { return file.memory() + kDataOffset + (to_client ? file.ring_bytes() : 0); }
+
+// The records on the socket. Any thread.
+class SideChannel {
+ public:
+  explicit SideChannel(int socket) : socket_(socket) {}
+  ~SideChannel() {
+    for (const Waiting& waiting : waiting_) close(waiting.descriptor);
+  }
+
+  enum class Heard : uint8_t { nothing_more, ended, fault };
+
+  // Reads all that is there. `bells`: there was one.
+  Heard drain(bool& bells) noexcept {
+    std::lock_guard lock(mutex_);
+    for (;;) {
+      std::byte bytes[256];
+      alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsWaitingMax * sizeof(int))];
+      iovec piece{bytes, sizeof bytes};
+      msghdr message{};
+      message.msg_iov = &piece;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof control;
+      ssize_t got = recvmsg(socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Heard::nothing_more;
+      if (got <= 0) return Heard::ended;
+      if (!take_descriptors(message)) return Heard::fault;
+      for (ssize_t i = 0; i < got; ++i)
+        if (!take_byte(bytes[i], bells)) return Heard::fault;
+    }
+  }
+
+  int take(uint64_t number) noexcept {
+    std::lock_guard lock(mutex_);
+    auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.number == number; });
+    if (found == waiting_.end()) return -1;
+    int descriptor = found->descriptor;
+    waiting_.erase(found);
+    return descriptor;
+  }
+
+  // False: the socket takes no more, or is gone.
+  bool give(uint64_t number, int descriptor) noexcept {
+    std::byte record[kDescriptorRecordBytes] = {std::byte(SocketRecord::descriptor)};
+    std::memcpy(record + 1, &number, sizeof number);
+    iovec piece{record, sizeof record};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
+    ssize_t sent;
+    do sent = sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == ssize_t(sizeof record);  // so few bytes go as a whole
+  }
+
+  // False: the socket is gone. A socket that is full has bells in it that the other end has not heard.
+  bool ring() noexcept {
+    auto bell = std::byte(SocketRecord::bell);
+    return send(socket_, &bell, sizeof bell, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS;
+  }
+
+ private:
+  struct Waiting {
+    uint64_t number;
+    int descriptor;
+  };
+
+  bool take_descriptors(const msghdr& message) noexcept {
+    bool room = !(message.msg_flags & MSG_CTRUNC);
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+      size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+      for (size_t i = 0; i < count; ++i) {
+        int descriptor = -1;
+        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
+        if (room && unnamed_ < 0 && waiting_.size() < kDescriptorsWaitingMax) {
+          unnamed_ = descriptor;
+        } else {
+          close(descriptor);
+          room = false;
+        }
+      }
+    }
+    return room;
+  }
+
+  bool take_byte(std::byte byte, bool& bells) noexcept {
+    if (number_bytes_left_) {
+      number_[sizeof number_ - number_bytes_left_] = byte;
+      if (--number_bytes_left_) return true;
+      if (unnamed_ < 0) return false;
+      uint64_t number;
+      std::memcpy(&number, number_, sizeof number);
+      waiting_.push_back({number, std::exchange(unnamed_, -1)});
+      return true;
+    }
+    if (byte == std::byte(SocketRecord::descriptor)) number_bytes_left_ = sizeof number_;
+    else if (byte == std::byte(SocketRecord::bell)) bells = true;
+    else return false;
+    return true;
+  }
+
+  const int socket_;
+  std::mutex mutex_;  // a leaf: the members below, and the order of what is read
+  std::deque<Waiting> waiting_;
+  int unnamed_ = -1;  // a descriptor whose number is still to come
+  std::byte number_[sizeof(uint64_t)] = {};
+  size_t number_bytes_left_ = 0;
+};
+
+class SharedMemoryTransport final : public Transport {
+ public:
+  SharedMemoryTransport(SharedMemoryFile file, int socket, int event, SharedMemorySide side, std::string peer)
+      : file_(std::move(file)),
+        socket_(socket),
+        event_(event),
+        channel_(socket),
+        peer_(std::move(peer)),
+        out_(indices_of(file_, side == SharedMemorySide::server), data_of(file_, side == SharedMemorySide::server), file_.ring_bytes()),
+        in_(indices_of(file_, side == SharedMemorySide::client), data_of(file_, side == SharedMemorySide::client), file_.ring_bytes()) {
+    file_.close_descriptor();
+  }
+  ~SharedMemoryTransport() override {
+    close(socket_);
+    close(event_);
+  }
+
+  IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    if (sending_over_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_acquire)) return {IoStatus::failed, 0, EPIPE};
+    size_t room = out_.room();
+    if (out_.damage() != Damage::none) return damaged(out_.damage());
+    size_t sent = 0;
+    for (const iovec& piece : pieces.first(std::min(pieces.size(), kPiecesMax))) {
+      std::span<const std::byte> bytes(static_cast<const std::byte*>(piece.iov_base), piece.iov_len);
+      while (!bytes.empty()) {
+        if (room == 0) room = out_.room();
+        if (room == 0) break;
+        size_t step = std::min({bytes.size(), room, kStepBytes});
+        out_.put(bytes.first(step));
+        if (out_.reader_must_be_told()) ring();
+        bytes = bytes.subspan(step);
+        room -= step;
+        sent += step;
+      }
+      if (!bytes.empty()) break;
+    }
+    return sent ? IoResult{IoStatus::ok, sent} : IoResult{IoStatus::would_block};
+  }
+
+  IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, false); }
+  IoResult receive_bulk(std::span<std::byte> out) noexcept override { return receive(out, true); }
+
+  bool input() noexcept override { return in_.readable() || ended_.load(std::memory_order_acquire); }
+
+  unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
+    if (timeout <= Nanoseconds(0)) return wait_nothing(interest);
+    auto begun = Clock::now();
+    auto deadline = timeout > kForever ? begun + kForever : begun + timeout;
+    if (interest & kWritable) look(interest, begun, std::min(deadline, begun + look_time()));
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      if (unsigned ready = ready_locked(interest)) return ready;
+      if (Clock::now() >= deadline) return 0;
+      if (interest & (kReadable | kWritable)) say_that_we_sleep(interest);
+      if (ready_now(interest)) continue;
+      if (watched_ || !(interest & (kReadable | kWritable))) {
+        changed_.wait_until(lock, deadline);
+        continue;
+      }
+      watched_ = true;
+      watch_for_wake_ = interest & kWoken;
+      lock.unlock();
+      bool interrupted = !watch(deadline);
+      lock.lock();
+      watched_ = false;
+      // One of the others watches now, and all look for themselves at what has come.
+      changed_.notify_all();
+      if (interrupted) return ready_locked(interest);
+    }
+  }
+
+  void wake() noexcept override {
+    std::lock_guard lock(mutex_);
+    woken_ = true;
+    if (watched_ && watch_for_wake_) interrupt_watch();
+    changed_.notify_all();
+  }
+
+  void finish() noexcept override {
+    sending_over_.store(true, std::memory_order_relaxed);
+    out_.finish();
+    if (out_.reader_must_be_told()) ring();
+  }
+
+  void shutdown() noexcept override {
+    finish();
+    ::shutdown(socket_, SHUT_RDWR);
+    end();
+  }
+
+  int descriptor() const noexcept override { return socket_; }
+
+  void abandon_after_fork() noexcept override {
+    // The parent's connection lives on: the socket is shared, so it must not be shut down. The memory is not here (MADV_DONTFORK).
+    close(socket_);
+    close(event_);
+  }
+
+  std::string failure() const override {
+    const char* text = failure_.load(std::memory_order_acquire);
+    return text ? text : "";
+  }
+  bool damaged() const noexcept override { return failure_.load(std::memory_order_acquire) != nullptr; }
+  std::string peer() const override { return peer_; }
+  const char* road() const noexcept override { return "shm"; }
+
+  bool give_descriptor(uint64_t number, int descriptor) noexcept override { return channel_.give(number, descriptor); }
+  int take_descriptor(uint64_t number) noexcept override {
+    hear_socket(false);
+    return channel_.take(number);
+  }
+
+ private:
+  // Longer waits are as good as endless, and a clock that overflows is not.
+  static constexpr Nanoseconds kForever = std::chrono::hours(24 * 365);
+
+  IoResult receive(std::span<std::byte> out, bool wait_for_all) noexcept {
+    size_t got = 0;
+    while (got < out.size()) {
+      // Before the ring is looked at: what came before the end is there then.
+      bool over = ended_.load(std::memory_order_acquire) || in_.finished();
+      size_t there = in_.available();
+      if (in_.damage() != Damage::none) return got ? IoResult{IoStatus::ok, got} : damaged(in_.damage());
+      if (there) {
+        size_t step = std::min({there, out.size() - got, kStepBytes});
+        in_.take(out.subspan(got, step));
+        got += step;
+        if (in_.writer_must_be_told()) ring();
+        continue;
+      }
+      if (got && !wait_for_all) break;
+      if (over) return got ? IoResult{IoStatus::ok, got} : IoResult{IoStatus::closed};
+      if (!got) return {IoStatus::would_block};
+      await_more();
+    }
+    return {IoStatus::ok, got};
+  }
+
+  // In the middle of bulk the other end is at work on it.
+  void await_more() noexcept {
+    auto begun = Clock::now();
+    if (!look(kReadable, begun, begun + look_time())) wait(kReadable, kBulkSleep);
+  }
+
+  // Until something is ready, without sleeping.
+  bool look(unsigned interest, Clock::time_point begun, Clock::time_point until) noexcept {
+    for (auto now = begun; now < until; now = Clock::now()) {
+      if (ready_now(interest)) return true;
+      relax(now - begun);
+    }
+    return false;
+  }
+
+  unsigned ready_now(unsigned interest) const noexcept {
+    unsigned ready = 0;
+    if ((interest & (kReadable | kWritable)) && ended_.load(std::memory_order_acquire)) return interest & (kReadable | kWritable);
+    if ((interest & kReadable) && in_.readable()) ready |= kReadable;
+    if ((interest & kWritable) && (out_.writable() || sending_over_.load(std::memory_order_relaxed))) ready |= kWritable;
+    return ready;
+  }
+
+  unsigned ready_locked(unsigned interest) noexcept {
+    unsigned ready = ready_now(interest);
+    if ((interest & kWoken) && std::exchange(woken_, false)) ready |= kWoken;
+    return ready;
+  }
+
+  // A look at everything, also at whether the other process is still there.
+  unsigned wait_nothing(unsigned interest) noexcept {
+    if ((interest & (kReadable | kWritable)) && !ready_now(interest)) {
+      pollfd polled{socket_, POLLRDHUP, 0};
+      if (poll(&polled, 1, 0) > 0) end();
+    }
+    std::lock_guard lock(mutex_);
+    return ready_locked(interest);
+  }
+
+  void say_that_we_sleep(unsigned interest) noexcept {
+    if (interest & kReadable) in_.about_to_sleep();
+    if (interest & kWritable) out_.about_to_sleep();
+  }
+
+  // Sleeps until there is something on the socket, a wake-up or the deadline. False: a signal came.
+  bool watch(Clock::time_point deadline) noexcept {
+    pollfd polled[2] = {{socket_, POLLIN | POLLRDHUP, 0}, {event_, POLLIN, 0}};
+    auto left = std::max<Nanoseconds>(deadline - Clock::now(), Nanoseconds(0)).count();
+    timespec limit{time_t(left / 1'000'000'000), long(left % 1'000'000'000)};
+    int found = ppoll(polled, 2, &limit, nullptr);
+    if (found < 0) return errno != EINTR;
+    if (polled[1].revents) {
+      uint64_t count;
+      [[maybe_unused]] ssize_t taken = read(event_, &count, sizeof count);
+    }
+    // A socket that has ended first gives what was said before.
+    if (polled[0].revents) hear_socket(true);
+    if (polled[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) end();
+    return true;
+  }
+
+  void hear_socket(bool watching) noexcept {
+    bool bells = false;
+    switch (channel_.drain(bells)) {
+      case SideChannel::Heard::nothing_more: break;
+      case SideChannel::Heard::ended: return end();
+      case SideChannel::Heard::fault:
+        fail("the other side has sent something that is neither a bell nor a descriptor");
+        return end();
+    }
+    // Who watches lets the others look when it is back. Else the bell may have been for who watches, and does not hear it any more.
+    if (!bells || watching) return;
+    std::lock_guard lock(mutex_);
+    if (watched_) interrupt_watch();
+    changed_.notify_all();
+  }
+
+  void ring() noexcept {
+    if (!channel_.ring()) end();
+  }
+
+  void interrupt_watch() noexcept {
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = write(event_, &one, sizeof one);
+  }
+
+  void end() noexcept {
+    ended_.store(true, std::memory_order_release);
+    std::lock_guard lock(mutex_);
+    if (watched_) interrupt_watch();
+    changed_.notify_all();
+  }
+
+  void fail(const char* text) noexcept {
+    const char* none = nullptr;
+    failure_.compare_exchange_strong(none, text, std::memory_order_release, std::memory_order_relaxed);
+  }
+  IoResult damaged(Damage damage) noexcept {
+    fail(text_of(damage));
+    return {IoStatus::failed, 0, EBADMSG};
+  }
+
+  SharedMemoryFile file_;
+  const int socket_;
+  const int event_;  // ends a watch()
+  SideChannel channel_;
+  const std::string peer_;
+
+  alignas(kApart) RingWriter out_;
+  alignas(kApart) RingReader in_;
+
+  // The other process has gone, or this side has shut the connection down. Release, after what it is concluded from; acquire, before the ring is looked at for the
+  // last time.
+  alignas(kApart) std::atomic<bool> ended_{false};
+  // finish() has been called. Relaxed: who sends finds it sooner or later, and the other end is told in its own way.
+  std::atomic<bool> sending_over_{false};
+  // Null, then one text for good. Release and acquire: it is read by who has seen the end that it caused.
+  std::atomic<const char*> failure_{nullptr};
+
+  std::mutex mutex_;  // a leaf; the members below. Not held while a thread sleeps in the system.
+  std::condition_variable changed_;
+  bool woken_ = false;
+  bool watched_ = false;         // a thread sleeps at the socket, for all
+  bool watch_for_wake_ = false;  // and wants to hear of wake()
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side, std::string peer) {
+  int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (event < 0) return nullptr;
+  fcntl(socket, F_SETFD, FD_CLOEXEC);
+  return std::make_unique<SharedMemoryTransport>(std::move(file), socket, event, side, std::move(peer));
+}
+
+tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(uint32_t ring_bytes) {
+  auto server = SharedMemoryFile::create(ring_bytes);
+  if (!server) return tl::unexpected(server.error());
+  auto client = SharedMemoryFile::open(fcntl(server->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!client) return tl::unexpected(client.error());
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return tl::unexpected(std::system_category().message(errno));
+  std::pair pair{adopt_shared_memory(std::move(*client), ends[0], SharedMemorySide::client, "shared memory pair"),
+                 adopt_shared_memory(std::move(*server), ends[1], SharedMemorySide::server, "shared memory pair")};
+  if (pair.first && pair.second) return pair;
+  if (!pair.first) close(ends[0]);
+  if (!pair.second) close(ends[1]);
+  return tl::unexpected(std::string("too many open files"));
+}
+
+}  // namespace gpuwire::transport

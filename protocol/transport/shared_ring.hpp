@@ -1,0 +1,136 @@
+// The two ends of one ring of bytes in memory that another process writes, too (shared_memory_layout.hpp).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "protocol/transport/shared_memory_layout.hpp"
+
+namespace gpuwire::transport::shared_memory {
+
+// What is wrong with an index of the other end's. Sticky: an end that has found one uses the ring no more.
+enum class Damage : uint8_t { none, backwards, beyond };
+constexpr const char* text_of(Damage damage) {
+  switch (damage) {
+    case Damage::none: return "";
+    case Damage::backwards: return "the shared memory is damaged: the other side's index has run backwards";
+    case Damage::beyond: return "the shared memory is damaged: the other side's index lies beyond the ring";
+  }
+  return "";
+}
+
+// One thread at a time writes; writable() is for any.
+class RingWriter {
+ public:
+  RingWriter(RingIndices& shared, std::byte* data, uint32_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
+
+  // Bytes that put() may be given; 0 after damage.
+  size_t room() noexcept {
+    uint64_t read = shared_.read.load(std::memory_order_acquire);
+    if (read < seen_) damage_ = Damage::backwards;
+    if (read > written()) damage_ = Damage::beyond;
+    if (damage_ != Damage::none) return 0;
+    seen_ = read;
+    return bytes_ - size_t(written() - read);
+  }
+  void put(std::span<const std::byte> from) noexcept {
+    uint64_t at = written();
+    size_t place = size_t(at) & (bytes_ - 1);
+    size_t first = std::min(from.size(), bytes_ - place);
+    std::memcpy(data_ + place, from.data(), first);
+    if (first < from.size()) std::memcpy(data_, from.data() + first, from.size() - first);
+    written_.store(at + from.size(), std::memory_order_relaxed);
+    shared_.written.store(at + from.size(), std::memory_order_release);
+  }
+  void finish() noexcept { shared_.finished.store(1, std::memory_order_release); }
+  Damage damage() const noexcept { return damage_; }
+
+  // Is there room for so much that it is worth a wake-up? A reader that drains a full ring says so once a quarter, not at every look. True also if the index makes no
+  // sense: room() says so.
+  bool writable() const noexcept {
+    uint64_t used = written() - shared_.read.load(std::memory_order_acquire);
+    return used > bytes_ || bytes_ - used >= bytes_ / 4;
+  }
+  // Before a sleep for room, which writable() has to come after.
+  void about_to_sleep() noexcept {
+    shared_.writer_sleeps.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  // After put() and finish(): the reader has said that it sleeps, and has to be told.
+  bool reader_must_be_told() noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return shared_.reader_sleeps.load(std::memory_order_relaxed) != 0 && shared_.reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
+  }
+
+ private:
+  uint64_t written() const noexcept { return written_.load(std::memory_order_relaxed); }
+
+  RingIndices& shared_;
+  std::byte* const data_;
+  const size_t bytes_;
+  // Our own, of which the shared one is a copy. Written by who writes, which is handed from thread to thread by a lock; others compare with it only.
+  std::atomic<uint64_t> written_{0};
+  uint64_t seen_ = 0;  // the reader's index when it was last looked at
+  Damage damage_ = Damage::none;
+};
+
+// One thread at a time reads; readable() is for any.
+class RingReader {
+ public:
+  RingReader(RingIndices& shared, const std::byte* data, uint32_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
+
+  // Bytes that take() may be asked for; 0 after damage.
+  size_t available() noexcept {
+    uint64_t written = shared_.written.load(std::memory_order_acquire);
+    if (written < seen_) damage_ = Damage::backwards;
+    if (written - read() > bytes_ && written >= seen_) damage_ = Damage::beyond;
+    if (damage_ != Damage::none) return 0;
+    seen_ = written;
+    return size_t(written - read());
+  }
+  // The other end may change the bytes at any time; they are looked at only where they are copied to.
+  void take(std::span<std::byte> to) noexcept {
+    uint64_t at = read();
+    size_t place = size_t(at) & (bytes_ - 1);
+    size_t first = std::min(to.size(), bytes_ - place);
+    std::memcpy(to.data(), data_ + place, first);
+    if (first < to.size()) std::memcpy(to.data() + first, data_, to.size() - first);
+    read_.store(at + to.size(), std::memory_order_relaxed);
+    shared_.read.store(at + to.size(), std::memory_order_release);
+  }
+  // The other end has said that nothing follows what is there.
+  bool finished() const noexcept { return shared_.finished.load(std::memory_order_acquire) != 0; }
+  Damage damage() const noexcept { return damage_; }
+
+  // True also if the index makes no sense: available() says so.
+  bool readable() const noexcept { return shared_.written.load(std::memory_order_acquire) != read() || finished(); }
+  // Before a sleep for bytes, which readable() has to come after.
+  void about_to_sleep() noexcept {
+    shared_.reader_sleeps.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  // After take(): the writer has said that it sleeps, and there is room enough to tell it.
+  bool writer_must_be_told() noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (shared_.writer_sleeps.load(std::memory_order_relaxed) == 0) return false;
+    uint64_t used = shared_.written.load(std::memory_order_relaxed) - read();
+    return (used > bytes_ || bytes_ - used >= bytes_ / 4) && shared_.writer_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
+  }
+
+ private:
+  uint64_t read() const noexcept { return read_.load(std::memory_order_relaxed); }
+
+  RingIndices& shared_;
+  const std::byte* const data_;
+  const size_t bytes_;
+  // Our own, of which the shared one is a copy. Written by who reads, which is handed from thread to thread; others compare with it only.
+  std::atomic<uint64_t> read_{0};
+  uint64_t seen_ = 0;  // the writer's index when it was last looked at
+  Damage damage_ = Damage::none;
+};
+
+}  // namespace gpuwire::transport::shared_memory
