@@ -13,6 +13,7 @@
 
 #include "client_stub/driver/process.hpp"
 #include "client_stub/driver/server_session.hpp"
+#include "client_stub/session/road.hpp"
 
 namespace gpuwire::client {
 
@@ -112,7 +113,9 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
   // Several processes of a program may write to one terminal: each says whose account it is.
   line(text, "account of %s, process %ld", program_invocation_short_name, long(getpid()));
   for (size_t i = 0; i < owner.devices.size(); ++i) line(text, "device %zu: %s", i, owner.devices[i].facts->name.c_str());
-  line(text, "server: %s, release %s, driver %s", server.address.c_str(), server.release.c_str(), server.driver_name.c_str());
+  Road* road = road_of(*owner.session);
+  line(text, "server: %s over %s, release %s, driver %s", server.address.c_str(), road ? road->road_name() : "?",
+       server.release.c_str(), server.driver_name.c_str());
   auto count = [&](CallClass call_class) { return value(g_by_class[unsigned(call_class)]); };
   line(text, "calls: %" PRIu64 " local, %" PRIu64 " posted, %" PRIu64 " called", count(CallClass::local), count(CallClass::posted),
        count(CallClass::called));

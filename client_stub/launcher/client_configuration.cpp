@@ -44,6 +44,10 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
     auto bytes = units::parse_byte_size(*text);
     if (!bytes) return Failure(at(file, node, "memory: " + bytes.error()));
     settings.memory = std::to_string(*bytes) + "B";
+  } else if (key == "transport") {
+    if (*text != "auto" && *text != "tcp" && *text != "shm")
+      return Failure(at(file, node, "transport is one of auto, tcp and shm"));
+    settings.transport = *text;
   } else if (key == "server") {
     settings.server = *text;
   } else {
@@ -53,7 +57,7 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
 }
 
 bool is_setting(std::string_view key) {
-  for (std::string_view known : {"server", "gpus", "memory", "identity", "ca", "token_file"})
+  for (std::string_view known : {"server", "gpus", "memory", "identity", "ca", "token_file", "transport"})
     if (key == known) return true;
   return false;
 }
@@ -116,7 +120,9 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
 // What `first` leaves open, `second` says.
 ClientSettings merged(const ClientSettings& first, const ClientSettings& second) {
   ClientSettings out = first;
-  for (auto member : {&ClientSettings::server, &ClientSettings::identity, &ClientSettings::authorities, &ClientSettings::token, &ClientSettings::gpus, &ClientSettings::memory})
+  for (auto member :
+       {&ClientSettings::server, &ClientSettings::identity, &ClientSettings::authorities, &ClientSettings::token,
+        &ClientSettings::gpus, &ClientSettings::memory, &ClientSettings::transport})
     if ((out.*member).empty()) out.*member = second.*member;
   return out;
 }

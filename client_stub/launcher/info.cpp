@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "client_stub/session/call.hpp"
+#include "client_stub/session/road.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::launcher {
@@ -104,6 +105,7 @@ tl::expected<Info, std::string> gather_info(const InfoOptions& options) {
   Info info;
   info.way.connect_ms = seconds_since(begun) * 1e3;
   info.server = session->facts();
+  if (client::Road* road = client::road_of(*session)) info.way.road = road->road_name();
   if (options.measure) {
     if (CUresult failed = measure(*session, options, info.way))
       return tl::unexpected(fmt::format("{}: measuring failed with CUDA error {}", options.server, int(failed)));

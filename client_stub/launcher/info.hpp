@@ -24,7 +24,8 @@ inline constexpr size_t kInfoPieceBytes = 16u << 20;
 inline constexpr size_t kInfoPiecesAhead = 2;
 
 struct WayFacts {
-  double connect_ms = 0;            // TCP connection and handshake
+  std::string road;                 // "tcp", "tls", "unix" or "shm"
+  double connect_ms = 0;            // connection and handshake
   double round_trip_us = 0;         // median
   double round_trip_least_us = 0;
   double to_server_bytes_per_s = 0;

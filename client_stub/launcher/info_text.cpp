@@ -44,6 +44,7 @@ std::string info_text(const Info& info) {
                         device.pci_bus_id.empty() ? "-" : device.pci_bus_id);
   }
   if (server.devices.empty()) text += "device      none\n";
+  text += fmt::format("transport   {}\n", info.way.road);
   text += fmt::format("connect     {:.1f} ms\n", info.way.connect_ms);
   if (info.measured)
     text += fmt::format("round trip  {:.1f} us (median; least {:.1f})\nbandwidth   {} to the server, {} from it\n", info.way.round_trip_us,
@@ -65,6 +66,7 @@ std::string info_json(const Info& info) {
                                fmt::format("{}.{}", attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))},
                               {"multiprocessors", attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)},
                               {"memory_bytes", device.total_bytes}});
+  out["transport"] = info.way.road;
   out["connect_ms"] = info.way.connect_ms;
   if (info.measured) {
     out["round_trip_us"] = info.way.round_trip_us;

@@ -15,7 +15,8 @@ namespace gpuwire::launcher {
 
 namespace {
 
-constexpr std::array<std::string_view, 8> kWithValue = {"-s", "--server", "--profile", "--identity", "--ca", "--token-file", "--gpus", "--memory"};
+constexpr std::array<std::string_view, 9> kWithValue = {"-s",           "--server", "--profile", "--identity", "--ca",
+                                                        "--token-file", "--gpus",   "--memory",  "--transport"};
 
 bool is_set(const char* variable) {
   const char* value = std::getenv(variable);
@@ -35,6 +36,11 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
   app.add_option("--identity", options.identity, "Who you are: a file with your certificate and its key")->type_name("FILE");
   app.add_option("--ca", options.authorities, "Whose signature makes a server yours: a file with the CA's certificate")->type_name("FILE");
   app.add_option("--token-file", options.token, "Who you are, where there is no certificate: a file with a token")->type_name("FILE");
+  app.add_option(
+         "--transport", options.transport,
+         "How bytes travel: auto, tcp (sockets), or shm (memory shared with a server on this machine, unix:/PATH)")
+      ->type_name("ROAD")
+      ->check(CLI::IsMember({"auto", "tcp", "shm"}));
   if (!resources) return;
   app.add_option("--gpus", options.gpus, "How many GPUs the program is to have")->type_name("N")->check(CLI::Range(1u, kGpusMax));
   app.add_option("--memory", options.memory_bytes, "How much memory is to be free on each, such as 20GiB")
@@ -67,6 +73,7 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options) {
   set("GPUWIRE_TOKEN_FILE", absolute(options.token), &ClientSettings::token);
   set("GPUWIRE_GPUS", text_of(options.gpus), &ClientSettings::gpus);
   set("GPUWIRE_MEMORY", options.memory_bytes ? std::to_string(options.memory_bytes) + "B" : std::string(), &ClientSettings::memory);
+  set("GPUWIRE_TRANSPORT", options.transport, &ClientSettings::transport);
   if (!is_set("GPUWIRE_SERVER"))
     return tl::unexpected(std::string("no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into ~/.config/gpuwire/config.toml"));
   return {};

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client_stub/session/road.hpp"
 #include "client_stub/session/session_table.hpp"
 #include "protocol/wire/message_reader.hpp"
 
@@ -38,12 +39,17 @@ const SessionTable* find_table(std::string& error) {
 
 // The library's session, with what reads replies kept apart from it: an exception that a reader throws belongs to this side's C++ library, and must not
 // pass through frames of the other side's.
-class BorrowedSession final : public Session {
+class BorrowedSession final : public Session, public Road {
  public:
   explicit BorrowedSession(std::unique_ptr<Session> session) : session_(std::move(session)) {}
 
   const ServerFacts& facts() const noexcept override { return session_->facts(); }
   SessionStats& stats() noexcept override { return session_->stats(); }
+  const char* road_name() const override {
+    Road* road = road_of(*session_);
+    return road ? road->road_name() : "";
+  }
+  bool give_descriptor(uint64_t, int) noexcept override { return false; }
   CUresult state() const noexcept override { return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->state(); }
   CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override {
     return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->begin(kind, ordinal, context, words_max, bulk, slot);

@@ -210,6 +210,10 @@ void ConnectedSession::flush() noexcept {
   if (state() == CUDA_SUCCESS) link_.pump();
 }
 
+bool ConnectedSession::give_descriptor(uint64_t number, int descriptor) noexcept {
+  return state() == CUDA_SUCCESS && link_.transport()->give_descriptor(number, descriptor);
+}
+
 void ConnectedSession::finish_sending() noexcept {
   if (forked_.load(std::memory_order_relaxed) || !link_.holds_external()) return;
   uint64_t end = outgoing_.appended_bytes();
@@ -326,6 +330,9 @@ unsigned ConnectedSession::wait_receiving(unsigned interest, transport::Nanoseco
 }
 
 void ConnectedSession::reconnect() {
+  if (link_.transport()->damaged())
+    return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server is of no use any more: " + link_.loss(),
+               true);
   stats_.losses.fetch_add(1, std::memory_order_relaxed);
   std::string cause = link_.loss();
   Reconnection attempts(resume_grace_, [this](const std::string& line) { print_line(fmt::format("{}: {}", address_, line)); });

@@ -12,6 +12,7 @@
 #include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/reply_table.hpp"
+#include "client_stub/session/road.hpp"
 #include "client_stub/session/session.hpp"
 #include "client_stub/session/session_thread.hpp"
 #include "protocol/link/link.hpp"
@@ -20,7 +21,7 @@
 
 namespace gpuwire::client {
 
-class ConnectedSession final : public Session {
+class ConnectedSession final : public Session, public Road {
  public:
   // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name. `server`: where it is reached again, if the
   // session is to outlive its connection.
@@ -45,6 +46,8 @@ class ConnectedSession final : public Session {
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
   void flush() noexcept override;
+  const char* road_name() const override { return link_.transport()->road(); }
+  bool give_descriptor(uint64_t number, int descriptor) noexcept override;
   void finish_sending() noexcept override;
   uint64_t last_sequence() const noexcept override { return outgoing_.last_sequence(); }
   void close() noexcept override;

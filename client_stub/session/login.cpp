@@ -13,8 +13,10 @@
 
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/frame_receiver.hpp"
+#include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
+#include "protocol/wire/shared_memory.hpp"
 #include "schema/login.capnp.h"
 
 namespace gpuwire::client {
@@ -32,6 +34,8 @@ constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
 constexpr std::chrono::seconds kLoginTimeout{20};
 // One wait of a client in the queue; repeated as long as the connection lives.
 constexpr std::chrono::hours kQueueWait{1};
+// The answer is the worker's, which may have to initialise its driver first.
+constexpr std::chrono::seconds kSharedMemoryTimeout{30};
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kReasonBytesMax = wire::kRefusalBytesMax;
 constexpr unsigned kQueueLinesMax = 1000;
@@ -250,13 +254,39 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
   auto settings = login_settings();
   if (!settings) return not_ready(settings.error());
   bool here = stays_here(connection.descriptor());
-  Entry entry{.host = address.host(), .encrypted = wants_tls(address, *settings, here), .gpus = settings->gpus, .memory_bytes = settings->memory_bytes, .kind = kind};
+  bool local = address.kind == ServerAddress::Kind::local;
+  if (settings->transport == TransportChoice::shared_memory && !local)
+    return not_ready("shared memory is for a server on this machine: --server unix:/PATH");
+  Entry entry{.host = address.host(),
+              .encrypted = wants_tls(address, *settings, here),
+              .gpus = settings->gpus,
+              .memory_bytes = settings->memory_bytes,
+              .kind = kind,
+              // A few queries are over before the memory would pay.
+              .shared_memory = local && settings->transport != TransportChoice::tcp && kind == SessionKind::program};
   auto secrets = read_secrets(*settings, entry.encrypted);
   if (!secrets) return not_ready(secrets.error());
   if (!secrets->token.empty() && !entry.encrypted && !here) return not_ready("a token is not sent unencrypted: use tls://HOST:PORT");
   entry.secrets = std::move(*secrets);
   return entry;
 }
+
+namespace {
+
+Result<std::unique_ptr<Transport>> go_on_in_shared_memory(std::unique_ptr<Transport> connection, uint32_t server_flags,
+                                                          QueueTold told) {
+  if (!(server_flags & wire::kPrefaceSharedMemory)) {
+    told("the server offers no shared memory; the session goes over its Unix socket");
+    return connection;
+  }
+  transport::Agreed agreed = transport::ask_for_shared_memory(std::move(connection), kSharedMemoryTimeout);
+  if (agreed.lost) return dropped("shared memory could not be agreed on: " + agreed.declined);
+  if (!agreed.declined.empty())
+    told("no shared memory with the server (" + agreed.declined + "); the session goes over its Unix socket");
+  return std::move(agreed.connection);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, const Entry& entry, QueueTold told) {
   auto preface = exchange_prefaces(*connection, entry);
@@ -265,6 +295,7 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
   // A server that knows no tenants asks nobody who they are.
   if (preface->flags & wire::kPrefaceLogin)
     if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in) return tl::unexpected(in.error());
+  if (entry.shared_memory) return go_on_in_shared_memory(std::move(connection), preface->flags, told);
   return connection;
 }
 

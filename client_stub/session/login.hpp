@@ -22,13 +22,15 @@ struct Entry {
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
   SessionKind kind = SessionKind::program;
+  bool shared_memory = false;  // wanted, where the server offers it
   std::string resume;      // the identity of the session that the connection is to carry on; empty: a new one
 };
 
 // Out of the address, the environment and where the connection has led. Errors: one phrase.
 tl::expected<Entry, SessionStartError> plan_entry(const ServerAddress& address, const transport::Transport& connection, SessionKind kind);
 
-// Says how the queue moves; one line, without "gpuwire:". Never called with a lock.
+// Says how the queue moves, or that the session goes by a slower road than it might; one line, without "gpuwire:".
+// Never called with a lock.
 using QueueTold = void (*)(const std::string& line);
 
 // Returns when the server has admitted the session: the next frame is the Hello. Each step has kHandshakeTimeoutMs; the place in the queue none, it

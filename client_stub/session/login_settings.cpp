@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,13 @@ void find_file(const char* name, const char* usual, std::filesystem::path& file,
   if (!folder.empty() && std::filesystem::exists(folder / usual, error)) file = folder / usual;
 }
 
+std::optional<TransportChoice> transport_named(std::string_view name) {
+  if (name == "auto") return TransportChoice::automatic;
+  if (name == "tcp") return TransportChoice::tcp;
+  if (name == "shm") return TransportChoice::shared_memory;
+  return std::nullopt;
+}
+
 }  // namespace
 
 tl::expected<LoginSettings, std::string> login_settings() {
@@ -51,6 +59,11 @@ tl::expected<LoginSettings, std::string> login_settings() {
     auto bytes = units::parse_byte_size(memory);
     if (!bytes) return tl::unexpected("GPUWIRE_MEMORY: " + bytes.error());
     settings.memory_bytes = *bytes;
+  }
+  if (const char* name = variable("GPUWIRE_TRANSPORT")) {
+    auto transport = transport_named(name);
+    if (!transport) return tl::unexpected(fmt::format("GPUWIRE_TRANSPORT={} is none of auto, tcp and shm", name));
+    settings.transport = *transport;
   }
   return settings;
 }

@@ -14,15 +14,24 @@ namespace gpuwire::client {
 
 inline constexpr uint32_t kGpusAskedMax = 1024;
 
+// How the bytes of a session are to travel.
+enum class TransportChoice : uint8_t {
+  automatic,      // the fastest that the server offers
+  tcp,            // the socket, also a Unix one
+  shared_memory,  // to a server on this machine
+};
+
 struct LoginSettings {
   // Named by a variable; else they are looked for in the user's configuration folder, for connections over TLS.
   std::filesystem::path identity, authorities, token;
   bool identity_given = false, authorities_given = false, token_given = false;
   uint32_t gpus = 0;          // 0: not said
   uint64_t memory_bytes = 0;  // 0: not said
+  TransportChoice transport = TransportChoice::automatic;
 };
 
-// GPUWIRE_IDENTITY, GPUWIRE_CA, GPUWIRE_TOKEN_FILE, GPUWIRE_GPUS, GPUWIRE_MEMORY. The error names the variable.
+// GPUWIRE_IDENTITY, GPUWIRE_CA, GPUWIRE_TOKEN_FILE, GPUWIRE_GPUS, GPUWIRE_MEMORY, GPUWIRE_TRANSPORT. The error names
+// the variable.
 tl::expected<LoginSettings, std::string> login_settings();
 
 // What the files hold.

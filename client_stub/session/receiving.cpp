@@ -37,7 +37,12 @@ bool ConnectedSession::receive_one(OwnCall* own) {
     case Received::frame: dispatch(own); return true;
     case Received::nothing: return false;
     case Received::fault: fault(receiver_.reason()); return false;
-    case Received::ended: end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server was lost: " + receiver_.reason(), true); return false;
+    case Received::ended: {
+      std::string said = link_.failure();
+      end(CUDA_ERROR_DEVICE_UNAVAILABLE,
+          "the connection to the server was lost: " + (said.empty() ? receiver_.reason() : said), true);
+      return false;
+    }
   }
   return false;
 }

@@ -33,7 +33,8 @@ constexpr unsigned kLookingCoresMin = 3;
 // One sleep in receive_bulk(); repeated as long as the connection lives.
 constexpr Nanoseconds kBulkSleep = std::chrono::seconds(10);
 
-// For what comes within the time of a copy. Who waits for the other end's thinking looks by itself, for as long as it sees fit.
+// For what comes within the time of a copy. Who waits for the other end's thinking looks by itself, for as long as it
+// sees fit.
 Nanoseconds look_time() noexcept {
   static const Nanoseconds time = [] {
     cpu_set_t cores;
@@ -44,9 +45,12 @@ Nanoseconds look_time() noexcept {
 }
 
 RingIndices& indices_of(const SharedMemoryFile& file, bool to_client) {
-  return *std::launder(reinterpret_cast<RingIndices*>(file.memory() + kIndicesOffset + (to_client ? sizeof(RingIndices) : 0)));
+  return *std::launder(
+      reinterpret_cast<RingIndices*>(file.memory() + kIndicesOffset + (to_client ? sizeof(RingIndices) : 0)));
 }
-std::byte* data_of(const SharedMemoryFile& file, bool to_client) { return file.memory() + kDataOffset + (to_client ? file.ring_bytes() : 0); }
+std::byte* data_of(const SharedMemoryFile& file, bool to_client) {
+  return file.memory() + kDataOffset + (to_client ? file.ring_bytes() : 0);
+}
 
 // The records on the socket. Any thread.
 class SideChannel {
@@ -82,7 +86,8 @@ class SideChannel {
 
   int take(uint64_t number) noexcept {
     std::lock_guard lock(mutex_);
-    auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) { return waiting.number == number; });
+    auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                              [&](const Waiting& waiting) { return waiting.number == number; });
     if (found == waiting_.end()) return -1;
     int descriptor = found->descriptor;
     waiting_.erase(found);
@@ -114,7 +119,8 @@ class SideChannel {
   // False: the socket is gone. A socket that is full has bells in it that the other end has not heard.
   bool ring() noexcept {
     auto bell = std::byte(SocketRecord::bell);
-    return send(socket_, &bell, sizeof bell, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS;
+    return send(socket_, &bell, sizeof bell, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN ||
+           errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS;
   }
 
  private:
@@ -125,7 +131,8 @@ class SideChannel {
 
   bool take_descriptors(const msghdr& message) noexcept {
     bool room = !(message.msg_flags & MSG_CTRUNC);
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
+    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header;
+         header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
       if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
       size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
       for (size_t i = 0; i < count; ++i) {
@@ -174,8 +181,10 @@ class SharedMemoryTransport final : public Transport {
         event_(event),
         channel_(socket),
         peer_(std::move(peer)),
-        out_(indices_of(file_, side == SharedMemorySide::server), data_of(file_, side == SharedMemorySide::server), file_.ring_bytes()),
-        in_(indices_of(file_, side == SharedMemorySide::client), data_of(file_, side == SharedMemorySide::client), file_.ring_bytes()) {
+        out_(indices_of(file_, side == SharedMemorySide::server), data_of(file_, side == SharedMemorySide::server),
+             file_.ring_bytes()),
+        in_(indices_of(file_, side == SharedMemorySide::client), data_of(file_, side == SharedMemorySide::client),
+            file_.ring_bytes()) {
     file_.close_descriptor();
   }
   ~SharedMemoryTransport() override {
@@ -184,7 +193,8 @@ class SharedMemoryTransport final : public Transport {
   }
 
   IoResult try_send(std::span<const iovec> pieces) noexcept override {
-    if (sending_over_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_acquire)) return {IoStatus::failed, 0, EPIPE};
+    if (sending_over_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_acquire))
+      return {IoStatus::failed, 0, EPIPE};
     size_t room = out_.room();
     if (out_.damage() != Damage::none) return damaged(out_.damage());
     size_t sent = 0;
@@ -259,7 +269,8 @@ class SharedMemoryTransport final : public Transport {
   int descriptor() const noexcept override { return socket_; }
 
   void abandon_after_fork() noexcept override {
-    // The parent's connection lives on: the socket is shared, so it must not be shut down. The memory is not here (MADV_DONTFORK).
+    // The parent's connection lives on: the socket is shared, so it must not be shut down. The memory is not here
+    // (MADV_DONTFORK).
     close(socket_);
     close(event_);
   }
@@ -321,9 +332,11 @@ class SharedMemoryTransport final : public Transport {
 
   unsigned ready_now(unsigned interest) const noexcept {
     unsigned ready = 0;
-    if ((interest & (kReadable | kWritable)) && ended_.load(std::memory_order_acquire)) return interest & (kReadable | kWritable);
+    if ((interest & (kReadable | kWritable)) && ended_.load(std::memory_order_acquire))
+      return interest & (kReadable | kWritable);
     if ((interest & kReadable) && in_.readable()) ready |= kReadable;
-    if ((interest & kWritable) && (out_.writable() || sending_over_.load(std::memory_order_relaxed))) ready |= kWritable;
+    if ((interest & kWritable) && (out_.writable() || sending_over_.load(std::memory_order_relaxed)))
+      ready |= kWritable;
     return ready;
   }
 
@@ -374,7 +387,8 @@ class SharedMemoryTransport final : public Transport {
         fail("the other side has sent something that is neither a bell nor a descriptor");
         return end();
     }
-    // Who watches lets the others look when it is back. Else the bell may have been for who watches, and does not hear it any more.
+    // Who watches lets the others look when it is back. Else the bell may have been for who watches, and does not hear
+    // it any more.
     if (!bells || watching) return;
     std::lock_guard lock(mutex_);
     if (watched_) interrupt_watch();
@@ -415,8 +429,8 @@ class SharedMemoryTransport final : public Transport {
   alignas(kApart) RingWriter out_;
   alignas(kApart) RingReader in_;
 
-  // The other process has gone, or this side has shut the connection down. Release, after what it is concluded from; acquire, before the ring is looked at for the
-  // last time.
+  // The other process has gone, or this side has shut the connection down. Release, after what it is concluded from;
+  // acquire, before the ring is looked at for the last time.
   alignas(kApart) std::atomic<bool> ended_{false};
   // finish() has been called. Relaxed: who sends finds it sooner or later, and the other end is told in its own way.
   std::atomic<bool> sending_over_{false};
@@ -432,20 +446,23 @@ class SharedMemoryTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side, std::string peer) {
+std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side,
+                                               std::string peer) {
   int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (event < 0) return nullptr;
   fcntl(socket, F_SETFD, FD_CLOEXEC);
   return std::make_unique<SharedMemoryTransport>(std::move(file), socket, event, side, std::move(peer));
 }
 
-tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(uint32_t ring_bytes) {
+tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(
+    uint32_t ring_bytes) {
   auto server = SharedMemoryFile::create(ring_bytes);
   if (!server) return tl::unexpected(server.error());
   auto client = SharedMemoryFile::open(fcntl(server->descriptor(), F_DUPFD_CLOEXEC, 0));
   if (!client) return tl::unexpected(client.error());
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return tl::unexpected(std::system_category().message(errno));
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return tl::unexpected(std::system_category().message(errno));
   std::pair pair{adopt_shared_memory(std::move(*client), ends[0], SharedMemorySide::client, "shared memory pair"),
                  adopt_shared_memory(std::move(*server), ends[1], SharedMemorySide::server, "shared memory pair")};
   if (pair.first && pair.second) return pair;

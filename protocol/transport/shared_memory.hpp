@@ -1,5 +1,6 @@
-// A connection of two rings in memory that both processes have mapped, with the Unix socket that brought them together beside it: for bells, for descriptors, and to
-// find out when the other process has gone. shared_memory_layout.hpp specifies the memory.
+// A connection of two rings in memory that both processes have mapped, with the Unix socket that brought them together
+// beside it: for bells, for descriptors, and to find out when the other process has gone. shared_memory_layout.hpp
+// specifies the memory.
 #pragma once
 
 #include <cstdint>
@@ -48,10 +49,13 @@ class SharedMemoryFile {
   uint32_t ring_bytes_ = 0;
 };
 
-// Takes `socket` over, a connected Unix stream socket on which nothing else is said any more. Null: too many open files; the socket is then still the caller's.
-std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side, std::string peer = {});
+// Takes `socket` over, a connected Unix stream socket on which nothing else is said any more. Null: too many open
+// files; the socket is then still the caller's.
+std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side,
+                                               std::string peer = {});
 
 // Two connected ends in this process. Error: why not.
-tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(uint32_t ring_bytes = shared_memory::kRingBytes);
+tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(
+    uint32_t ring_bytes = shared_memory::kRingBytes);
 
 }  // namespace gpuwire::transport

@@ -17,7 +17,9 @@ using namespace shared_memory;
 
 namespace {
 
-tl::unexpected<std::string> failed(const char* what, int error) { return tl::unexpected(std::string(what) + ": " + std::system_category().message(error)); }
+tl::unexpected<std::string> failed(const char* what, int error) {
+  return tl::unexpected(std::string(what) + ": " + std::system_category().message(error));
+}
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
@@ -42,19 +44,22 @@ bool SharedMemoryFile::map() {
 }
 
 tl::expected<SharedMemoryFile, std::string> SharedMemoryFile::create(uint32_t ring_bytes) {
-  if (!std::has_single_bit(ring_bytes) || ring_bytes < kRingBytesMin || ring_bytes > kRingBytesMax) return tl::unexpected(std::string("no size for a ring"));
+  if (!std::has_single_bit(ring_bytes) || ring_bytes < kRingBytesMin || ring_bytes > kRingBytesMax)
+    return tl::unexpected(std::string("no size for a ring"));
   SharedMemoryFile file;
   file.ring_bytes_ = ring_bytes;
   file.descriptor_ = memfd_create("gpuwire-connection", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file.descriptor_ < 0) return failed("memfd_create", errno);
-  // With its pages: a system without memory says so here and not by a signal later. None but the owner of the descriptor can resize it before the seals.
+  // With its pages: a system without memory says so here and not by a signal later. None but the owner of the
+  // descriptor can resize it before the seals.
   if (fallocate(file.descriptor_, 0, 0, off_t(file_bytes(ring_bytes))) != 0) return failed("fallocate", errno);
   if (fcntl(file.descriptor_, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return failed("sealing", errno);
   if (!file.map()) return failed("mmap", errno);
   Header header;
   header.ring_bytes = ring_bytes;
   std::memcpy(file.memory_, &header, sizeof header);
-  for (size_t ring = 0; ring < 2; ++ring) new (file.memory_ + kIndicesOffset + ring * sizeof(RingIndices)) RingIndices{};
+  for (size_t ring = 0; ring < 2; ++ring)
+    new (file.memory_ + kIndicesOffset + ring * sizeof(RingIndices)) RingIndices{};
   return file;
 }
 
@@ -63,13 +68,18 @@ tl::expected<SharedMemoryFile, std::string> SharedMemoryFile::open(int descripto
   file.descriptor_ = descriptor;
   int seals = fcntl(descriptor, F_GET_SEALS);
   if (seals < 0) return failed("the server's shared memory is of another kind", errno);
-  if ((seals & kSizeSeals) != kSizeSeals) return tl::unexpected(std::string("the server's shared memory can be resized"));
+  if ((seals & kSizeSeals) != kSizeSeals)
+    return tl::unexpected(std::string("the server's shared memory can be resized"));
   struct stat facts{};
   if (fstat(descriptor, &facts) != 0) return failed("fstat", errno);
   Header header;
-  if (pread(descriptor, &header, sizeof header, 0) != ssize_t(sizeof header) || header.magic != kMagic) return tl::unexpected(std::string("the server's shared memory is something else"));
-  if (header.version != kVersion) return tl::unexpected("the server's shared memory is of version " + std::to_string(header.version) + ", not " + std::to_string(kVersion));
-  if (!std::has_single_bit(header.ring_bytes) || header.ring_bytes < kRingBytesMin || header.ring_bytes > kRingBytesMax || uint64_t(facts.st_size) != file_bytes(header.ring_bytes))
+  if (pread(descriptor, &header, sizeof header, 0) != ssize_t(sizeof header) || header.magic != kMagic)
+    return tl::unexpected(std::string("the server's shared memory is something else"));
+  if (header.version != kVersion)
+    return tl::unexpected("the server's shared memory is of version " + std::to_string(header.version) + ", not " +
+                          std::to_string(kVersion));
+  if (!std::has_single_bit(header.ring_bytes) || header.ring_bytes < kRingBytesMin ||
+      header.ring_bytes > kRingBytesMax || uint64_t(facts.st_size) != file_bytes(header.ring_bytes))
     return tl::unexpected(std::string("the server's shared memory has an impossible size"));
   file.ring_bytes_ = header.ring_bytes;
   if (!file.map()) return failed("mmap", errno);

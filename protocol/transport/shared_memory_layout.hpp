@@ -1,15 +1,16 @@
-// The memory that the two ends of a shared-memory connection have in common: one file of the kernel's (memfd_create(2)), made and sealed by the server. This header
-// is its specification; protocol version and sizes are in the file itself.
+// The memory that the two ends of a shared-memory connection have in common: one file of the kernel's
+// (memfd_create(2)), made and sealed by the server. This header is its specification; protocol version and sizes are in
+// the file itself.
 //
 //   offset                  bytes        what                               written by
-//   0                       128          Header                             the server, before the client has the file; never changes
-//   kIndicesOffset          512          RingIndices of the ring to the server
+//   0                       128          Header                             the server, before the client has the file;
+//   never changes kIndicesOffset          512          RingIndices of the ring to the server
 //   + 512                   512          RingIndices of the ring to the client
 //   kDataOffset             ring_bytes   bytes on their way to the server   the client
 //   kDataOffset+ring_bytes  ring_bytes   bytes on their way to the client   the server
 //
-// Either end can write any of it at any time. So each keeps its own indices in memory of its own and reads back nothing that it has written; what the other end
-// writes is copied out, then checked (shared_ring.hpp), then used.
+// Either end can write any of it at any time. So each keeps its own indices in memory of its own and reads back nothing
+// that it has written; what the other end writes is copied out, then checked (shared_ring.hpp), then used.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,8 @@ inline constexpr uint32_t kVersion = 1;
 // A client takes no other sizes from a server.
 inline constexpr uint32_t kRingBytesMin = 64u << 10;
 inline constexpr uint32_t kRingBytesMax = 64u << 20;
-// What a server makes: both rings stay in the second-level caches of two cores, and a sender is a fraction of a millisecond ahead at most.
+// What a server makes: both rings stay in the second-level caches of two cores, and a sender is a fraction of a
+// millisecond ahead at most.
 inline constexpr uint32_t kRingBytes = 1u << 20;
 
 // Two lines of the cache: processors fetch them in pairs, and what two processes write must not share a pair.
@@ -35,21 +37,24 @@ struct Header {
   uint32_t ring_bytes = 0;  // a power of two, of each ring
 };
 
-// Of one ring. Indices count all bytes since the beginning and never wrap; a byte's place is its index modulo ring_bytes.
+// Of one ring. Indices count all bytes since the beginning and never wrap; a byte's place is its index modulo
+// ring_bytes.
 struct RingIndices {
-  // By the writer. Release, after the bytes before it have been written; the reader's acquire makes them readable.
+  // By the writer, after the bytes before it have been written; the reader's acquire makes them readable.
   alignas(kApart) std::atomic<uint64_t> written;
-  // By the writer, once, after its last `written`: nothing follows. Release, read with acquire before `written` is read for the last time.
+  // By the writer, once, after its last `written`: nothing follows. Read before `written` is read for the last time.
   std::atomic<uint32_t> finished;
-  // By the reader. Release, after the bytes before it have been copied out; the writer's acquire lets it use their places again.
+  // By the reader, after the bytes before it have been copied out; the writer's acquire lets it use their places again.
   alignas(kApart) std::atomic<uint64_t> read;
-  // 1: set by a reader that is about to sleep, before it looks at `written` once more; the writer takes it back (0) after it has moved `written`, and rings. seq_cst on
-  // both sides with a fence between the two accesses of each: one of the two sees the other.
+  // 1: set by a reader that is about to sleep, before it looks at `written` once more; the writer takes it back (0)
+  // after it has moved `written`, and rings. All four accesses are seq_cst: either the reader sees what was written, or
+  // the writer sees that the reader sleeps.
   alignas(kApart) std::atomic<uint32_t> reader_sleeps;
   // The same for a writer that waits for room, and `read`.
   alignas(kApart) std::atomic<uint32_t> writer_sleeps;
 };
-static_assert(sizeof(RingIndices) == 512 && std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(sizeof(RingIndices) == 512 && std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<uint32_t>::is_always_lock_free);
 
 inline constexpr size_t kIndicesOffset = kApart;
 inline constexpr size_t kDataOffset = 4096;

@@ -11,6 +11,7 @@
 
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/ordinals.hpp"
+#include "protocol/wire/shared_memory.hpp"
 
 namespace gpuwire::transport {
 
@@ -19,7 +20,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 wire::FrameHeader setup_frame(uint64_t version) {
-  return {.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::shared_memory), .sequence = version};
+  return {
+      .kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::kControlSharedMemory), .sequence = version};
 }
 
 bool is_setup_frame(const wire::FrameHeader& header) {
@@ -49,7 +51,9 @@ IoResult receive_answer(Transport& socket, wire::FrameHeader& answer, int& descr
     }
     if (moved < 0) return {IoStatus::failed, 0, errno};
     for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS || header->cmsg_len < CMSG_LEN(sizeof(int))) continue;
+      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+          header->cmsg_len < CMSG_LEN(sizeof(int)))
+        continue;
       if (descriptor >= 0) close(descriptor);
       std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
     }
@@ -93,13 +97,15 @@ std::unique_ptr<Transport> put_before(const Transport& socket, SharedMemoryFile 
 Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeout) {
   wire::FrameHeader asked = setup_frame(shared_memory::kVersion);
   iovec piece{&asked, sizeof asked};
-  if (auto sent = send_all(*socket, {&piece, 1}, timeout); sent.status != IoStatus::ok) return {std::move(socket), describe(sent), true};
+  if (auto sent = send_all(*socket, {&piece, 1}, timeout); sent.status != IoStatus::ok)
+    return {std::move(socket), describe(sent), true};
   wire::FrameHeader answer;
   int descriptor = -1;
   auto received = receive_answer(*socket, answer, descriptor, timeout);
   if (received.status != IoStatus::ok || !is_setup_frame(answer)) {
     if (descriptor >= 0) close(descriptor);
-    return {std::move(socket), received.status == IoStatus::ok ? "the server's answer is no answer" : describe(received), true};
+    return {std::move(socket),
+            received.status == IoStatus::ok ? "the server's answer is no answer" : describe(received), true};
   }
   if (answer.sequence == 0 || descriptor < 0) {
     if (descriptor >= 0) close(descriptor);
@@ -124,7 +130,8 @@ Agreed offer_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeou
     bool told = send_answer(*socket, 0, -1);
     return {std::move(socket), std::move(why), !told};
   };
-  if (asked.sequence != shared_memory::kVersion) return decline("the client asks for shared memory of version " + std::to_string(asked.sequence));
+  if (asked.sequence != shared_memory::kVersion)
+    return decline("the client asks for shared memory of version " + std::to_string(asked.sequence));
   auto file = SharedMemoryFile::create(ring_bytes);
   if (!file) return decline("no shared memory for the client: " + file.error());
   int passed = fcntl(file->descriptor(), F_DUPFD_CLOEXEC, 0);

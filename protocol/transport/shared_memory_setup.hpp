@@ -1,5 +1,5 @@
-// How the two ends of a Unix socket agree on going on in shared memory (ControlOrdinal::shared_memory). Before the first frame of a session or of a connection that
-// carries one on; nothing behind the answer is read.
+// How the two ends of a Unix socket agree on going on in shared memory (ControlOrdinal::shared_memory). Before the
+// first frame of a session or of a connection that carries one on; nothing behind the answer is read.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,9 @@ struct Agreed {
 // The client: asks, and waits for the answer.
 Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeout);
 
-// The server: waits for the client's first bytes, and gives it shared memory if they ask for it. Anything else is left to be read. `declined` is for the log, and empty
-// where the client has not asked.
-Agreed offer_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeout, uint32_t ring_bytes = shared_memory::kRingBytes);
+// The server: waits for the client's first bytes, and gives it shared memory if they ask for it. Anything else is left
+// to be read. `declined` is for the log, and empty where the client has not asked.
+Agreed offer_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeout,
+                           uint32_t ring_bytes = shared_memory::kRingBytes);
 
 }  // namespace gpuwire::transport

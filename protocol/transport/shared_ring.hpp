@@ -44,26 +44,25 @@ class RingWriter {
     std::memcpy(data_ + place, from.data(), first);
     if (first < from.size()) std::memcpy(data_, from.data() + first, from.size() - first);
     written_.store(at + from.size(), std::memory_order_relaxed);
-    shared_.written.store(at + from.size(), std::memory_order_release);
+    shared_.written.store(at + from.size(), std::memory_order_seq_cst);
   }
-  void finish() noexcept { shared_.finished.store(1, std::memory_order_release); }
+  void finish() noexcept { shared_.finished.store(1, std::memory_order_seq_cst); }
   Damage damage() const noexcept { return damage_; }
 
-  // Is there room for so much that it is worth a wake-up? A reader that drains a full ring says so once a quarter, not at every look. True also if the index makes no
-  // sense: room() says so.
+  // Is there room for so much that it is worth a wake-up? A reader that drains a full ring says so once a quarter, not
+  // at every look. True also if the index makes no sense: room() says so.
   bool writable() const noexcept {
-    uint64_t used = written() - shared_.read.load(std::memory_order_acquire);
+    uint64_t used = written() - shared_.read.load(std::memory_order_seq_cst);
     return used > bytes_ || bytes_ - used >= bytes_ / 4;
   }
   // Before a sleep for room, which writable() has to come after.
   void about_to_sleep() noexcept {
     shared_.writer_sleeps.store(1, std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   // After put() and finish(): the reader has said that it sleeps, and has to be told.
   bool reader_must_be_told() noexcept {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    return shared_.reader_sleeps.load(std::memory_order_relaxed) != 0 && shared_.reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
+    return shared_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
+           shared_.reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
  private:
@@ -72,7 +71,8 @@ class RingWriter {
   RingIndices& shared_;
   std::byte* const data_;
   const size_t bytes_;
-  // Our own, of which the shared one is a copy. Written by who writes, which is handed from thread to thread by a lock; others compare with it only.
+  // Our own, of which the shared one is a copy. Written by who writes, which is handed from thread to thread by a lock;
+  // others compare with it only.
   std::atomic<uint64_t> written_{0};
   uint64_t seen_ = 0;  // the reader's index when it was last looked at
   Damage damage_ = Damage::none;
@@ -81,7 +81,8 @@ class RingWriter {
 // One thread at a time reads; readable() is for any.
 class RingReader {
  public:
-  RingReader(RingIndices& shared, const std::byte* data, uint32_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
+  RingReader(RingIndices& shared, const std::byte* data, uint32_t bytes)
+      : shared_(shared), data_(data), bytes_(bytes) {}
 
   // Bytes that take() may be asked for; 0 after damage.
   size_t available() noexcept {
@@ -100,25 +101,24 @@ class RingReader {
     std::memcpy(to.data(), data_ + place, first);
     if (first < to.size()) std::memcpy(to.data() + first, data_, to.size() - first);
     read_.store(at + to.size(), std::memory_order_relaxed);
-    shared_.read.store(at + to.size(), std::memory_order_release);
+    shared_.read.store(at + to.size(), std::memory_order_seq_cst);
   }
   // The other end has said that nothing follows what is there.
-  bool finished() const noexcept { return shared_.finished.load(std::memory_order_acquire) != 0; }
+  bool finished() const noexcept { return shared_.finished.load(std::memory_order_seq_cst) != 0; }
   Damage damage() const noexcept { return damage_; }
 
   // True also if the index makes no sense: available() says so.
-  bool readable() const noexcept { return shared_.written.load(std::memory_order_acquire) != read() || finished(); }
+  bool readable() const noexcept { return shared_.written.load(std::memory_order_seq_cst) != read() || finished(); }
   // Before a sleep for bytes, which readable() has to come after.
   void about_to_sleep() noexcept {
     shared_.reader_sleeps.store(1, std::memory_order_seq_cst);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   // After take(): the writer has said that it sleeps, and there is room enough to tell it.
   bool writer_must_be_told() noexcept {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (shared_.writer_sleeps.load(std::memory_order_relaxed) == 0) return false;
+    if (shared_.writer_sleeps.load(std::memory_order_seq_cst) == 0) return false;
     uint64_t used = shared_.written.load(std::memory_order_relaxed) - read();
-    return (used > bytes_ || bytes_ - used >= bytes_ / 4) && shared_.writer_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
+    return (used > bytes_ || bytes_ - used >= bytes_ / 4) &&
+           shared_.writer_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
  private:
@@ -127,7 +127,8 @@ class RingReader {
   RingIndices& shared_;
   const std::byte* const data_;
   const size_t bytes_;
-  // Our own, of which the shared one is a copy. Written by who reads, which is handed from thread to thread; others compare with it only.
+  // Our own, of which the shared one is a copy. Written by who reads, which is handed from thread to thread; others
+  // compare with it only.
   std::atomic<uint64_t> read_{0};
   uint64_t seen_ = 0;  // the writer's index when it was last looked at
   Damage damage_ = Damage::none;

@@ -19,7 +19,8 @@ namespace {
 
 class StreamTransport final : public Transport {
  public:
-  StreamTransport(int socket, int event, std::string peer, const char* road) : socket_(socket), event_(event), peer_(std::move(peer)), road_(road) {}
+  StreamTransport(int socket, int event, std::string peer, const char* road)
+      : socket_(socket), event_(event), peer_(std::move(peer)), road_(road) {}
   ~StreamTransport() override {
     close(socket_);
     close(event_);

@@ -21,9 +21,6 @@ enum class ControlOrdinal : uint32_t {
   resume = 8,            // client: Resume
   resumed = 9,           // server: Resumed; behind it the streams go on
   heartbeat = 10,        // either way, in a session that is otherwise idle; no message
-  // Before the first frame of either stream, on a Unix socket whose server offers it (kPrefaceSharedMemory): the client asks, the server answers; no message.
-  // `sequence`: the version of the memory's layout; in an answer 0: there is none, and the socket carries the session. Else the memory's descriptor comes with it.
-  shared_memory = 11,
 };
 
 // FrameKind::posted or called; structures in schema/session.capnp, named alike in PascalCase.

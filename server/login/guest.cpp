@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "protocol/wire/preface.hpp"
+#include "protocol/wire/shared_memory.hpp"
 #include "server/login/limits.hpp"
 
 namespace gpuwire::server {
@@ -14,11 +15,18 @@ using boost::system::error_code;
 
 namespace {
 
-std::string greeting(bool tls) {
+std::string greeting(bool tls, bool shares_memory) {
   wire::Preface preface = wire::own_preface();
-  preface.flags = wire::kPrefaceLogin | (tls ? wire::kPrefaceTls : 0u);
+  preface.flags =
+      wire::kPrefaceLogin | (tls ? wire::kPrefaceTls : 0u) | (shares_memory ? wire::kPrefaceSharedMemory : 0u);
   wire::PrefaceBytes bytes = wire::encode(preface);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool is_unix_socket(int socket) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
 }
 
 void set_blocking(int socket, bool blocking) {
@@ -41,7 +49,7 @@ Guest::Progress Guest::progress() const {
 void Guest::begin() {
   set_blocking(socket_.native_handle(), false);
   limit(wire::kHandshakeTimeoutMs);
-  out_ = greeting(arrival_.tls);
+  out_ = greeting(arrival_.tls, !arrival_.tls && !arrival_.management && is_unix_socket(socket_.native_handle()));
   advance();
 }
 

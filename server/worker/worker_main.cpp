@@ -20,6 +20,7 @@
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
 #include "protocol/tls/transport.hpp"
+#include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/stream.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/broker/session_order.hpp"
@@ -154,7 +155,14 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   if (!stream) return tl::unexpected(std::string("the client's socket cannot be used"));
   socket.release();
   tune(descriptor);
-  if (tls_key.empty()) return stream;
+  if (tls_key.empty()) {
+    if (std::string_view(stream->road()) != "unix") return stream;
+    auto agreed =
+        transport::offer_shared_memory(std::move(stream), std::chrono::milliseconds(wire::kHandshakeTimeoutMs));
+    if (agreed.lost) return tl::unexpected(agreed.declined);
+    if (!agreed.declined.empty()) tell_broker(HandoffKind::note, 0, agreed.declined);
+    return std::move(agreed.connection);
+  }
   tls::SessionKey key;
   static_assert(sizeof key == kTlsKeyBytes);
   if (tls_key.size() != key.size()) return tl::unexpected(std::string("a TLS key of a wrong length"));
@@ -233,6 +241,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       // It stands behind frames that the executor may be kept from.
       if (driver.gated) driver.gated->gate.interrupt();
       warden.begin_grace();
+    } else if (link.transport()->damaged()) {
+      session.stop(EndCause::fault, link.loss());
     } else {
       warden.detached(order.resume_grace_ms);
       tell_broker(HandoffKind::detached, order.resume_grace_ms, link.loss());

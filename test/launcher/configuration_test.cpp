@@ -43,6 +43,18 @@ TEST_CASE("a profile that an option names comes before the environment, the usua
   CHECK(seen.run({"--profile", "big", "--gpus", "2"}) == "big:1|2||\n");
 }
 
+TEST_CASE("the transport is chosen like everything else, and only one that there is") {
+  Seen seen;
+  seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_TRANSPORT\"\n");
+  seen.write(kUserFile, "server = \"unix:/run/gpuwire.sock\"\ntransport = \"tcp\"\n");
+  CHECK(seen.run({}) == "tcp\n");
+  CHECK(seen.run({}, {{"GPUWIRE_TRANSPORT", "auto"}}) == "auto\n");
+  CHECK(seen.run({"--transport", "shm"}, {{"GPUWIRE_TRANSPORT", "auto"}}) == "shm\n");
+  CHECK(seen.run({"--transport", "pigeon"}).find("shm") != std::string::npos);
+  seen.write(kUserFile, "server = \"x:1\"\ntransport = \"pigeon\"\n");
+  CHECK(seen.run({}).find("config.toml:2: transport is one of auto, tcp and shm") != std::string::npos);
+}
+
 TEST_CASE("a profile of the system's is completed by the user's of the same name") {
   Seen seen;
   seen.write(kSystemFile, "[profiles.lab]\nserver = \"lab:1\"\ngpus = 1\n");

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "protocol/wire/preface.hpp"
+#include "protocol/wire/shared_memory.hpp"
 #include "test/server_login/login_fixture.hpp"
 
 using namespace gpuwire;
@@ -17,7 +18,7 @@ TEST_CASE("a client on an open address is the open tenant, and what it says of i
   LoginClient client = login.connect({.open_tenant = "open"});
   auto preface = client.read_preface();
   REQUIRE(preface);
-  CHECK(preface->flags == wire::kPrefaceLogin);
+  CHECK(preface->flags == (wire::kPrefaceLogin | wire::kPrefaceSharedMemory));  // it came over a Unix socket
   client.send_login({}, 2);
   auto request = login.next_request();
   REQUIRE(request);

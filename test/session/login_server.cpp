@@ -118,6 +118,9 @@ void LoginServer::begin_session() {
     if (!second->handshake(kLimit)) return;
     bare_ = tls::tls_transport(std::move(bare_), std::move(second));
   }
+  if (options_.flags & wire::kPrefaceSharedMemory)
+    bare_ = transport::offer_shared_memory(std::move(bare_), kLimit, options_.ring_bytes).connection;
+  seen_.road = bare_->road();
   FakeServer session(std::move(bare_), answer_all, FakeServer::Begins::with_hello);
 }
 

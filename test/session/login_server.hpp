@@ -8,7 +8,9 @@
 
 #include "protocol/tls/channel.hpp"
 #include "protocol/tls/context.hpp"
+#include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/tcp.hpp"
+#include "protocol/wire/shared_memory.hpp"
 #include "test/session/fake_server.hpp"
 
 namespace gpuwire::test {
@@ -18,6 +20,7 @@ struct LoginSeen {
   std::string token, program, host, release, certificate_name;
   uint32_t gpus = 0, process_id = 0;
   uint64_t memory_bytes = 0;
+  std::string road;  // what the session goes by; to be read when a call has come back
 };
 
 class LoginServer {
@@ -26,6 +29,7 @@ class LoginServer {
     tls::Context context;        // null: without TLS
     std::string unix_path;       // empty: 127.0.0.1, a free port
     uint32_t flags = 4;          // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
+    uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
     bool another_key = false;    // the worker gets a wrong key
     unsigned drops = 0;          // so many connections are closed before the one that is answered: at once, after the preface, after the Login, and so on
   };

@@ -19,7 +19,8 @@ using namespace gpuwire::test;
 
 namespace {
 
-constexpr const char* kVariables[] = {"GPUWIRE_IDENTITY", "GPUWIRE_CA", "GPUWIRE_TOKEN_FILE", "GPUWIRE_GPUS", "GPUWIRE_MEMORY", "XDG_CONFIG_HOME"};
+constexpr const char* kVariables[] = {"GPUWIRE_IDENTITY", "GPUWIRE_CA",        "GPUWIRE_TOKEN_FILE", "GPUWIRE_GPUS",
+                                      "GPUWIRE_MEMORY",   "GPUWIRE_TRANSPORT", "XDG_CONFIG_HOME"};
 
 // The environment of one test; before and after it nothing is set, and the configuration folder is empty.
 using Variables = std::vector<std::pair<const char*, std::string>>;
@@ -137,6 +138,80 @@ TEST_CASE("a Unix socket is a server like any other, without TLS") {
   CHECK(outcome.error == "");
   CHECK(outcome.works);
   CHECK(server.seen().preface_flags == 0);
+}
+
+namespace {
+
+struct OverSocket {
+  Lab lab;
+  std::string path = lab.bundle.path() + ".socket";
+  std::string address = "unix:" + path;
+  LoginServer::Options offering{.unix_path = path, .flags = wire::kPrefaceLogin | wire::kPrefaceSharedMemory};
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(
+    OverSocket,
+    "with a server on this machine that offers it, a session goes by shared memory unless the user wants otherwise") {
+  for (auto& [choice, road] :
+       {std::pair<std::string, std::string>{"", "shm"}, {"auto", "shm"}, {"shm", "shm"}, {"tcp", "unix"}}) {
+    Environment environment;
+    if (!choice.empty()) setenv("GPUWIRE_TRANSPORT", choice.c_str(), 1);
+    std::filesystem::remove(path);
+    LoginServer server(offering, admit);
+    auto outcome = try_connect(address);
+    CHECK(outcome.error == "");
+    CHECK(outcome.works);
+    CHECK(outcome.printed == "");
+    CHECK(server.seen().road == road);
+  }
+}
+
+TEST_CASE_FIXTURE(OverSocket,
+                  "a server without shared memory is told of in one line, and the session goes over its socket") {
+  Environment environment;
+  LoginServer older({.unix_path = path}, admit);
+  auto outcome = try_connect(address);
+  CHECK(outcome.works);
+  CHECK(outcome.printed == "gpuwire: the server offers no shared memory; the session goes over its Unix socket\n");
+  CHECK(older.seen().road == "unix");
+}
+
+TEST_CASE_FIXTURE(OverSocket,
+                  "a server that has no shared memory to give just now is told of in one line, and the session goes "
+                  "over its socket") {
+  Environment environment;
+  offering.ring_bytes = transport::shared_memory::kRingBytesMax * 2;
+  LoginServer server(offering, admit);
+  auto outcome = try_connect(address);
+  CHECK(outcome.works);
+  CHECK(outcome.printed ==
+        "gpuwire: no shared memory with the server (the server has none to give); the session goes over its Unix "
+        "socket\n");
+  CHECK(server.seen().road == "unix");
+}
+
+TEST_CASE_FIXTURE(OverSocket, "management sessions go over the socket without a word") {
+  Environment environment;
+  LoginServer server(offering, admit);
+  auto outcome = try_connect(address, client::SessionKind::management);
+  CHECK(outcome.works);
+  CHECK(outcome.printed == "");
+  CHECK(server.seen().road == "unix");
+}
+
+TEST_CASE("shared memory with another machine, and a road that there is not, are refused with the reason") {
+  Environment environment;
+  setenv("GPUWIRE_TRANSPORT", "shm", 1);
+  LoginServer server({}, admit);
+  CHECK(try_connect("127.0.0.1:" + server.port())
+            .error.find("shared memory is for a server on this machine: --server unix:/PATH") != std::string::npos);
+  setenv("GPUWIRE_TRANSPORT", "pigeon", 1);
+  LoginServer another({}, admit);
+  CHECK(
+      try_connect("127.0.0.1:" + another.port()).error.find("GPUWIRE_TRANSPORT=pigeon is none of auto, tcp and shm") !=
+      std::string::npos);
 }
 
 TEST_CASE("management sessions log in the same way") {

@@ -15,7 +15,7 @@ using namespace gpuwire;
 using namespace gpuwire::test;
 
 TEST_CASE("after a fork the session is the parent's alone") {
-  for (int kind : {0, 1, 2}) {
+  for (int kind : {0, 1, 2, 4}) {
     Fixture fixture(pair_kinds()[size_t(kind)].make(1), answer_all);
     CHECK(fixture.post(1) == CUDA_SUCCESS);
     CHECK(fixture.call(1) == CUDA_SUCCESS);
@@ -43,6 +43,7 @@ TEST_CASE("a fork in the middle of calls from other threads leaves a child that 
   size_t kind = 1;
   SUBCASE("unix") {}
   SUBCASE("tls") { kind = 2; }
+  SUBCASE("shared memory") { kind = 4; }
   Fixture fixture(pair_kinds()[kind].make(1), answer_all);
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;

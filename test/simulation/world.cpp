@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
+#include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "schema/handshake.capnp.h"
+#include "test/simulation/breaking.hpp"
 
 namespace gpuwire::simulation {
 
@@ -29,6 +32,7 @@ class Network {
     uint64_t cut = made_ < scenario_.cuts ? random_() % (scenario_.cut_bytes_max + 1) : ~0ull;
     bool from_client = random_() % 2;
     ++made_;
+    if (scenario_.shared_memory) return shared_pair(from_client ? ~0ull : cut, from_client ? cut : ~0ull);
     return transport::simulated_pair({.seed = random_(),
                                       .piece_bytes_max = scenario_.piece_bytes_max,
                                       .window_bytes = 1 + random_() % 100'000,
@@ -39,6 +43,14 @@ class Network {
   unsigned made() const { return made_; }
 
  private:
+  static std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> shared_pair(
+      uint64_t client_receives, uint64_t server_receives) {
+    auto pair = transport::shared_memory_pair(transport::shared_memory::kRingBytesMin);
+    if (!pair) throw std::runtime_error(pair.error());
+    return {std::make_unique<BreakingTransport>(std::move(pair->first), client_receives),
+            std::make_unique<BreakingTransport>(std::move(pair->second), server_receives)};
+  }
+
   const Scenario& scenario_;
   std::mt19937_64 random_;
   unsigned made_ = 0;

@@ -63,6 +63,7 @@ struct Scenario {
   unsigned cuts = 20;             // connections that break; the next one lasts
   size_t piece_bytes_max = 0;
   unsigned delay_looks_max = 0;
+  bool shared_memory = false;     // connections are rings in shared memory; pieces and delays are then theirs
 };
 Scenario scenario_of(uint64_t seed);
 std::string describe(const Scenario& scenario);

@@ -73,9 +73,14 @@ Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
 }  // namespace
 
 const std::vector<PairKind>& pair_kinds() {
-  static const std::vector<PairKind> kinds = {
-      {"tcp", tcp_ends}, {"unix", unix_ends}, {"tls", tls_ends}, {"tls over unix", tls_unix_ends}, {"shared memory", shared_ends}, {"shared memory, small rings", small_shared_ends},
-      {"simulated", simulated_ends}, {"simulated with delays and short pieces", unkind_ends}};
+  static const std::vector<PairKind> kinds = {{"tcp", tcp_ends},
+                                              {"unix", unix_ends},
+                                              {"tls", tls_ends},
+                                              {"tls over unix", tls_unix_ends},
+                                              {"shared memory", shared_ends},
+                                              {"shared memory, small rings", small_shared_ends},
+                                              {"simulated", simulated_ends},
+                                              {"simulated with delays and short pieces", unkind_ends}};
   return kinds;
 }
 

@@ -17,7 +17,8 @@ struct PairKind {
   std::string name;
   Ends (*make)(uint64_t seed);
 };
-// tcp over loopback, a Unix socket pair, TLS over each of them, shared memory with rings of two sizes, simulated plain, and simulated with delays and short pieces.
+// tcp over loopback, a Unix socket pair, TLS over each of them, shared memory with rings of two sizes, simulated plain,
+// and simulated with delays and short pieces.
 const std::vector<PairKind>& pair_kinds();
 
 // GPUWIRE_TEST_SEED, or a fixed one; printed once.

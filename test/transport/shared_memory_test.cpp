@@ -36,7 +36,8 @@ struct Exposed {
     auto client_file = SharedMemoryFile::open(fcntl(server_file->descriptor(), F_DUPFD_CLOEXEC, 0));
     REQUIRE(client_file);
     bytes = file_bytes(ring_bytes);
-    memory = static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, server_file->descriptor(), 0));
+    memory =
+        static_cast<std::byte*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, server_file->descriptor(), 0));
     REQUIRE(memory != MAP_FAILED);
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
@@ -64,11 +65,15 @@ std::string receive_text(Transport& transport, size_t bytes) {
   return text;
 }
 
-bool works(Transport& a, Transport& b) { return send_text(a, "there").status == IoStatus::ok && receive_text(b, 5) == "there" && send_text(b, "back").status == IoStatus::ok && receive_text(a, 4) == "back"; }
+bool works(Transport& a, Transport& b) {
+  return send_text(a, "there").status == IoStatus::ok && receive_text(b, 5) == "there" &&
+         send_text(b, "back").status == IoStatus::ok && receive_text(a, 4) == "back";
+}
 
 }  // namespace
 
-// --- damage -----------------------------------------------------------------------------------------------------------------------------------
+// --- damage
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a writer's index that lies beyond the ring ends the connection, and says so") {
   Exposed exposed, other;
@@ -172,7 +177,8 @@ TEST_CASE("random words in the shared page do no more than end the connection") 
   CHECK(works(*untouched.client, *untouched.server));
 }
 
-TEST_CASE("random words in the shared page while both sides work end the connection at most, and nobody waits for good") {
+TEST_CASE(
+    "random words in the shared page while both sides work end the connection at most, and nobody waits for good") {
   for (uint64_t round = 0; round < 20; ++round) {
     Exposed exposed;
     std::atomic<bool> stop{false};
@@ -186,7 +192,8 @@ TEST_CASE("random words in the shared page while both sides work end the connect
         if (sent.status == IoStatus::would_block) from.wait(kWritable, std::chrono::milliseconds(1));
       }
     };
-    std::thread there(carry, std::ref(*exposed.client), std::ref(*exposed.server)), back(carry, std::ref(*exposed.server), std::ref(*exposed.client));
+    std::thread there(carry, std::ref(*exposed.client), std::ref(*exposed.server)),
+        back(carry, std::ref(*exposed.server), std::ref(*exposed.client));
     std::mt19937_64 random(test_seed() + round);
     for (int i = 0; i < 2000; ++i) {
       uint64_t word = random();
@@ -206,7 +213,8 @@ TEST_CASE("what is neither a bell nor a descriptor on the socket is a fault") {
   CHECK(exposed.server->failure().find("neither a bell nor a descriptor") != std::string::npos);
 }
 
-// --- the file ----------------------------------------------------------------------------------------------------------------------------------
+// --- the file
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("nobody can resize the memory of a connection") {
   auto file = SharedMemoryFile::create(kRingBytesMin);
@@ -247,7 +255,8 @@ TEST_CASE("a client takes no file that could be resized, is too short, or is of 
   close(ends[1]);
 }
 
-// --- processes that die, and peers that do not read --------------------------------------------------------------------------------------------
+// --- processes that die, and peers that do not read
+// --------------------------------------------------------------------------------------------
 
 TEST_CASE("of a peer that is killed in the middle of a frame, what it sent arrives, then the end") {
   auto file = SharedMemoryFile::create(kRingBytesMin);
@@ -321,7 +330,8 @@ TEST_CASE("a child after fork leaves its parent's connection alone") {
   CHECK(works(*exposed.client, *exposed.server));
 }
 
-// --- sleeping -----------------------------------------------------------------------------------------------------------------------------------
+// --- sleeping
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("no bell is lost between two sides that sleep for every byte") {
   Exposed exposed;
@@ -332,7 +342,8 @@ TEST_CASE("no bell is lost between two sides that sleep for every byte") {
     for (int i = 0; i < kRounds; ++i) {
       if (first) REQUIRE(transport.try_send({&piece, 1}).status == IoStatus::ok);
       IoResult got;
-      while ((got = transport.try_receive({&ball, 1})).status == IoStatus::would_block) REQUIRE((transport.wait(kReadable, kLimit) & kReadable));
+      while ((got = transport.try_receive({&ball, 1})).status == IoStatus::would_block)
+        REQUIRE((transport.wait(kReadable, kLimit) & kReadable));
       REQUIRE(got.status == IoStatus::ok);
       if (!first) REQUIRE(transport.try_send({&piece, 1}).status == IoStatus::ok);
     }
@@ -342,7 +353,8 @@ TEST_CASE("no bell is lost between two sides that sleep for every byte") {
   far.join();
 }
 
-TEST_CASE("threads that sleep for bytes, for room and for a wake-up all hear of theirs, whoever of them hears the bell") {
+TEST_CASE(
+    "threads that sleep for bytes, for room and for a wake-up all hear of theirs, whoever of them hears the bell") {
   for (int round = 0; round < 200; ++round) {
     Exposed exposed;
     std::vector<std::byte> data(kRingBytesMin);
@@ -365,7 +377,8 @@ TEST_CASE("threads that sleep for bytes, for room and for a wake-up all hear of 
   }
 }
 
-// --- descriptors --------------------------------------------------------------------------------------------------------------------------------
+// --- descriptors
+// --------------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("descriptors arrive under their numbers, in whichever order they are asked for") {
   Exposed exposed;
@@ -403,7 +416,8 @@ TEST_CASE("descriptors that nobody asks for are closed, and too many end the con
   close(ends[0]);
 }
 
-// --- the set-up ---------------------------------------------------------------------------------------------------------------------------------
+// --- the set-up
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a client that asks gets shared memory, and the session's bytes go through it") {
   auto pair = unix_pair();
@@ -426,7 +440,8 @@ TEST_CASE("a client that asks gets shared memory, and the session's bytes go thr
 TEST_CASE("a client that does not ask goes on over its socket, and nothing that it has said is lost") {
   auto pair = unix_pair();
   REQUIRE(pair);
-  gpuwire::wire::FrameHeader hello{.kind = uint8_t(gpuwire::wire::FrameKind::control), .ordinal = uint32_t(gpuwire::wire::ControlOrdinal::hello)};
+  gpuwire::wire::FrameHeader hello{.kind = uint8_t(gpuwire::wire::FrameKind::control),
+                                   .ordinal = uint32_t(gpuwire::wire::ControlOrdinal::hello)};
   std::string said(reinterpret_cast<const char*>(&hello), sizeof hello);
   REQUIRE(send_text(*pair->first, said).status == IoStatus::ok);
   Agreed server = offer_shared_memory(std::move(pair->second), kLimit);

@@ -1,0 +1,27 @@
+// What carries a session's bytes, and what it carries beside them.
+#pragma once
+
+#include <cstdint>
+
+#include "client_stub/session/session.hpp"
+
+namespace gpuwire::client {
+
+// A session that has a connection of its own. Any thread.
+class Road {
+ public:
+  // "tcp", "tls", "unix" or "shm": of the connection of the moment.
+  virtual const char* road_name() const = 0;
+  // Gives the server a file descriptor, before what is sent from now on; the frame that needs it names it by `number`.
+  // The caller keeps its own. False: the connection carries none, or not now. One that is lost with its connection is
+  // not given again by itself.
+  virtual bool give_descriptor(uint64_t number, int descriptor) noexcept = 0;
+
+ protected:
+  ~Road() = default;
+};
+
+// Null: the session has none.
+inline Road* road_of(Session& session) noexcept { return dynamic_cast<Road*>(&session); }
+
+}  // namespace gpuwire::client
