@@ -36,9 +36,12 @@ Begun begin(CUstream stream, bool per_thread) {
 // Managed memory in the place of host memory.
 bool in_managed(const void* memory, size_t bytes) { return is_managed_memory(reinterpret_cast<uint64_t>(memory), bytes); }
 
-// The server has this memory, too, so a copy is made there: what it brought here would count as the program's change, and travel back.
-bool at_server(const Caller& caller, const void* memory, size_t bytes) {
-  return in_managed(memory, bytes) || caller.server->host_regions.holds(reinterpret_cast<uint64_t>(memory), bytes);
+// The server has this memory, too, so a copy is made there: what it brought here would count as the program's change,
+// and travel back. By address the server's driver takes whatever is not the device's for memory of its own process: so
+// not with a device address that is `unknown` here.
+bool at_server(const Caller& caller, const void* memory, size_t bytes, bool unknown) {
+  return in_managed(memory, bytes) ||
+         (!unknown && caller.server->host_regions.holds(reinterpret_cast<uint64_t>(memory), bytes));
 }
 
 // Of what a program copies to the device so much may be a table of pointers.
@@ -64,7 +67,7 @@ CUresult to_device(CUdeviceptr destination, const void* source, size_t bytes, CU
   if (!source) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(destination, bytes, unknown)) return error;
-  if (at_server(begun.caller, source, bytes)) {
+  if (at_server(begun.caller, source, bytes, unknown)) {
     if (form == Form::blocking) {
       if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
     }
@@ -93,7 +96,7 @@ CUresult from_device(void* destination, CUdeviceptr source, size_t bytes, CUstre
   if (!destination) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_device_range(source, bytes, unknown)) return error;
-  if (at_server(begun.caller, destination, bytes)) {
+  if (at_server(begun.caller, destination, bytes, unknown)) {
     if (form == Form::blocking) {
       if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
     }

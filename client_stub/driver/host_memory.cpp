@@ -1,5 +1,7 @@
-// Page-locked host memory. Copies into it may end after the call, and the device reaches it through a host region, which is made when the
-// device is given a pointer to it, or its device pointer is asked for. With unified addressing the flags of mapped memory change nothing.
+// Page-locked host memory. Copies into it may end after the call, and the device reaches it through a host region,
+// which is made when the device is given a pointer to it, or its device pointer is asked for. On the server's own
+// machine an allocation is memory that both processes have mapped, and a region from the beginning: the server's driver
+// copies from and to the program's pages. With unified addressing the flags of mapped memory change nothing.
 #include <sys/mman.h>
 
 #include <new>
@@ -52,7 +54,9 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   size_t mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
-  void* memory = map_pinned(mapped);
+  void* memory = caller.server->host_regions.allocate_shared(caller, mapped);
+  bool shared = memory != nullptr;
+  if (!shared) memory = map_pinned(mapped);
   if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   publish_range({.base = reinterpret_cast<uint64_t>(memory),
                  .bytes = bytes,
@@ -61,7 +65,7 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
                  .server = caller.server,
                  .context = caller.context_handle,
                  .host_flags = flags});
-  caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes);
+  if (!shared) caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes);
   *pp = memory;
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,8 @@
 #include "client_stub/driver/host_regions.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -15,8 +17,11 @@
 #include "client_stub/driver/say.hpp"
 #include "client_stub/driver/server_session.hpp"
 #include "client_stub/session/call.hpp"
+#include "client_stub/session/road.hpp"
 #include "protocol/wire/byte_changes.hpp"
+#include "protocol/wire/shared_memory.hpp"
 #include "schema/session.capnp.h"
+#include "schema/shared_memory.capnp.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which is good enough here
@@ -58,7 +63,8 @@ bool is_mapped(uint64_t address, uint64_t bytes) noexcept {
   return msync(reinterpret_cast<void*>(begin), address + bytes - begin, MS_ASYNC) == 0;
 }
 
-void* map_pinned(size_t mapped_bytes) noexcept {
+void* map_pinned(size_t mapped_bytes, int file) noexcept {
+  const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   // A counter alone: nothing is published through it. Addresses are not given out again soon, so that the server has time to let go of them.
   static std::atomic<uint64_t> next{kWindowBegin};
   for (unsigned i = 0; i < kHintsMax && mapped_bytes < kWindowEnd - kWindowBegin; ++i) {
@@ -71,10 +77,11 @@ void* map_pinned(size_t mapped_bytes) noexcept {
       next.fetch_add(kSmallNumbersEnd, std::memory_order_relaxed);
       continue;
     }
-    void* got = mmap(reinterpret_cast<void*>(hint), mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void* got =
+        mmap(reinterpret_cast<void*>(hint), mapped_bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, file, 0);
     if (got != MAP_FAILED) return got;
   }
-  void* anywhere = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* anywhere = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   return anywhere == MAP_FAILED ? nullptr : anywhere;
 }
 
@@ -100,7 +107,7 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::region_create);
   if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
-  Region region{std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
+  Region region{bytes, std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
   CUresult result = call<schema::RegionCreate, schema::Result>(
       *caller.session, kOrdinal, caller.context, message_words<schema::RegionCreate>(),
       [&](auto create) {
@@ -111,8 +118,7 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   if (result) return result;
   {
     std::lock_guard lock(mutex_);
-    regions_.emplace(base, std::move(region));
-    count_.store(regions_.size(), std::memory_order_relaxed);
+    add(base, std::move(region));
   }
   // Only now: until then another thread that is given a pointer to it still comes here, and waits.
   pinned_.remove(base);
@@ -121,8 +127,77 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+namespace {
+
+// A memfd of so many bytes that nobody can resize. -1: the system has none.
+int make_shared_file(size_t bytes) noexcept {
+  int file = memfd_create("gpuwire-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return -1;
+  if (ftruncate(file, off_t(bytes)) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    return file;
+  close(file);
+  return -1;
+}
+
+}  // namespace
+
+void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept try {
+  // A connection that was lost has lost descriptors that were on their way, and so may the next one.
+  constexpr unsigned kTriesMax = 4;
+  constexpr auto kOrdinal = uint32_t(wire::kRegionShare);
+  // A counter alone: nothing is published through it.
+  static std::atomic<uint64_t> number{0};
+  // Within a host function the server may only answer when it has returned.
+  Road* road = in_host_callback() || !caller.session->facts().knows(kOrdinal) ? nullptr : road_of(*caller.session);
+  if (!road || std::string_view(road->road_name()) != "shm") return nullptr;
+  int file = make_shared_file(mapped_bytes);
+  if (file < 0) return nullptr;
+  void* memory = map_pinned(mapped_bytes, file);
+  // Where the system has large pages for such memory, pinning it is many times faster.
+  if (memory) madvise(memory, mapped_bytes, MADV_HUGEPAGE);
+  CUresult result = memory ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_OUT_OF_MEMORY;
+  for (unsigned tries = 0; tries < kTriesMax && result == CUDA_ERROR_NOT_FOUND; ++tries) {
+    uint64_t given = number.fetch_add(1, std::memory_order_relaxed) + 1;
+    if (!road->give_descriptor(given, file)) break;
+    result = call<schema::RegionShare, schema::Result>(
+        *caller.session, kOrdinal, caller.context, message_words<schema::RegionShare>(),
+        [&](auto share) {
+          share.setAddress(reinterpret_cast<uint64_t>(memory));
+          share.setBytes(mapped_bytes);
+          share.setDescriptor(given);
+        },
+        [](auto) {});
+  }
+  close(file);
+  if (result == CUDA_SUCCESS) {
+    std::lock_guard lock(mutex_);
+    add(reinterpret_cast<uint64_t>(memory), Region{.bytes = mapped_bytes});
+    return memory;
+  }
+  if (memory) munmap(memory, mapped_bytes);
+  return nullptr;
+} catch (const std::bad_alloc&) {
+  return nullptr;  // the server's side goes with the session
+}
+
+void HostRegions::add(uint64_t base, Region region) {
+  bool mirrored = !region.shared();
+  if (!regions_.emplace(base, std::move(region)).second) return;
+  count_.store(regions_.size(), std::memory_order_relaxed);
+  if (mirrored) mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+void HostRegions::remove(std::map<uint64_t, Region>::iterator which) noexcept {
+  if (!which->second.shared())
+    mirrored_.store(mirrored_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+  regions_.erase(which);
+  count_.store(regions_.size(), std::memory_order_relaxed);
+}
+
 // A program that unmaps registered memory is wrong, and natively gets away with it.
-bool HostRegions::there(uint64_t base, const Region& region) noexcept { return !region.registered || is_mapped(base, region.shadow.size()); }
+bool HostRegions::there(uint64_t base, const Region& region) noexcept {
+  return !region.registered || is_mapped(base, region.bytes);
+}
 
 bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
   if (!any()) return false;
@@ -130,7 +205,7 @@ bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
   auto at = regions_.upper_bound(address);
   if (at == regions_.begin()) return false;
   --at;
-  uint64_t offset = address - at->first, size = at->second.shadow.size();
+  uint64_t offset = address - at->first, size = at->second.bytes;
   return offset < size && bytes <= size - offset;
 }
 
@@ -145,9 +220,8 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(base);
     if (found == regions_.end()) return;
-    pinned_.note_former(base, found->second.shadow.size());
-    regions_.erase(found);
-    count_.store(regions_.size(), std::memory_order_relaxed);
+    pinned_.note_former(base, found->second.bytes);
+    remove(found);
   }
   // When it cannot be sent the session is over, and the region with it.
   static_cast<void>(post<schema::RegionDestroy>(*caller.session, uint32_t(wire::SessionOrdinal::region_destroy), caller.context,
@@ -175,6 +249,11 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
     // Not held while sending: a full send window empties through the thread that reads, which stores what the device wrote under it.
     std::lock_guard lock(mutex_);
     for (auto& [base, region] : regions_) {
+      if (region.shared()) {
+        if (region.bytes <= kSharedTableBytesMax)
+          pinned_.look_through_data({reinterpret_cast<const std::byte*>(base), region.bytes});
+        continue;
+      }
       if (!there(base, region)) continue;
       wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow, [&, at = base](wire::ByteChanges& found) {
         pinned_.look_around(region.shadow, at, found.offset, found.bytes.size());
@@ -195,7 +274,8 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   if (bytes > incoming_.size()) return;
   std::lock_guard lock(mutex_);
   auto found = regions_.find(address);
-  if (found == regions_.end() || !there(address, found->second)) return;  // it has just been freed
+  if (found == regions_.end() || found->second.shared() || !there(address, found->second))
+    return;  // it has just been freed
   static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset, std::span(incoming_).first(bytes), mask));
 }
 
@@ -203,6 +283,7 @@ void HostRegions::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   regions_.clear();
   count_.store(0, std::memory_order_relaxed);
+  mirrored_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace gpuwire::client

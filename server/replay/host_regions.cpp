@@ -1,6 +1,8 @@
 #include "server/replay/host_regions.hpp"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +16,7 @@
 #include "server/replay/reply.hpp"
 #include "server/replay/session_handlers.hpp"
 #include "server/replay/session_state.hpp"
+#include "schema/shared_memory.capnp.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map_pages() notices
@@ -30,12 +33,24 @@ constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGI
 
 void unmap(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
 
-bool map_pages(uint64_t begin, uint64_t end) {
+// `memory`: a file; -1: pages of our own.
+bool map_pages(uint64_t begin, uint64_t end, int memory) {
   void* wanted = reinterpret_cast<void*>(begin);
-  void* got = mmap(wanted, end - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  void* got = mmap(wanted, end - begin, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | (memory < 0 ? MAP_ANONYMOUS : 0) | MAP_FIXED_NOREPLACE, memory, 0);
   if (got == wanted) return true;
   if (got != MAP_FAILED) munmap(got, end - begin);
   return false;
+}
+
+// A file of the client's that has so many bytes and cannot lose them while they are mapped here: only the kernel's own
+// memory files can be sealed so.
+bool stays_as_large(int memory, uint64_t bytes) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  int seals = fcntl(memory, F_GET_SEALS);
+  struct stat facts{};
+  return seals >= 0 && (seals & kSeals) == kSeals && fstat(memory, &facts) == 0 && S_ISREG(facts.st_mode) &&
+         uint64_t(facts.st_size) >= bytes;
 }
 
 }  // namespace
@@ -43,9 +58,9 @@ bool map_pages(uint64_t begin, uint64_t end) {
 // Regions that are left here are still known to the driver; the process is about to end.
 HostRegions::~HostRegions() = default;
 
-CUresult HostRegions::make_pages(uint64_t begin, uint64_t end) {
+CUresult HostRegions::make_pages(uint64_t begin, uint64_t end, int mapped) {
   if (end - begin > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!map_pages(begin, end)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!map_pages(begin, end, mapped)) return CUDA_ERROR_NOT_SUPPORTED;
   const DriverTable& driver = replay_.driver();
   void* memory = reinterpret_cast<void*>(begin);
   CUresult result = drive(driver.cuMemHostRegister_v2, memory, size_t(end - begin), kRegisterFlags);
@@ -101,16 +116,20 @@ void HostRegions::drop_pages(uint64_t begin, uint64_t end) {
   }
 }
 
-CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
+CUresult HostRegions::check_new(uint64_t address, uint64_t bytes) const {
   if (bytes == 0 || address < wire::kRegionAddressMin || address >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (regions_.size() >= wire::kRegionsMax || bytes > wire::kRegionBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   auto next = regions_.lower_bound(address);
   bool overlaps = (next != regions_.end() && next->first < address + bytes) ||
-                  (next != regions_.begin() && std::prev(next)->first + std::prev(next)->second.shadow.bytes().size() > address);
-  if (overlaps) return CUDA_ERROR_NOT_SUPPORTED;
-  Region region;
+                  (next != regions_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address);
+  return overlaps ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
+  if (CUresult error = check_new(address, bytes)) return error;
+  Region region{.bytes = bytes};
   region.charge = HostCharge(replay_.host_memory());
   if (!region.charge.grow(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = add_pages(page_floor(address), page_ceiling(address + bytes))) return error;
@@ -127,13 +146,29 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult HostRegions::create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory) {
+  if (CUresult error = check_new(address, bytes)) return error;
+  const uint64_t end = page_ceiling(address + bytes);
+  if (address != page_floor(address) || !stays_as_large(memory.get(), end - address)) return CUDA_ERROR_INVALID_VALUE;
+  auto next = pages_.upper_bound(address);
+  bool overlaps =
+      (next != pages_.end() && next->first < end) || (next != pages_.begin() && std::prev(next)->second.end > address);
+  if (overlaps) return CUDA_ERROR_NOT_SUPPORTED;
+  if (CUresult error = make_pages(address, end, memory.get())) return error;
+  pages_.at(address).regions = 1;
+  std::lock_guard lock(mutex_);
+  regions_.emplace(address, Region{.bytes = bytes});
+  count_.store(regions_.size(), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
 CUresult HostRegions::destroy(uint64_t address) {
   uint64_t bytes = 0;
   {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(address);
     if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
-    bytes = found->second.shadow.bytes().size();
+    bytes = found->second.bytes;
     regions_.erase(found);
     count_.store(regions_.size(), std::memory_order_release);
   }
@@ -144,7 +179,8 @@ CUresult HostRegions::destroy(uint64_t address) {
 bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   std::lock_guard lock(mutex_);
   auto found = regions_.find(address);
-  return found != regions_.end() && wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow.bytes(), offset, bytes, mask);
+  return found != regions_.end() && found->second.shadow &&
+         wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow.bytes(), offset, bytes, mask);
 }
 
 void HostRegions::deliver() {
@@ -152,6 +188,7 @@ void HostRegions::deliver() {
   if (!any()) return;
   std::lock_guard lock(mutex_);
   for (auto& [address, region] : regions_) {
+    if (!region.shadow) continue;
     wire::take_changes(reinterpret_cast<const std::byte*>(address), region.shadow.bytes(),
                        [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
   }
@@ -180,6 +217,18 @@ void region_create(Replay& replay, Call& call) {
   if (call.header.bulk_bytes) throw ProtocolFault{"region_create: bulk without use"};
   if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   finish(replay, call, replay.state().host_regions().create(params.getAddress(), params.getBytes()));
+}
+
+void region_share(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionShare>();
+  if (call.header.bulk_bytes) throw ProtocolFault{"region_share: bulk without use"};
+  // Taken whatever becomes of it: one that nobody takes counts against those that are under way.
+  HostRegions& regions = replay.state().host_regions();
+  OwnedDescriptor memory = regions.take_descriptor(params.getDescriptor());
+  if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  // Lost with a connection, perhaps: the client gives it once more.
+  finish(replay, call,
+         memory ? regions.create_shared(params.getAddress(), params.getBytes(), memory) : CUDA_ERROR_NOT_FOUND);
 }
 
 // cuMemHostUnregister waits like cuMemFree does, and is put off for the same reason (memory.cpp).

@@ -6,12 +6,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "server/base/host_memory.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/base/zeroed_memory.hpp"
 
 namespace gpuwire::server {
@@ -30,7 +32,14 @@ class HostRegions {
   // Maps and registers, in the current context. CUDA_ERROR_INVALID_VALUE: not an address for a region; CUDA_ERROR_NOT_SUPPORTED: it is taken
   // here, or the driver would know it by another address; CUDA_ERROR_OUT_OF_MEMORY: over a limit.
   CUresult create(uint64_t address, uint64_t bytes);
+  // The same of memory that the client has mapped, too: `memory` is a memfd of its making. CUDA_ERROR_INVALID_VALUE: it
+  // is none that can be trusted to stay as large as it is.
+  CUresult create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory);
   CUresult destroy(uint64_t address);
+  // Where descriptors that the client gives are taken from; before the first call.
+  void take_descriptors_from(std::function<int(uint64_t number)> source) { descriptors_ = std::move(source); }
+  // Empty: the client has given none of this number.
+  OwnedDescriptor take_descriptor(uint64_t number) { return OwnedDescriptor(descriptors_ ? descriptors_(number) : -1); }
   // False: no such region, or it does not fit.
   bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
   // Sends what the device has written since the last time, here and to graph memory, as notices.
@@ -41,9 +50,11 @@ class HostRegions {
 
  private:
   struct Region {
-    ZeroedMemory shadow;  // what the client's copy holds, as far as known here
+    uint64_t bytes = 0;
+    ZeroedMemory shadow;  // what the client's copy holds, as far as known here; none: there is but one copy
     HostCharge charge;    // of the shadow; the driver's ledger has the mapping
   };
+  CUresult check_new(uint64_t address, uint64_t bytes) const;
   // Whole pages, mapped and registered. A program may register memory that begins in a page where other registered memory ends: then a
   // region has the pages that another one has brought, and brings those that are missing.
   struct Pages {
@@ -51,12 +62,13 @@ class HostRegions {
     uint32_t regions = 0;  // that have bytes in it
   };
   CUresult add_pages(uint64_t begin, uint64_t end);
-  CUresult make_pages(uint64_t begin, uint64_t end);
+  CUresult make_pages(uint64_t begin, uint64_t end, int memory = -1);
   void drop_pages(uint64_t begin, uint64_t end);
 
   void send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
 
   Replay& replay_;
+  std::function<int(uint64_t)> descriptors_;
   std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left
   std::map<uint64_t, Region> regions_;  // by the client's address
   // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock, and the driver for the

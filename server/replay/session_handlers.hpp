@@ -39,6 +39,7 @@ void green_destroy(Replay& replay, Call& call);
 void region_create(Replay& replay, Call& call);
 void region_destroy(Replay& replay, Call& call);
 void region_write(Replay& replay, Call& call);
+void region_share(Replay& replay, Call& call);
 
 // managed_memory.cpp
 void managed_write(Replay& replay, Call& call);

@@ -14,6 +14,7 @@
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
 #include "server/replay/callbacks.hpp"
+#include "server/replay/host_regions.hpp"
 #include "server/replay/memory.hpp"
 #include "server/replay/polling.hpp"
 #include "server/replay/reply.hpp"
@@ -133,6 +134,8 @@ std::optional<SessionEnd> Session::begin() {
   if (parts_.gate) parts_.gate->enter_executor();
   if (parts_.captures_output) start_capture();
   state_ = std::make_unique<SessionState>(*this, parts_.settings);
+  state_->host_regions().take_descriptors_from(
+      [this](uint64_t number) { return parts_.link->transport()->take_descriptor(number); });
   return std::nullopt;
 }
 
@@ -365,7 +368,8 @@ std::optional<SessionEnd> Session::stopped() {
 
 SessionEnd Session::connection_ended() {
   if (auto end = stopped()) return *end;
-  if (std::string broken = parts_.link->failure(); !broken.empty()) return {EndCause::cut, std::move(broken)};
+  if (std::string broken = parts_.link->failure(); !broken.empty())
+    return {parts_.link->transport()->damaged() ? EndCause::fault : EndCause::cut, std::move(broken)};
   return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
 }
 

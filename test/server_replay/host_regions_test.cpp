@@ -1,12 +1,17 @@
 #include <doctest/doctest.h>
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "protocol/wire/limits.hpp"
+#include "protocol/wire/shared_memory.hpp"
 #include "schema/api_context.capnp.h"
+#include "schema/shared_memory.capnp.h"
 #include "server/replay/host_regions.hpp"
 #include "test/server_replay/fake_session.hpp"
 
@@ -213,4 +218,105 @@ TEST_CASE_FIXTURE(Fixture, "what the device has written leaves before a callback
   }
   session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done, [&](auto params) { params.setCallback(7); });
   stream_thread.join();
+}
+
+// --- memory that the client has, too
+// ------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct SharedFixture : Fixture {
+  static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  std::map<uint64_t, int> given;
+
+  SharedFixture() {
+    session.state().host_regions().take_descriptors_from([this](uint64_t number) {
+      auto found = given.find(number);
+      return found == given.end() ? -1 : given.extract(found).mapped();
+    });
+  }
+  ~SharedFixture() {
+    for (auto& [number, descriptor] : given) close(descriptor);
+  }
+  // The client's own mapping of what it gives under this number.
+  std::byte* give(uint64_t number, size_t bytes, int seals = kSeals) {
+    int file = memfd_create("pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(ftruncate(file, off_t(bytes)) == 0);
+    REQUIRE(fcntl(file, F_ADD_SEALS, seals) == 0);
+    given[number] = file;
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    REQUIRE(memory != MAP_FAILED);
+    return static_cast<std::byte*>(memory);
+  }
+  int share(uint64_t address, uint64_t bytes, uint64_t number) {
+    return session.result(
+        session.call<schema::RegionShare>(wire::kRegionShare, [&](schema::RegionShare::Builder params) {
+          params.setAddress(address);
+          params.setBytes(bytes);
+          params.setDescriptor(number);
+        }));
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(
+    SharedFixture,
+    "Shared memory is the client's pages at the client's address, registered, and nothing of it travels") {
+  std::byte* theirs = give(1, 8192);
+  theirs[5000] = std::byte{7};
+  REQUIRE(share(base, 8000, 1) == CUDA_SUCCESS);
+  CHECK(driver.registered.contains(reinterpret_cast<void*>(base)));
+  auto* ours = reinterpret_cast<std::byte*>(base);
+  CHECK(ours[5000] == std::byte{7});
+  ours[1] = std::byte{9};
+  CHECK(theirs[1] == std::byte{9});
+  synchronise();
+  CHECK(session.notices(NoticeOrdinal::region_data).empty());
+  destroy(base);
+  CHECK_FALSE(driver.registered.contains(reinterpret_cast<void*>(base)));
+  CHECK_FALSE(is_mapped(base));
+  CHECK(theirs[1] == std::byte{9});
+}
+
+TEST_CASE_FIXTURE(SharedFixture,
+                  "Shared memory that could be resized, is too short, of another kind, or not there is refused, and "
+                  "nothing is mapped") {
+  give(1, 8192, 0);
+  CHECK(share(base, 8192, 1) == CUDA_ERROR_INVALID_VALUE);
+  give(2, 8192, F_SEAL_GROW);
+  CHECK(share(base, 8192, 2) == CUDA_ERROR_INVALID_VALUE);
+  give(3, 4096);
+  CHECK(share(base, 4097, 3) == CUDA_ERROR_INVALID_VALUE);
+  given[4] = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+  CHECK(share(base, 4096, 4) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(share(base, 4096, 5) == CUDA_ERROR_NOT_FOUND);
+  CHECK(given.empty());
+  CHECK_FALSE(is_mapped(base));
+  CHECK(driver.registered.empty());
+}
+
+TEST_CASE_FIXTURE(
+    SharedFixture,
+    "Shared memory is refused off a page's boundary, over other regions, and where this process has something else") {
+  give(1, 8192);
+  CHECK(share(base + 16, 4096, 1) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(create(base + 4096, 100) == CUDA_SUCCESS);
+  give(2, 8192);
+  CHECK(share(base, 8192, 2) == CUDA_ERROR_NOT_SUPPORTED);
+  give(3, 4096);
+  CHECK(share(base + 4096, 4096, 3) == CUDA_ERROR_NOT_SUPPORTED);
+  std::byte* taken = give(4, 4096);
+  give(5, 4096);
+  CHECK(share(reinterpret_cast<uint64_t>(taken), 4096, 5) == CUDA_ERROR_NOT_SUPPORTED);
+  give(6, 4096);
+  CHECK(share(base, 4096, 6) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(SharedFixture,
+                  "A change that is sent for shared memory is refused: there is nothing to bring together") {
+  std::byte* theirs = give(1, 4096);
+  REQUIRE(share(base, 4096, 1) == CUDA_SUCCESS);
+  write(base, 0, bytes_of({1, 2, 3}));
+  CHECK(theirs[0] == std::byte{0});
 }
