@@ -112,19 +112,38 @@ void queries() {
   CHECK_RUNTIME(cudaStreamDestroy(stream));
 }
 
-void copies(size_t bytes, int rounds) {
+void pinned() {
+  constexpr size_t kSmall = 4096, kLarge = size_t(64) << 20;
+  char *host, *device;
+  CHECK_RUNTIME(cudaMallocHost(&host, kSmall));
+  CHECK_RUNTIME(cudaMalloc(&device, kSmall));
+  figure("h2d_4k_pinned_us",
+         1e6 * median_seconds(201, [&] { CHECK_RUNTIME(cudaMemcpy(device, host, kSmall, cudaMemcpyHostToDevice)); }));
+  figure("d2h_4k_pinned_us",
+         1e6 * median_seconds(201, [&] { CHECK_RUNTIME(cudaMemcpy(host, device, kSmall, cudaMemcpyDeviceToHost)); }));
+  CHECK_RUNTIME(cudaFree(device));
+  CHECK_RUNTIME(cudaFreeHost(host));
+  figure("malloc_host_64m_ms", 1e3 * median_seconds(5, [&] {
+                                 CHECK_RUNTIME(cudaMallocHost(&host, kLarge));
+                                 CHECK_RUNTIME(cudaFreeHost(host));
+                               }));
+}
+
+// `size`: as it stands in the figures' names.
+void copies(const std::string& size, size_t bytes, int rounds) {
   std::vector<char> pageable(bytes, 1);
   char *pinned, *device;
   CHECK_RUNTIME(cudaMallocHost(&pinned, bytes));
   std::memset(pinned, 1, bytes);
   CHECK_RUNTIME(cudaMalloc(&device, bytes));
-  auto rate = [&](const char* name, void* to, const void* from, cudaMemcpyKind kind) {
-    figure(name, bytes / 1e9 / median_seconds(rounds, [&] { CHECK_RUNTIME(cudaMemcpy(to, from, bytes, kind)); }));
+  auto rate = [&](const std::string& name, void* to, const void* from, cudaMemcpyKind kind) {
+    figure(name.c_str(),
+           double(bytes) / 1e9 / median_seconds(rounds, [&] { CHECK_RUNTIME(cudaMemcpy(to, from, bytes, kind)); }));
   };
-  rate("h2d_64m_gb_s", device, pageable.data(), cudaMemcpyHostToDevice);
-  rate("d2h_64m_gb_s", pageable.data(), device, cudaMemcpyDeviceToHost);
-  rate("h2d_64m_pinned_gb_s", device, pinned, cudaMemcpyHostToDevice);
-  rate("d2h_64m_pinned_gb_s", pinned, device, cudaMemcpyDeviceToHost);
+  rate("h2d_" + size + "_gb_s", device, pageable.data(), cudaMemcpyHostToDevice);
+  rate("d2h_" + size + "_gb_s", pageable.data(), device, cudaMemcpyDeviceToHost);
+  rate("h2d_" + size + "_pinned_gb_s", device, pinned, cudaMemcpyHostToDevice);
+  rate("d2h_" + size + "_pinned_gb_s", pinned, device, cudaMemcpyDeviceToHost);
   CHECK_RUNTIME(cudaFree(device));
   CHECK_RUNTIME(cudaFreeHost(pinned));
 }
@@ -139,7 +158,9 @@ int main(int argc, char** argv) {
   launches(small ? 1000 : 10000);
   small_step();
   queries();
-  copies(size_t(64) << 20, small ? 3 : 11);
+  pinned();
+  copies("64m", size_t(64) << 20, small ? 3 : 11);
+  if (!small) copies("1g", size_t(1) << 30, 5);
   std::printf("}\n");
   return 0;
 }

@@ -1,6 +1,7 @@
-// The roads to a server on the same machine, through the transports that sessions use, between two processes: 64-byte round trips while both sides look (polled) and
-// while both sleep for every message, and bandwidth. Beside them a round trip of two bare futexes, which is what a doorbell that cannot tell of the other process's end
-// would cost. Prints one JSON object.
+// The roads to a server on the same machine, through the transports that sessions use, between two processes: 64-byte
+// round trips while both sides look (polled) and while both sleep for every message, and bandwidth. Beside them a round
+// trip of two bare futexes, which is what a doorbell that cannot tell of the other process's end would cost. Prints one
+// JSON object.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -49,7 +50,8 @@ void send(Transport& end, std::span<std::byte> memory) {
 
 void receive(Transport& end, std::span<std::byte> memory, bool polled) {
   for (size_t got = 0; got < memory.size();) {
-    auto result = memory.size() > kMessageBytes ? end.receive_bulk(memory.subspan(got)) : end.try_receive(memory.subspan(got));
+    auto result =
+        memory.size() > kMessageBytes ? end.receive_bulk(memory.subspan(got)) : end.try_receive(memory.subspan(got));
     if (result.status == IoStatus::ok) got += result.bytes;
     else if (result.status != IoStatus::would_block) fail(describe(result));
     else if (polled) relax();
@@ -156,11 +158,15 @@ Open shared(const Pair& pair, const transport::SharedMemoryFile& file) {
   return [pair, descriptor = file.descriptor()](bool near) {
     auto own = transport::SharedMemoryFile::open(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
     if (!own) fail(own.error());
-    return transport::adopt_shared_memory(std::move(*own), pair.of(near), near ? transport::SharedMemorySide::client : transport::SharedMemorySide::server);
+    return transport::adopt_shared_memory(
+        std::move(*own), pair.of(near),
+        near ? transport::SharedMemorySide::client : transport::SharedMemorySide::server);
   };
 }
 
-void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) { syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0); }
+void futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
+  syscall(SYS_futex, &word, operation, value, nullptr, nullptr, 0);
+}
 
 double futex_round_trip_us() {
   void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -194,7 +200,8 @@ double futex_round_trip_us() {
 int main() {
   auto figures = [](const char* name, const auto& open) {
     double asleep = round_trip_us(open(), false), polled = round_trip_us(open(), true), rate = bandwidth_gb_s(open());
-    std::printf("\"%s\": {\"round_trip_asleep_us\": %.2f, \"round_trip_polled_us\": %.2f, \"bandwidth_gb_s\": %.2f}, ", name, asleep, polled, rate);
+    std::printf("\"%s\": {\"round_trip_asleep_us\": %.2f, \"round_trip_polled_us\": %.2f, \"bandwidth_gb_s\": %.2f}, ",
+                name, asleep, polled, rate);
   };
   std::printf("{");
   figures("tcp", [] { return stream(tcp_pair()); });
