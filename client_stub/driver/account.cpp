@@ -113,7 +113,7 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
   // Several processes of a program may write to one terminal: each says whose account it is.
   line(text, "account of %s, process %ld", program_invocation_short_name, long(getpid()));
   for (size_t i = 0; i < owner.devices.size(); ++i) line(text, "device %zu: %s", i, owner.devices[i].facts->name.c_str());
-  Road* road = road_of(*owner.session);
+  Road* road = road_of(owner.server->connection());
   line(text, "server: %s over %s, release %s, driver %s", server.address.c_str(), road ? road->road_name() : "?",
        server.release.c_str(), server.driver_name.c_str());
   auto count = [&](CallClass call_class) { return value(g_by_class[unsigned(call_class)]); };
