@@ -74,15 +74,16 @@ TEST_CASE("The model gives what an H200 gave two programs without a scheduler") 
 TEST_CASE("Two programs do together what the best of turns and slices gives them, and each gets nine tenths of its half") {
   const std::pair<const char*, Workload> all[] = {{"inference", inference()}, {"small training", small_training()}, {"large training", large_training()},
                                                   {"copies", copies()},       {"sync loop", sync_loop()},           {"graphs", graphs()},
-                                                  {"stream", stream()}};
+                                                  {"stream", stream()},       {"managed memory", managed_memory()}};
   for (size_t i = 0; i < std::size(all); ++i) {
     for (size_t j = i; j < std::size(all); ++j) {
       CAPTURE(all[i].first);
       CAPTURE(all[j].first);
       const Together open = plain(all[i].second, all[j].second), ours = scheduled(all[i].second, all[j].second);
-      // What an open gate takes from one of them cannot be had without taking it: then the promise to that one goes first.
-      const bool fair = std::min(open.first, open.second) >= 0.5;
-      CHECK(ours.total() >= (fair ? 0.97 : 0.96) * open.total());
+      // What an open gate takes from one of them cannot be had without taking it: the promise to that one (0.94 of its half) goes first, and costs time alone.
+      const double least = std::min(open.first, open.second), promised = 0.47;
+      const double open_part = least < promised ? (1 - promised) / (1 - least) : 1;
+      CHECK(ours.total() >= 0.97 * (open_part * open.total() + 1 - open_part));
       CHECK(ours.total() >= 0.97);
       CHECK(std::min(ours.first, ours.second) >= 0.45);
     }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "test/scheduler/simulation/world.hpp"
+#include "test/scheduler/simulation/programs.hpp"
 
 namespace gpuwire::scheduler::test {
 namespace {
@@ -184,6 +184,14 @@ void all_pairs() {
       {"requests 5 ms each 50 ms", steps(100us, 5ms, 45ms)},
   };
   for (const auto& [name, load] : loads) pair(name, load, load);
+  const std::pair<const char*, Workload> shaped[] = {{"inference", programs::inference()},           {"small training", programs::small_training()},
+                                                     {"large training", programs::large_training()}, {"copies", programs::copies()},
+                                                     {"sync loop", programs::sync_loop()},           {"graphs", programs::graphs()},
+                                                     {"managed memory", programs::managed_memory()}};
+  for (size_t i = 0; i < std::size(shaped); ++i) {
+    for (size_t j = i; j < std::size(shaped); ++j)
+      pair((std::string(shaped[i].first) + " and " + shaped[j].first).c_str(), shaped[i].second, shaped[j].second);
+  }
   pair("inference beside a stream of 100 us", loads[0].second, stream(100us));
   pair("inference beside requests", loads[0].second, loads[8].second);
   pair("5 + 5 ms beside a stream of 100 us", loads[6].second, stream(100us));
