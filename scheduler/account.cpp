@@ -8,8 +8,8 @@ namespace {
 
 // The hardware starts the first work of an opening within 2.4 ms, whatever runs; who has not begun by then is charged as if it had.
 constexpr Duration kStartMax = std::chrono::microseconds(2500);
-// Of what a higher class holds and does not use, in pauses that are too short to be given away. With its switches it comes to less than a tenth of the time, so a
-// loop that waits for each kernel keeps nine tenths of what it does alone.
+// Of what a higher class holds and does not use, in pauses that are too short to be given away. With its switches it
+// comes to less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of what it does alone.
 constexpr double kUnusedToBatch = 0.085;
 
 }  // namespace

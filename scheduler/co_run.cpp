@@ -5,23 +5,29 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// In turns. Taking turns is measured for a round of two sessions and more, until everybody has done enough to be counted, or nobody will.
+// In turns. Taking turns is measured for a round of two sessions and more, until everybody has done enough to be
+// counted, or nobody will.
 constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
 constexpr uint64_t kCountMin = 6;
-// A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer where somebody is hard to count).
+// A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer
+// where somebody is hard to count).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
 constexpr double kWatch = 2.8, kWatchMin = 0.9;
 constexpr int kPauseMax = 3;  // between two choices
 constexpr unsigned kBadMax = 2;
-// How much better side by side must be to begin, all together, and how much may be lost again while it lasts; for what part of the time at least.
+// How much better side by side must be to begin, all together, and how much may be lost again while it lasts; for what
+// part of the time at least.
 constexpr double kBegin = 1.03, kStay = 0.97;
 constexpr double kBeginMin = 0.25, kStayMin = 0.2;
-// The same where a higher class is near: each of its requests pays for it, since several have work in flight that is in its way.
+// The same where a higher class is near: each of its requests pays for it, since several have work in flight that is in
+// its way.
 constexpr double kBeginNearHigher = 1.25, kStayNearHigher = 1.15;
-// What each gets at least, of what its share of the devices' time is worth to it. Whatever others claim to get done takes no more than the rest from it.
+// What each gets at least, of what its share of the devices' time is worth to it. Whatever others claim to get done
+// takes no more than the rest from it.
 constexpr double kPromise = 0.94;
-// In turns: behind by so much, a session gets the devices for itself, until it has caught up, and not for longer at a time. Nobody is ever further behind or ahead.
+// In turns: behind by so much, a session gets the devices for itself, until it has caught up, and not for longer at a
+// time. Nobody is ever further behind or ahead.
 constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
 constexpr double kAloneUsed = 0.3;  // who does less with it has no use for it
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
@@ -32,7 +38,9 @@ constexpr Duration kRecordKept = std::chrono::seconds(30);  // of sessions that 
 constexpr size_t kVerdictsMax = 32;
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-Duration times(double factor, Duration duration) { return Duration(static_cast<int64_t>(factor * static_cast<double>(duration.count()))); }
+Duration times(double factor, Duration duration) {
+  return Duration(static_cast<int64_t>(factor * static_cast<double>(duration.count())));
+}
 
 }  // namespace
 
@@ -85,16 +93,20 @@ bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
   return changed;
 }
 
-// What was found out about others says nothing about these: they are measured by turns first. But who leaves changes nothing for those who run side by side.
+// What was found out about others says nothing about these: they are measured by turns first. But who leaves changes
+// nothing for those who run side by side.
 void CoRunChoice::change_members(std::span<const CoRunner> runners, Members members, Time now) {
-  const bool some_left = phase_ == Phase::together && std::includes(members_.begin(), members_.end(), members.begin(), members.end());
+  const bool some_left =
+      phase_ == Phase::together && std::includes(members_.begin(), members_.end(), members.begin(), members.end());
   members_ = std::move(members);
   if (verdicts_.size() >= kVerdictsMax) {
-    verdicts_.erase(std::min_element(verdicts_.begin(), verdicts_.end(), [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
+    verdicts_.erase(std::min_element(verdicts_.begin(), verdicts_.end(),
+                                     [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
   }
   auto [found, unknown] = verdicts_.try_emplace(members_);
   if (unknown && some_left) found->second.together = true;
-  const bool counted = std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return records_[runner.id].rate > 0; });
+  const bool counted =
+      std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return records_[runner.id].rate > 0; });
   take_turns();
   if (!counted || !found->second.together) return;
   figures_.turns = 0;
@@ -121,7 +133,8 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
       record.own_in_window += own;
     }
     if (phase_ != Phase::together || record.rate <= 0) continue;
-    const Duration got = std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
+    const Duration got =
+        std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
     const Duration most = times(kOwedMax, turn_);
     record.owed = std::clamp(record.owed + times(record.target, elapsed) - got, -most, most);
     if (runner.id == alone_ && got < times(kAloneUsed, elapsed)) record.owed = Duration::zero();
@@ -175,7 +188,8 @@ Duration CoRunChoice::trial_length(std::span<const CoRunner> runners) const {
     const Record& record = records_.at(runner.id);
     const double due = record.rate * runner.share;
     if (due <= 0) return Duration::max();
-    length = std::max(length, Duration(static_cast<int64_t>(std::min(1e9 * static_cast<double>(kCountMin) / due, 1e18))));
+    length =
+        std::max(length, Duration(static_cast<int64_t>(std::min(1e9 * static_cast<double>(kCountMin) / due, 1e18))));
   }
   return length;
 }
@@ -186,8 +200,8 @@ double CoRunChoice::part_of(const Record& record) const {
   return std::min(1.0, static_cast<double>(record.done) / seconds(window_) / record.rate);
 }
 
-// For how much of the time all can run side by side when the rest makes up for what somebody lacks, and what comes of it. What each lacks shrinks as the
-// time side by side grows, by less than that grows: one length of it fills the time.
+// For how much of the time all can run side by side when the rest makes up for what somebody lacks, and what comes of
+// it. What each lacks shrinks as the time side by side grows, by less than that grows: one length of it fills the time.
 CoRunChoice::Mix CoRunChoice::mix(std::span<const CoRunner> runners) const {
   const auto lacks = [&](const CoRunner& runner, double side_by_side) {
     const Record& record = records_.at(runner.id);
@@ -226,9 +240,11 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
     return;
   }
   const Mix mix = measure_together(runners);
-  const bool hopeless = window_ >= times(kTrialGlance, turn_) && figures_.side_by_side < kTrialHopeless * figures_.turns;
+  const bool hopeless =
+      window_ >= times(kTrialGlance, turn_) && figures_.side_by_side < kTrialHopeless * figures_.turns;
   if (!hopeless && window_ < trial_length(runners)) return;
-  if (mix.total >= (near_higher_ ? kBeginNearHigher : kBegin) * figures_.turns && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
+  if (mix.total >= (near_higher_ ? kBeginNearHigher : kBegin) * figures_.turns && mix.side_by_side >= kBeginMin)
+    go_together(runners, mix, now);
   else give_up(now);
 }
 
@@ -261,7 +277,8 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
 void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elapsed) {
   if (alone_ != SessionId{}) {
     alone_for_ += elapsed;
-    const bool here = std::any_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return runner.id == alone_; });
+    const bool here =
+        std::any_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return runner.id == alone_; });
     if (here && records_[alone_].owed > Duration::zero() && alone_for_ < times(kAloneMax, turn_)) return;
     alone_ = SessionId{};
     return;

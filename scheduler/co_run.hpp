@@ -1,11 +1,11 @@
 // Turns, or side by side: tried now and then, and judged by the work that gets done.
 //
-// Neither busy time nor pauses foretell what two programs do to each other: a worker that looks every 20 us sees one long burst where a program launches a
-// kernel every 10 us, and a hiccup makes two bursts of one. So what counts is how many submissions of each session are seen done in a second, in parts of
-// what it does while nobody holds it up.
+// Neither busy time nor pauses foretell what two programs do to each other: a worker that looks every 20 us sees one
+// long burst where a program launches a kernel every 10 us, and a hiccup makes two bursts of one. So what counts is how
+// many submissions of each session are seen done in a second, in parts of what it does while nobody holds it up.
 //
-// Unequal programs: who gets less side by side than its turns are worth has the devices for itself now and then, for as long as makes up for that. Its due is
-// reckoned by its own work, so what others say of theirs takes nothing from it.
+// Unequal programs: who gets less side by side than its turns are worth has the devices for itself now and then, for as
+// long as makes up for that. Its due is reckoned by its own work, so what others say of theirs takes nothing from it.
 #pragma once
 
 #include <map>
@@ -27,8 +27,9 @@ struct CoRunner {
 // Of one group of devices.
 class CoRunChoice {
  public:
-  // True: they run side by side from now on. Called when the regimes are chosen. `above`: for how long sessions of higher ranks have had the devices so far.
-  // `turn`: the smallest one; what is measured, and for how long, goes by it. `near_higher`: sessions of a higher class may come at any moment.
+  // True: they run side by side from now on. Called when the regimes are chosen. `above`: for how long sessions of
+  // higher ranks have had the devices so far. `turn`: the smallest one; what is measured, and for how long, goes by it.
+  // `near_higher`: sessions of a higher class may come at any moment.
   bool choose(std::span<const CoRunner> runners, Duration above, Duration turn, bool near_higher, Time now);
   // Side by side for a moment, to see what it gives.
   bool tries() const { return phase_ == Phase::trial; }
@@ -43,12 +44,12 @@ class CoRunChoice {
   struct Record {
     uint64_t completed = 0;  // at the last call
     Duration own{};
-    uint64_t done = 0;       // in the window
+    uint64_t done = 0;  // in the window
     Duration own_in_window{};
-    double rate = 0;         // completed per second of its own time, taking turns; zero: not known
-    double part = 0;         // of that rate it reached, taking turns
-    double target = 0;       // of that rate it is to reach whatever is chosen
-    Duration owed{};         // of its own time: how far it is behind that
+    double rate = 0;    // completed per second of its own time, taking turns; zero: not known
+    double part = 0;    // of that rate it reached, taking turns
+    double target = 0;  // of that rate it is to reach whatever is chosen
+    Duration owed{};    // of its own time: how far it is behind that
     Time seen{};
   };
   struct Mix {
@@ -58,9 +59,9 @@ class CoRunChoice {
   // What was found out about some sessions together.
   struct Verdict {
     bool together = false;
-    Time trial_at{};          // not before
-    Duration rest{};          // after the last trial that failed
-    Duration review{};        // how long side by side goes on before turns are measured again
+    Time trial_at{};    // not before
+    Duration rest{};    // after the last trial that failed
+    Duration review{};  // how long side by side goes on before turns are measured again
     Time seen{};
   };
   using Members = std::vector<SessionId>;  // sorted
@@ -89,14 +90,14 @@ class CoRunChoice {
   std::map<SessionId, Record> records_;
   Members members_;
   std::map<Members, Verdict> verdicts_;  // at most kVerdictsMax
-  Duration window_{};               // of counted time, without that of higher ranks
-  Duration watched_{};              // since the last judgement, with the time that somebody had alone
-  Duration settles_{};              // a trial: what is left of the hand-over at its begin
-  Time since_{};                    // of the phase
-  unsigned bad_ = 0;                // windows in a row
-  bool mixed_ = false;              // somebody is owed time alone
+  Duration window_{};                    // of counted time, without that of higher ranks
+  Duration watched_{};                   // since the last judgement, with the time that somebody had alone
+  Duration settles_{};                   // a trial: what is left of the hand-over at its begin
+  Time since_{};                         // of the phase
+  unsigned bad_ = 0;                     // windows in a row
+  bool mixed_ = false;                   // somebody is owed time alone
   SessionId alone_{};
-  Duration alone_for_{};            // so far
+  Duration alone_for_{};  // so far
   CoRunFigures figures_;
 };
 

@@ -47,7 +47,8 @@ bool Policy::State::stays_open(const Session& session) const {
 bool Policy::State::near_higher(const Session& session) const {
   return std::any_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) {
     return std::any_of(devices[index].sessions.begin(), devices[index].sessions.end(), [&](const Session* other) {
-      return other->ever_active && other->tenant->policy.service_class < session.tenant->policy.service_class && now - other->active_at < kNearHigher;
+      return other->ever_active && other->tenant->policy.service_class < session.tenant->policy.service_class &&
+             now - other->active_at < kNearHigher;
     });
   });
 }
@@ -61,8 +62,10 @@ Duration Policy::State::in_flight_max(const Session& session) const {
       const Duration ago = now - other->active_at;
       if (other->rank > session.rank || ago >= kNearEqual) continue;
       const bool co_runs = devices[index].regime == Regime::co_run;
-      // Side by side, who waits for a slice of the others has to have enough queued for its own, or loses the device again at once.
-      if (!co_runs || devices[index].co_run.bounds()) bound = std::max(bound, co_runs ? settings.slice : settings.in_flight_max);
+      // Side by side, who waits for a slice of the others has to have enough queued for its own, or loses the device
+      // again at once.
+      if (!co_runs || devices[index].co_run.bounds())
+        bound = std::max(bound, co_runs ? settings.slice : settings.in_flight_max);
     }
   }
   return bound;

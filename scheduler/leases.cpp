@@ -227,13 +227,16 @@ bool Policy::State::co_runs(const Session& session) const {
 void Policy::State::find_alone(Rank rank) {
   for (auto& [id, session] : sessions) {
     if (session->rank != rank || !session->candidate || !co_runs(*session)) continue;
-    if (devices[session->devices.front()].co_run.alone() != id || !all_devices(*session, [](const Device& device) { return !device.taken; })) continue;
+    if (devices[session->devices.front()].co_run.alone() != id ||
+        !all_devices(*session, [](const Device& device) { return !device.taken; }))
+      continue;
     for (const DeviceIndex index : session->devices) devices[index].alone = session.get();
   }
 }
 
 bool Policy::State::makes_way(const Session& session) const {
-  return !all_devices(session, [&](const Device& device) { return device.alone == nullptr || device.alone == &session; });
+  return !all_devices(session,
+                      [&](const Device& device) { return device.alone == nullptr || device.alone == &session; });
 }
 
 void Policy::State::select_co_runners(Rank rank) {
@@ -241,7 +244,8 @@ void Policy::State::select_co_runners(Rank rank) {
   for (auto& [id, session] : sessions) {
     if (session->rank != rank || !co_runs(*session)) continue;
     if (session->leased) end_lease(*session);
-    session->selected = session->candidate && !makes_way(*session) && all_devices(*session, [](const Device& device) { return !device.taken; });
+    session->selected = session->candidate && !makes_way(*session) &&
+                        all_devices(*session, [](const Device& device) { return !device.taken; });
   }
 }
 
@@ -263,7 +267,9 @@ void Policy::State::select() {
   }
   // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another class.
   for (auto& [id, session] : sessions) {
-    if (session->selected || !session->gate.open || !co_runs(*session) || now - session->active_at >= kCoRunQuietMax || makes_way(*session)) continue;
+    if (session->selected || !session->gate.open || !co_runs(*session) || now - session->active_at >= kCoRunQuietMax ||
+        makes_way(*session))
+      continue;
     session->selected = all_devices(*session, [&](const Device& device) {
       const auto fits = [&](const Session* other) { return !other->candidate || other->rank == session->rank; };
       return std::all_of(device.sessions.begin(), device.sessions.end(), fits);

@@ -73,7 +73,8 @@ struct SessionAccount {
   Duration drain_wait_max{};      // how long it waits for that of its equals at most
 };
 
-// What was found out about running side by side on one device. In parts of what each session does while nobody holds it up, summed over all.
+// What was found out about running side by side on one device. In parts of what each session does while nobody holds it
+// up, summed over all.
 struct CoRunFigures {
   uint64_t trials = 0;
   double turns = 0;         // by turns, as measured last

@@ -61,7 +61,8 @@ struct Session {
   Time opened_at{};
   Time closed_at{};
   Duration open{};                 // time that its gate was open, in all
-  // Time in which nobody held it up, in all. Held up: it stood at its gate with nothing in flight, or was let in and had not begun yet.
+  // Time in which nobody held it up, in all. Held up: it stood at its gate with nothing in flight, or was let in and
+  // had not begun yet.
   Duration own{};
   bool held = false;               // since the last decision
   uint64_t submissions_at_opening = 0;

@@ -55,13 +55,15 @@ bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std:
   std::vector<CoRunner> members;
   for (const Session* runner : runners) {
     const auto siblings = std::count_if(runners.begin(), runners.end(), [&](const Session* other) { return other->tenant == runner->tenant; });
-    members.push_back({runner->id, runner->tenant->policy.weight / weights / static_cast<double>(siblings), runner->seen.completions, runner->own});
+    members.push_back({runner->id, runner->tenant->policy.weight / weights / static_cast<double>(siblings),
+                       runner->seen.completions, runner->own});
   }
   Duration above{};
   for (const Session* session : group) {
     if (session->rank < runners.front()->rank) above += session->open;
   }
-  const bool near = std::any_of(runners.begin(), runners.end(), [&](const Session* runner) { return near_higher(*runner); });
+  const bool near =
+      std::any_of(runners.begin(), runners.end(), [&](const Session* runner) { return near_higher(*runner); });
   return choice.choose(members, above, settings.turn_min, near, now);
 }
 

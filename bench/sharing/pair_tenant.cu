@@ -1,8 +1,8 @@
 // One of two programs that share a GPU, for the row "pairs" of bench/sharing/run: does one kind of thing over and over.
 //   pair_tenant sync|graphs|copies|managed SECONDS [ROUNDS]
-// Says "ready" when it has warmed up. Each line "go" on standard input begins a round, which ends with one line of JSON: when each iteration ended, on the
-// host's clock, which is the same for all processes. ROUNDS (1): how many; 0: until standard input ends. Kernels count in device memory, and the count has to
-// agree with the number of iterations.
+// Says "ready" when it has warmed up. Each line "go" on standard input begins a round, which ends with one line of
+// JSON: when each iteration ended, on the host's clock, which is the same for all processes. ROUNDS (1): how many; 0:
+// until standard input ends. Kernels count in device memory, and the count has to agree with the number of iterations.
 #include <cuda_runtime.h>
 
 #include <chrono>
@@ -118,7 +118,8 @@ int main(int argc, char** argv) {
     if (!std::getline(std::cin, line)) return rounds == 0 ? 0 : 3;
     if (line != "go") return 3;
     std::vector<double> ends;
-    for (const double until = now() + seconds; ends.empty() || ends.back() < until; ends.push_back(now())) (program.*mode->second)();
+    for (const double until = now() + seconds; ends.empty() || ends.back() < until; ends.push_back(now()))
+      (program.*mode->second)();
     iterations += ends.size();
     unsigned long long counted = 0;
     CHECK(cudaMemcpy(&counted, program.count, sizeof counted, cudaMemcpyDeviceToHost));

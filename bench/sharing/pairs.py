@@ -1,4 +1,7 @@
-"""The row "pairs" of bench/sharing/run: any two real programs of equal class, on the hardware's own slices, without and with the scheduler."""
+"""The row "pairs" of bench/sharing/run: any two real programs of equal class.
+
+On the hardware's own slices, without the scheduler, and with it.
+"""
 
 import contextlib
 import os
@@ -13,9 +16,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOFTWARE = ("sync", "managed")  # what the software device does in a moment
 TORCH = ("infer", "train-small", "train-large", "nccl")
 PAIRS = [
-    ("infer", "infer"), ("train-small", "train-small"), ("train-large", "train-large"), ("infer", "train-small"), ("infer", "train-large"),
-    ("train-small", "train-large"), ("graphs", "graphs"), ("sync", "sync"), ("copies", "copies"), ("managed", "managed"), ("nccl", "nccl"),
-    ("copies", "infer"), ("copies", "train-large"), ("copies", "sync"), ("graphs", "infer"), ("graphs", "sync"), ("sync", "infer"), ("managed", "sync"),
+    ("infer", "infer"), ("train-small", "train-small"), ("train-large", "train-large"), ("infer", "train-small"),
+    ("infer", "train-large"), ("train-small", "train-large"), ("graphs", "graphs"), ("sync", "sync"),
+    ("copies", "copies"), ("managed", "managed"), ("nccl", "nccl"), ("copies", "infer"), ("copies", "train-large"),
+    ("copies", "sync"), ("graphs", "infer"), ("graphs", "sync"), ("sync", "infer"), ("managed", "sync"),
     ("managed", "infer"), ("nccl", "infer")]
 ARMS = ("native", "unscheduled", "scheduled")
 TENANTS = {"t0": {"class": "batch"}, "t1": {"class": "batch"}}
@@ -33,7 +37,8 @@ def command(bench, kind):
 
 
 def chosen(bench):
-    return [pair for pair in PAIRS if bench.chosen(name_of(pair)) and (not bench.software or set(pair) <= set(SOFTWARE))]
+    kinds = SOFTWARE if bench.software else {kind for pair in PAIRS for kind in pair}
+    return [pair for pair in PAIRS if bench.chosen(name_of(pair)) and set(pair) <= set(kinds)]
 
 
 def regimes(arm):
@@ -42,7 +47,10 @@ def regimes(arm):
 
 
 class Arm:
-    """One way to share the GPU, with every program that is needed, started once. Programs of slot 0 belong to tenant t0, of slot 1 to t1."""
+    """One way to share the GPU, with every program that is needed, started once.
+
+    Programs of slot 0 belong to tenant t0, of slot 1 to t1.
+    """
 
     def __init__(self, name, where, company):
         self.name, self.where, self.company = name, where, company
@@ -57,21 +65,23 @@ class Arm:
         before = regimes(self.where) if self.name == "scheduled" else None
         rates = figures.iteration_rates(self.company.run([(pair[0], 0), (pair[1], 1)], seconds))
         each = [100 * rate / base[kind] for rate, kind in zip(rates, pair)]
-        values = {"it/s": "/".join(f"{rate:.1f}" for rate in rates), "each %": "/".join(f"{part:.1f}" for part in each), "total %": sum(each)}
+        joined = {name: "/".join(f"{value:.1f}" for value in of) for name, of in (("it/s", rates), ("each %", each))}
+        values = {**joined, "total %": sum(each)}
         if before:
             spent, found = regimes(self.where)
             values["side by side s"] = spent["co-run"] - before[0]["co-run"]
             values["turns s"] = spent["lease"] - before[0]["lease"]
             values["trials"] = found["trials"] - before[1]["trials"]
-            values["found"] = f"turns {found['turns']:.2f}, together {found['together']:.2f}, expected {found['expected']:.2f}"
+            values["found"] = ", ".join(f"{name} {found[name]:.2f}" for name in ("turns", "together", "expected"))
         return values, each
 
 
 def pairs(bench):
     """Steps through the pairs, each on every arm in turn.
 
-    Totals are parts of what the programs do alone on the same arm (both of gpuwire's: alone without the scheduler), so that what the network costs a
-    program does not look like sharing; "of native" says what they are of the programs alone on this machine.
+    Totals are parts of what the programs do alone on the same arm (both of gpuwire's: alone without the scheduler),
+    so that what the network costs a program does not look like sharing; "of native" says what they are of the
+    programs alone on this machine.
     """
     todo = chosen(bench)
     if not todo:
@@ -80,11 +90,13 @@ def pairs(bench):
     programs = sorted({(kind, slot) for pair in todo for slot, kind in enumerate(pair)})
     with contextlib.ExitStack() as stack:
         arms = {}
-        places = {"native": bench.native(), "unscheduled": bench.gpuwire(TENANTS, scheduling=False), "scheduled": bench.gpuwire(TENANTS)}
+        places = {"native": bench.native(), "unscheduled": bench.gpuwire(TENANTS, scheduling=False),
+                  "scheduled": bench.gpuwire(TENANTS)}
         companies = {}
         for name in ARMS:
             where = stack.enter_context(places[name])
-            companies[name] = stack.enter_context(Company({(kind, slot): where.starter(command(bench, kind), f"t{slot}") for kind, slot in programs}))
+            starters = {(kind, slot): where.starter(command(bench, kind), f"t{slot}") for kind, slot in programs}
+            companies[name] = stack.enter_context(Company(starters))
             arms[name] = Arm(name, where, companies[name])
         for name, company in companies.items():
             for program, why in company.await_ready().items():
@@ -98,14 +110,15 @@ def pairs(bench):
                 yield Result(f"{kind} alone failed", "", {"why": str(why)})
                 continue
             rates = {name: arms[name].alone[kind] for name in ARMS}
-            yield Result(f"{kind} alone", "each arm", {**{f"{name} it/s": rate for name, rate in rates.items()},
-                                                       "cost of scheduling %": 100 * (1 - rates["scheduled"] / rates["unscheduled"])})
+            cost = 100 * (1 - rates["scheduled"] / rates["unscheduled"])
+            values = {f"{name} it/s": rate for name, rate in rates.items()}
+            yield Result(f"{kind} alone", "each arm", {**values, "cost of scheduling %": cost})
         one = time.monotonic()
         left = len(todo)
         for pair in todo:
             # Each pair takes about as long as the one before.
             if bench.limit and time.monotonic() - bench.begun > bench.limit:
-                yield Result("pairs that were not measured", "", {"n": left, "from": name_of(pair), "limit s": bench.limit})
+                yield Result("pairs not measured", "", {"n": left, "from": name_of(pair), "limit s": bench.limit})
                 return
             left -= 1
             if not all(kind in arm.alone for arm in arms.values() for kind in pair):
@@ -115,7 +128,8 @@ def pairs(bench):
                 yield from one_pair(pair, arms, bench.seconds)
             except RuntimeError as why:
                 yield Result(f"pair {name_of(pair)}", "failed", {"why": str(why)})
-        yield Result("pairs: time", "", {"programs started s": ready, "all pairs s": time.monotonic() - one, "programs": len(programs) * len(ARMS)})
+        spent = {"programs started s": ready, "all pairs s": time.monotonic() - one}
+        yield Result("pairs: time", "", {**spent, "programs": len(programs) * len(ARMS)})
 
 
 def one_pair(pair, arms, seconds):

@@ -96,7 +96,10 @@ def run_together(starters, seconds, when_ready=lambda: None):
 
 
 class Company:
-    """Programs that are started once and then run in any combination, each round from a "go" to a line of JSON; at the end of their input they end."""
+    """Programs that are started once and then run in any combination, each round from a "go" to a line of JSON.
+
+    At the end of their input they end.
+    """
 
     def __init__(self, starters):
         self.starters = starters

@@ -57,7 +57,8 @@ def collective():
     """NCCL of one rank: what a library does that shares the GPU with itself alone; and some arithmetic before it."""
     import torch.distributed as distributed
     folder = tempfile.TemporaryDirectory()
-    distributed.init_process_group("nccl", init_method=f"file://{os.path.join(folder.name, 'rendezvous')}", rank=0, world_size=1)
+    meeting = "file://" + os.path.join(folder.name, "rendezvous")
+    distributed.init_process_group("nccl", init_method=meeting, rank=0, world_size=1)
     part = torch.randn(512, 512, device="cuda")
     whole = torch.empty_like(part)
 

@@ -121,8 +121,10 @@ void ArbiterPart::add(Snapshot& snapshot) {
     for (size_t i = 0; i < std::size(kRegimeNames); ++i) shown->regime_ns[kRegimeNames[i]] = count(device.in_regime[i]);
     shown->system_time_ns = count(device.system_time);
     shown->hand_overs = device.hand_overs;
-    shown->side_by_side = {
-        .trials = device.co_run.trials, .turns = device.co_run.turns, .together = device.co_run.side_by_side, .expected = device.co_run.expected};
+    shown->side_by_side = {.trials = device.co_run.trials,
+                           .turns = device.co_run.turns,
+                           .together = device.co_run.side_by_side,
+                           .expected = device.co_run.expected};
     for (size_t i = 0; i < std::size(kClassNames); ++i) {
       const ArbiterSnapshot::Drains& drains = device.drains[i];
       if (std::ranges::all_of(drains.counts, [](uint64_t number) { return number == 0; })) continue;

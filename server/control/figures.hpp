@@ -34,7 +34,8 @@ struct ServerFigures {
   bool operator==(const ServerFigures&) const = default;
 };
 
-// Turns against side by side, as the scheduler has measured them last: sums over sessions, in parts of what each does while nobody holds it up.
+// Turns against side by side, as the scheduler has measured them last: sums over sessions, in parts of what each does
+// while nobody holds it up.
 struct SideBySideFigures {
   uint64_t trials = 0;                    // of side by side
   double turns = 0;

@@ -1,9 +1,11 @@
-// The page that the broker's arbiter shares with one worker: the gate that the arbiter sets, and what the worker tells of its work.
+// The page that the broker's arbiter shares with one worker: the gate that the arbiter sets, and what the worker tells
+// of its work.
 //
-// Both ends are of one build. The worker runs on behalf of a client, so the arbiter takes every word that the worker writes for what it is: a
-// number between zero and anything, which may go back. A worker that lies about its own work harms the account of its own tenant only: the gate
-// closes whatever the page says. What is said to be completed decides whether sessions run side by side, which costs no other more than a few percent of
-// its share (scheduler/co_run.hpp).
+// Both ends are of one build. The worker runs on behalf of a client, so the arbiter takes every word that the worker
+// writes for what it is: a number between zero and anything, which may go back. A worker that lies about its own work
+// harms the account of its own tenant only: the gate closes whatever the page says. What is said to be completed
+// decides whether sessions run side by side, which costs no other more than a few percent of its share
+// (scheduler/co_run.hpp).
 #pragma once
 
 #include <atomic>

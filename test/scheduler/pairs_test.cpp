@@ -1,8 +1,9 @@
-// Two programs at a time, shaped like real ones: what all do together, and what each gets of its share, against the same without a scheduler.
+// Two programs at a time, shaped like real ones: what all do together, and what each gets of its share, against the
+// same without a scheduler.
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <array>
-
-#include <doctest/doctest.h>
 
 #include "test/scheduler/simulation/programs.hpp"
 
@@ -35,7 +36,8 @@ struct Together {
 
 class Programs {
  public:
-  Programs(const Workload& a, const Workload& b, bool scheduling, double weight = 1) : alone_{rate_alone(a), rate_alone(b)}, world(3, 1) {
+  Programs(const Workload& a, const Workload& b, bool scheduling, double weight = 1)
+      : alone_{rate_alone(a), rate_alone(b)}, world(3, 1) {
     world.scheduling = scheduling;
     world.tenant(TenantId(1), {.weight = weight});
     world.tenant(TenantId(2), {});
@@ -47,7 +49,8 @@ class Programs {
     const double before = world.progress(kFirst);
     const double second = progress_in(world, kSecond, length);
     CHECK(world.wrong().empty());
-    return {(world.progress(kFirst) - before) / std::chrono::duration<double>(length).count() / alone_[0], second / alone_[1]};
+    return {(world.progress(kFirst) - before) / std::chrono::duration<double>(length).count() / alone_[0],
+            second / alone_[1]};
   }
   Regime regime() { return world.policy().account(kFirst).regime; }
 
@@ -62,7 +65,8 @@ Together scheduled(const Workload& a, const Workload& b) { return Programs(a, b,
 Together plain(const Workload& a, const Workload& b) { return Programs(a, b, false).run(); }
 
 TEST_CASE("The model gives what an H200 gave two programs without a scheduler") {
-  // Totals that were measured, in parts of one alone. (Programs whose host pauses for longer than a kernel takes come out better here than there.)
+  // Totals that were measured, in parts of one alone. (Programs whose host pauses for longer than a kernel takes come
+  // out better here than there.)
   const auto twice = [](const Workload& load) { return plain(load, load).total(); };
   CHECK(twice(launches(1, 5us, 5us, 10us)) == doctest::Approx(0.099).epsilon(0.6));
   CHECK(twice(launches(20, 5us, 7us, 8us)) == doctest::Approx(0.545).epsilon(0.15));
@@ -71,16 +75,19 @@ TEST_CASE("The model gives what an H200 gave two programs without a scheduler") 
   CHECK(twice(large_training()) == doctest::Approx(0.896).epsilon(0.05));
 }
 
-TEST_CASE("Two programs do together what the best of turns and slices gives them, and each gets nine tenths of its half") {
-  const std::pair<const char*, Workload> all[] = {{"inference", inference()}, {"small training", small_training()}, {"large training", large_training()},
-                                                  {"copies", copies()},       {"sync loop", sync_loop()},           {"graphs", graphs()},
-                                                  {"stream", stream()},       {"managed memory", managed_memory()}};
+TEST_CASE(
+    "Two programs do together what the best of turns and slices gives them, and each gets nine tenths of its half") {
+  const std::pair<const char*, Workload> all[] = {
+      {"inference", inference()}, {"small training", small_training()}, {"large training", large_training()},
+      {"copies", copies()},       {"sync loop", sync_loop()},           {"graphs", graphs()},
+      {"stream", stream()},       {"managed memory", managed_memory()}};
   for (size_t i = 0; i < std::size(all); ++i) {
     for (size_t j = i; j < std::size(all); ++j) {
       CAPTURE(all[i].first);
       CAPTURE(all[j].first);
       const Together open = plain(all[i].second, all[j].second), ours = scheduled(all[i].second, all[j].second);
-      // What an open gate takes from one of them cannot be had without taking it: the promise to that one (0.94 of its half) goes first, and costs time alone.
+      // What an open gate takes from one of them cannot be had without taking it: the promise to that one (0.94 of its
+      // half) goes first, and costs time alone.
       const double least = std::min(open.first, open.second), promised = 0.47;
       const double open_part = least < promised ? (1 - promised) / (1 - least) : 1;
       CHECK(ours.total() >= 0.97 * (open_part * open.total() + 1 - open_part));
@@ -99,8 +106,11 @@ TEST_CASE("A program that mostly copies is measured, too, and runs beside others
 }
 
 TEST_CASE("What is best for two programs is chosen within 100 ms, and kept") {
-  const std::pair<Workload, Workload> couples[] = {
-      {inference(), inference()}, {inference(), small_training()}, {copies(), inference()}, {sync_loop(), inference()}, {stream(), small_training()}};
+  const std::pair<Workload, Workload> couples[] = {{inference(), inference()},
+                                                   {inference(), small_training()},
+                                                   {copies(), inference()},
+                                                   {sync_loop(), inference()},
+                                                   {stream(), small_training()}};
   for (const auto& [a, b] : couples) {
     Programs couple(a, b, true);
     Time chosen{};
@@ -120,7 +130,9 @@ TEST_CASE("What is best for two programs is chosen within 100 ms, and kept") {
   }
 }
 
-TEST_CASE("What two programs did to each other says nothing about two others that follow them, or about one of them and another") {
+TEST_CASE(
+    "What two programs did to each other says nothing about two others that follow them, or about one of them and "
+    "another") {
   World world(3, 1);
   for (uint32_t tenant = 1; tenant <= 3; ++tenant) world.tenant(TenantId(tenant), {});
   const Time next = 1s + 300ms;
@@ -143,7 +155,8 @@ TEST_CASE("What two programs did to each other says nothing about two others tha
   CHECK(chosen - next < 160ms);  // the one that ended counts for 50 ms more
 }
 
-TEST_CASE("Who would get too little side by side has the device for itself now and then, never for longer than a few turns") {
+TEST_CASE(
+    "Who would get too little side by side has the device for itself now and then, never for longer than a few turns") {
   Programs couple(inference(), small_training(), true);
   const Together got = couple.run();
   CHECK(couple.regime() == Regime::co_run);
@@ -218,7 +231,8 @@ TEST_CASE("Who claims to get nothing done side by side gains little, and its nei
 TEST_CASE("Requests of an interactive tenant are as fast beside unequal batch programs as beside one") {
   Programs couple(inference(), small_training(), true);
   couple.world.tenant(TenantId(3), {.service_class = ServiceClass::interactive});
-  const SessionId requests = couple.world.add({.tenant = TenantId(3), .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}});
+  const SessionId requests = couple.world.add(
+      {.tenant = TenantId(3), .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}});
   couple.world.run(4s);
   CHECK(couple.world.wrong().empty());
   auto took = couple.world.sessions()[static_cast<uint64_t>(requests) - 1].request_seconds;

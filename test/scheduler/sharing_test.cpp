@@ -132,10 +132,14 @@ TEST_CASE("A tenant that pauses for a moment after each burst is waited for, and
 
 TEST_CASE("A loop that waits for each kernel keeps no batch tenant from what it leaves of the GPU, and batch is not left with nothing") {
   // Pauses that are longer than the gate lingers are batch's; of shorter ones it gets a part.
-  for (const auto& [rest, least, kept] : {std::tuple<Duration, double, double>{1500us, 0.3, 0.75}, {200us, 0.06, 0.9}, {20us, 0.045, 0.9}, {5us, 0.045, 0.9}}) {
+  for (const auto& [rest, least, kept] : {std::tuple<Duration, double, double>{1500us, 0.3, 0.75},
+                                          {200us, 0.06, 0.9},
+                                          {20us, 0.045, 0.9},
+                                          {5us, 0.045, 0.9}}) {
     Couple couple(steps(50us, rest), stream(100us), {.service_class = ServiceClass::interactive});
     const auto [loop, batch] = couple.rates();
-    const double alone = 50.0 / static_cast<double>(69 + rest / 1us);  // with what it takes to begin, and to hear of the end
+    const double alone =
+        50.0 / static_cast<double>(69 + rest / 1us);  // with what it takes to begin, and to hear of the end
     CAPTURE(rest.count());
     CHECK(batch > least);
     CHECK(loop > kept * alone);

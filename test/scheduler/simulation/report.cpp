@@ -184,10 +184,11 @@ void all_pairs() {
       {"requests 5 ms each 50 ms", steps(100us, 5ms, 45ms)},
   };
   for (const auto& [name, load] : loads) pair(name, load, load);
-  const std::pair<const char*, Workload> shaped[] = {{"inference", programs::inference()},           {"small training", programs::small_training()},
-                                                     {"large training", programs::large_training()}, {"copies", programs::copies()},
-                                                     {"sync loop", programs::sync_loop()},           {"graphs", programs::graphs()},
-                                                     {"managed memory", programs::managed_memory()}};
+  const std::pair<const char*, Workload> shaped[] = {
+      {"inference", programs::inference()},           {"small training", programs::small_training()},
+      {"large training", programs::large_training()}, {"copies", programs::copies()},
+      {"sync loop", programs::sync_loop()},           {"graphs", programs::graphs()},
+      {"managed memory", programs::managed_memory()}};
   for (size_t i = 0; i < std::size(shaped); ++i) {
     for (size_t j = i; j < std::size(shaped); ++j)
       pair((std::string(shaped[i].first) + " and " + shaped[j].first).c_str(), shaped[i].second, shaped[j].second);

@@ -167,7 +167,7 @@ void World::wait_at_gate(SessionState& session) {
   wake_arbiter();
 }
 
-// --- programs whose host launches kernel by kernel -------------------------------------------------------------------------------------------
+// --- programs whose host launches kernel by kernel -----------------------------------------------------------
 
 void World::begin_iteration(SessionState& session) {
   session.launches_left = session.spec.workload.launches;
@@ -192,7 +192,9 @@ void World::launch(SessionState& session) {
   }
   const Duration ready = hardware_[device].ready(context), bound = session.gate.in_flight_max;
   if (bound != Duration::zero() && ready > Duration::zero() && ready + load.kernel > bound)
-    return post(now_ + std::clamp<Duration>(ready + load.kernel - bound, std::chrono::microseconds(5), std::chrono::microseconds(50)), What::launch, index);
+    return post(now_ + std::clamp<Duration>(ready + load.kernel - bound, std::chrono::microseconds(5),
+                                            std::chrono::microseconds(50)),
+                What::launch, index);
   if (!session.in_flight) session.quiet += now_ - session.quiet_begun;
   gave_work(session);
   session.contexts_busy = 1;
@@ -225,7 +227,8 @@ void World::gave_work(SessionState& session) {
   ++session.drain_generation;
 }
 
-// While the gate is open the worker keeps the queue full, so all of the backlog counts as ready; close() takes back what would not have been queued.
+// While the gate is open the worker keeps the queue full, so all of the backlog counts as ready; close() takes back
+// what would not have been queued.
 void World::submit(SessionState& session) {
   const Workload& load = session.spec.workload;
   session.longest_wait = std::max(session.longest_wait, now_ - session.waiting_since);
@@ -254,7 +257,8 @@ void World::close(SessionState& session) {
   ++session.gate_generation;
   session.gate_open = session.passes = false;
   session.closed_at = now_;
-  // What stands at the gate has not come through it in the time that it was open: nothing was added to what is in flight.
+  // What stands at the gate has not come through it in the time that it was open: nothing was added to what is in
+  // flight.
   if (!session.in_flight || session.waiting || session.spec.workload.launches != 0) return;
   const Workload& load = session.spec.workload;
   Duration left{};

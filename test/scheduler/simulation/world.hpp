@@ -29,8 +29,8 @@ struct Workload {
   Duration late{};
   // Work that comes behind the closed gate, half the time that it has drained: pages that the host wants, answers to host functions.
   Duration unasked{};
-  // Not zero: the host launches so many kernels, one after the other, then waits for all of them and rests; `burst`, `gap` and `contexts` say nothing. The queue
-  // runs empty wherever the GPU is faster than the host.
+  // Not zero: the host launches so many kernels, one after the other, then waits for all of them and rests; `burst`,
+  // `gap` and `contexts` say nothing. The queue runs empty wherever the GPU is faster than the host.
   unsigned launches = 0;
   Duration launch_every{};  // from one launch to the next while nothing holds them up
   Duration copies{};        // before the launches, to and from the host: neither the gate nor the slices hold them up
@@ -107,7 +107,19 @@ class World {
   std::function<std::string()> after_decision;
 
  private:
-  enum class What : uint8_t { arrive, submit, launch, synced, gate_seen, drain_seen, die, death_seen, decide, device, jump };
+  enum class What : uint8_t {
+    arrive,
+    submit,
+    launch,
+    synced,
+    gate_seen,
+    drain_seen,
+    die,
+    death_seen,
+    decide,
+    device,
+    jump
+  };
   struct Event {
     Time at;
     uint64_t order;
