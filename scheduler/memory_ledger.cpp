@@ -74,6 +74,12 @@ std::optional<uint64_t> MemoryLedger::raise(TenantId tenant, DeviceIndex device,
   return account.allowance_bytes = std::min(most, to_slab(wanted));
 }
 
+void MemoryLedger::restore(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes) {
+  if (device >= devices_.size()) return;
+  Account& account = devices_[device].accounts[tenant];
+  account.allowance_bytes = std::max(account.allowance_bytes, std::min(allowance_bytes, room(devices_[device], tenant, false)));
+}
+
 uint64_t MemoryLedger::lower_target(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const {
   const Account* account = find(tenant, device);
   if (!account) return 0;

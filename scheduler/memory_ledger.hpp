@@ -36,6 +36,9 @@ class MemoryLedger {
   // The tenant's sessions hold `used` bytes and want `more`: the new allowance, at least used + more; or none: over its limit, or the device's
   // memory is taken by others within their rights.
   std::optional<uint64_t> raise(TenantId tenant, DeviceIndex device, uint64_t used_bytes, uint64_t more_bytes);
+  // An allowance of earlier times holds again, as far as the device has room beside the others'; whatever the tenant's limit is. Before set_tenant(), which gives
+  // guarantees.
+  void restore(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes);
   // What could be taken back from the tenant, which uses no more than `used`: the new, lower allowance. The caller makes it hold in the shared memory and
   // then calls lowered().
   uint64_t lower_target(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const;

@@ -211,6 +211,11 @@ PlacementAnswer Placement::ask(const PlacementRequest& request) {
   return NeverFits{"a session of this number waits already"};
 }
 
+void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices) {
+  std::sort(devices.begin(), devices.end());
+  state_->running[session] = {tenant, memory_bytes, std::move(devices)};
+}
+
 std::vector<std::pair<SessionId, Placed>> Placement::start_waiting() {
   std::vector<std::pair<SessionId, Placed>> started;
   while (auto one = state_->start_one([](SessionId) { return true; })) started.push_back(std::move(*one));

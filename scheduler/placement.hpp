@@ -53,6 +53,8 @@ class Placement {
 
   // The least loaded devices that fit, or a place in the queue, or the reason why it could never be served.
   PlacementAnswer ask(const PlacementRequest& request);
+  // One that runs already on these devices, of which there are all; no limit is asked.
+  void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices);
   // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads.
   std::vector<std::pair<SessionId, Placed>> start_waiting();
   // In the queue's order.

@@ -42,6 +42,16 @@ void hurry() {
   ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread alone, on Linux
 }
 
+// What has been done since an earlier observation of the same session; both only grow.
+scheduler::Observation since(const scheduler::Observation& before, scheduler::Observation seen) {
+  seen.busy -= before.busy;
+  seen.quiet -= before.quiet;
+  seen.bursts -= before.bursts;
+  seen.submissions -= before.submissions;
+  seen.completions -= before.completions;
+  return seen;
+}
+
 }  // namespace
 
 struct Arbiter::Session {
@@ -68,7 +78,10 @@ struct Arbiter::Session {
   bool active = false;          // as share_copies() has seen it
   uint64_t submissions_shared = 0;
 
-  explicit Session(PageTime now) : reader(now), opened_at(now), closed_at(now) {}
+  PageTime began;
+  scheduler::Observation before;  // what it had done under an earlier broker: nobody's turn pays for that now
+
+  Session(PageTime made, PageTime now) : reader(made), opened_at(now), closed_at(now), began(made) {}
 };
 
 Arbiter::Arbiter(ArbiterSettings settings, Hooks hooks)
@@ -130,25 +143,64 @@ tl::expected<Arbiter::Ends, std::string> Arbiter::add(scheduler::SessionId id, s
   {
     Turn turn(*this);
     PageTime now = page_now();
-    auto session = std::make_unique<Session>(now);
+    auto session = std::make_unique<Session>(now, now);
     session->id = id;
     session->tenant = tenant;
     session->devices.assign(devices.begin(), devices.end());
     session->page = std::move(*page);
     session->doorbell = std::move(doorbell);
-    session->police_at = now;
     session->page->gate.store(session->word, std::memory_order_seq_cst);
-    for (scheduler::DeviceIndex device : devices) {
-      auto [entry, fresh] = devices_.try_emplace(device);
-      if (fresh) entry->second.figures.index = device, entry->second.counted = now;
-    }
-    policy_.add_session(id, tenant, devices, now);
-    if (!settings_.scheduling) set_gate(*session, now);
-    sessions_[id] = std::move(session);
-    share_patience();
+    enter(std::move(session), now);
   }
   wake();
   return ends;
+}
+
+void Arbiter::enter(std::unique_ptr<Session> session, PageTime now) {
+  session->police_at = now;
+  for (scheduler::DeviceIndex device : session->devices) {
+    auto [entry, fresh] = devices_.try_emplace(device);
+    if (fresh) entry->second.figures.index = device, entry->second.counted = now;
+  }
+  policy_.add_session(session->id, session->tenant, session->devices, now);
+  if (!settings_.scheduling) set_gate(*session, now);
+  sessions_[session->id] = std::move(session);
+  share_patience();
+}
+
+tl::expected<void, std::string> Arbiter::adopt(scheduler::SessionId id, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began) {
+  auto page = MappedPage::map(std::move(ends.page));
+  if (!page) return tl::unexpected(page.error());
+  epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = ends.doorbell.get()}};
+  if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, ends.doorbell.get(), &event) != 0) return tl::unexpected(fmt::format("no doorbell for the arbiter: {}", std::strerror(errno)));
+  {
+    Turn turn(*this);
+    PageTime now = page_now();
+    auto session = std::make_unique<Session>(std::clamp(began, PageTime{}, now), now);
+    session->id = id;
+    session->tenant = tenant;
+    session->devices.assign(devices.begin(), devices.end());
+    session->page = std::move(*page);
+    session->doorbell = std::move(ends.doorbell);
+    // What it says of an opening is about one of these.
+    session->opening = session->page->opening.load(std::memory_order_relaxed);
+    session->before = session->reader.read(*session->page.get(), session->opening, now, false, false, now).seen;
+    // Closed until the next decision, as every session that comes. Nobody has counted what it has in flight.
+    session->page->gate.store(session->word, std::memory_order_seq_cst);
+    session->attention = session->page->attention.fetch_add(1, std::memory_order_seq_cst) + 1;
+    session->answer_until = now + kAnswerPatience;
+    session->said.seen.in_flight = session->draining = session->changed = true;
+    enter(std::move(session), now);
+    wake_sleepers();
+  }
+  wake();
+  return {};
+}
+
+PageTime Arbiter::began(scheduler::SessionId id) {
+  Turn turn(*this);
+  auto found = sessions_.find(id);
+  return found == sessions_.end() ? PageTime{} : found->second->began;
 }
 
 void Arbiter::remove(scheduler::SessionId id) {
@@ -202,7 +254,7 @@ void Arbiter::observe(PageTime now) {
     bool hands_over = session->draining || seen.waiting;
     contended_ |= hands_over || (session->regime != Regime::free && seen.in_flight);
     leasing_ |= hands_over || (session->regime == Regime::lease && seen.in_flight);
-    if (settings_.scheduling) policy_.observe(id, seen, now);
+    if (settings_.scheduling) policy_.observe(id, since(session->before, seen), now);
   }
 }
 

@@ -80,6 +80,10 @@ class Arbiter {
   };
   // Its gate is closed until the next decision. The error says what the system lacks.
   tl::expected<Ends, std::string> add(scheduler::SessionId session, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices);
+  // One that began under an earlier broker, at that time, with what add() gave then. The error says what cannot be.
+  tl::expected<void, std::string> adopt(scheduler::SessionId session, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began);
+  // When its page was made; zero: there is no such session.
+  PageTime began(scheduler::SessionId session);
   // Its worker is gone: its leases are free at once.
   void remove(scheduler::SessionId session);
 
@@ -102,6 +106,7 @@ class Arbiter {
     PageTime counted{};
   };
 
+  void enter(std::unique_ptr<Session> session, PageTime now);
   void run();
   // All with mutex_ held.
   void observe(PageTime now);

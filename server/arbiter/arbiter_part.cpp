@@ -21,6 +21,12 @@ static_assert(std::size(kClassNames) == scheduler::kServiceClasses);
 
 uint64_t count(std::chrono::nanoseconds time) { return uint64_t(std::max<int64_t>(time.count(), 0)); }
 
+// A session that nobody has placed shares the first device with all others.
+std::span<const scheduler::DeviceIndex> placed_on(const SessionRecord& session) {
+  static constexpr scheduler::DeviceIndex kFirst[] = {0};
+  return session.devices.empty() ? std::span<const scheduler::DeviceIndex>(kFirst) : std::span(session.devices);
+}
+
 scheduler::TenantPolicy policy_of(const TenantConfiguration& settings) {
   return {.service_class = settings.service_class, .weight = settings.weight, .share_max = settings.share_max, .share_min = settings.share_min};
 }
@@ -67,15 +73,22 @@ void ArbiterPart::tenants_changed(const TenantDirectory& tenants) {
 }
 
 tl::expected<void, std::string> ArbiterPart::attach(const SessionRecord& session, SessionOrder&, Handoff& handoff) {
-  // A session that nobody has placed shares the first device with all others.
-  static constexpr scheduler::DeviceIndex kFirst[] = {0};
-  auto ends = arbiter_.add(session.number, session.tenant_id, session.devices.empty() ? std::span(kFirst) : std::span(session.devices));
+  auto ends = arbiter_.add(session.number, session.tenant_id, placed_on(session));
   if (!ends) return tl::unexpected(ends.error());
   if (server::attach(handoff, OrderDescriptor::session_page, std::move(ends->page)) &&
       server::attach(handoff, OrderDescriptor::doorbell, std::move(ends->doorbell)))
     return {};
   arbiter_.remove(session.number);
   return tl::unexpected(std::string("no descriptors for the session's page"));
+}
+
+void ArbiterPart::note(const SessionRecord& session, KeptSession& kept) const { kept.page_began_ns = arbiter_.began(session.number).count(); }
+
+tl::expected<void, std::string> ArbiterPart::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {
+  if (session.management) return {};
+  auto take = [&](KeptDescriptor which) { return std::move(descriptors.descriptors[size_t(which)]); };
+  return arbiter_.adopt(session.number, session.tenant_id, placed_on(session), {take(KeptDescriptor::session_page), take(KeptDescriptor::doorbell)},
+                        PageTime(kept.page_began_ns));
 }
 
 void ArbiterPart::ended(const SessionRecord& session) { arbiter_.remove(session.number); }

@@ -19,6 +19,8 @@ class ArbiterPart final : public SessionAttachments, public FigureSource {
 
   void tenants_changed(const TenantDirectory& tenants) override;
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
+  void note(const SessionRecord& session, KeptSession& kept) const override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;
 
   void refresh() override { taken_at_ = {}; }
@@ -37,7 +39,7 @@ class ArbiterPart final : public SessionAttachments, public FigureSource {
   PageTime taken_at_{};
   // What the arbiter's thread posts may be run after this object.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  Arbiter arbiter_;
+  mutable Arbiter arbiter_;  // has a lock of its own
 };
 
 }  // namespace gpuwire::server

@@ -183,6 +183,11 @@ void Admission::admit(SessionId session, std::vector<DeviceIndex> devices) {
   prepare_(session);
 }
 
+void Admission::adopted(SessionId number) {
+  const SessionRecord* session = book_.find(number);
+  if (session && !session->management && placement_) placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
+}
+
 void Admission::prepared(SessionId session) {
   if (auto one = unanswered_.extract(session)) one.mapped().answer(session, AdmissionGranted{});
 }

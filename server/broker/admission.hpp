@@ -69,6 +69,8 @@ class Admission {
   // The session stands in the book until it is refused or over.
   scheduler::SessionId request(LoginRequest request, Answer answer);
   void prepared(scheduler::SessionId session);
+  // A session in the book that runs already: it keeps its devices, whatever the limits say now.
+  void adopted(scheduler::SessionId session);
   void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason);
   // The client has gone before it was served. No answer comes any more. Called by Sessions::cancel, which gives back the rest.
   void cancel(scheduler::SessionId session, const std::string& why);

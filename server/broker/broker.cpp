@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include "server/broker/adoption.hpp"
 #include "server/broker/limits.hpp"
 
 namespace gpuwire::server {
@@ -27,15 +28,17 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
     : io_(io),
       options_(std::move(options)),
       signals_(io),
+      leave_signal_(io),
       drain_timer_(io),
       queue_timer_(io),
       tenants_(options_.configuration.tenants),
       admission_(book_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
       sessions_(io, book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }, options_.session_begin_ms),
-      pools_(io, options_.worker, options_.spare_workers, pool_events()),
+      pools_(io, options_.worker, options_.spare_workers, pool_events(), options_.keeping),
       reception_(io, options_.login_program, {admission_, sessions_, book_},
                  {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
   sessions_.set_resume_grace(std::chrono::milliseconds(options_.configuration.resume_grace_ms));
+  sessions_.keep(options_.keeping);
   book_.observe([this](const SessionEvent& event) {
     if (event.kind == SessionEvent::Kind::queued) look_at_queue();
     // After the book has forgotten it.
@@ -73,10 +76,12 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
   try {
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
+    leave_signal_.add(SIGUSR2);
   } catch (const boost::system::system_error& error) {
     return tl::unexpected("signals: " + error.code().message());
   }
   await_signals();
+  await_leave();
   pools_.start();
   return {};
 }
@@ -89,11 +94,26 @@ void Broker::worker_is_ready(const Handoff& message) {
   if (ConfigurationErrors errors = misfits(options_.configuration); !errors.empty())
     return give_up(fmt::format("the configuration does not fit the devices: {}", fmt::join(errors, "; ")));
   accepting_ = true;
-  admission_.devices_known(devices_);
-  sessions_.devices_known(devices_, tenants_);
-  pools_.keep_ready(sets_kept_ready(), devices_.size());
+  meet_devices(*inventory);
   listening_(reception_.addresses(), inventory->summary);
   reception_.open();
+}
+
+void Broker::meet_devices(const Inventory& inventory) {
+  if (!options_.keeping) {
+    admission_.devices_known(devices_);
+    sessions_.devices_known(devices_, tenants_);
+    return pools_.keep_ready(sets_kept_ready(), devices_.size());
+  }
+  Adoption adoption({*options_.keeping, book_, tenants_, sessions_}, options_.keeping->take());
+  devices_ = adoption.devices(std::move(devices_));
+  admission_.devices_known(devices_);
+  // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there are.
+  pools_.devices_known(devices_.size());
+  size_t adopted = adoption.carry_on(devices_);
+  if (adopted) spdlog::info("{} sessions of an earlier server go on", adopted);
+  else options_.keeping->put({.session = false, .name = kKeptInventory, .text = encode(inventory), .descriptors = {}});
+  pools_.keep_ready(sets_kept_ready(), devices_.size());
 }
 
 void Broker::give_up(std::string reason) {
@@ -129,6 +149,7 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   if (ConfigurationErrors errors = misfits(configuration); !errors.empty()) return tl::unexpected(std::move(errors));
   reception_.configure(configuration);
   sessions_.set_resume_grace(std::chrono::milliseconds(configuration.resume_grace_ms));
+  if (options_.keeping && configuration.adopt_grace_ms) options_.keeping->set_grace(std::chrono::milliseconds(configuration.adopt_grace_ms));
   tenants_.replace(std::move(configuration.tenants));
   sessions_.tenants_changed(tenants_);
   admission_.reload(limits_of(configuration));
@@ -144,6 +165,26 @@ void Broker::await_signals() {
     shut_down();
     await_signals();
   }));
+}
+
+void Broker::await_leave() {
+  leave_signal_.async_wait(lifetime_.guard([this](error_code error, int) {
+    if (!error) leave();
+  }));
+}
+
+void Broker::leave() {
+  if (!options_.keeping) {
+    spdlog::warn("sessions cannot go on without this server (runtime_directory, adopt_grace): it shuts down");
+    return shut_down();
+  }
+  spdlog::info("leaving {} sessions to the next server", book_.all().size());
+  draining_ = stopping_ = true;
+  reception_.close();
+  pools_.let_go();
+  signals_.cancel();
+  leave_signal_.cancel();
+  io_.stop();
 }
 
 void Broker::shut_down() {
@@ -171,6 +212,7 @@ void Broker::end_if_idle() {
   if (!draining_ || !book_.all().empty() || (!reception_.empty() && !stopping_)) return;
   drain_timer_.cancel();
   signals_.cancel();
+  leave_signal_.cancel();
   io_.stop();
 }
 

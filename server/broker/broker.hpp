@@ -11,6 +11,7 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/admission.hpp"
+#include "server/broker/keeping.hpp"
 #include "server/broker/limits.hpp"
 #include "server/broker/reception.hpp"
 #include "server/broker/session_book.hpp"
@@ -29,6 +30,7 @@ struct BrokerOptions {
   unsigned drain_seconds = 30;
   uint32_t session_begin_ms = kSessionBeginMs;
   Configuration configuration = open_configuration();
+  Keeping* keeping = nullptr;  // outlives the broker; null: sessions end with it
 };
 
 // One thread: whoever runs the io_context. Ends (the io_context runs out of work) after a signal and the end of the last session, or when
@@ -45,6 +47,8 @@ class Broker {
 
   // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and SIGINT.
   void shut_down();
+  // Ends at once, and sessions go on without it, for the next broker: they have to be kept (BrokerOptions::keeping), else as shut_down(). Also on SIGUSR2.
+  void leave();
   // Takes effect from now on; sessions that there are go on. Errors: it does not fit the devices, and nothing has changed.
   tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
@@ -65,12 +69,14 @@ class Broker {
   ConfigurationErrors misfits(const Configuration& configuration) const;
   void give_up(std::string reason);
   void await_signals();
+  void await_leave();
   void end_if_idle();
   void worker_is_ready(const Handoff& message);
+  void meet_devices(const Inventory& inventory);
 
   boost::asio::io_context& io_;
   const BrokerOptions options_;
-  boost::asio::signal_set signals_;
+  boost::asio::signal_set signals_, leave_signal_;
   boost::asio::steady_timer drain_timer_;
   boost::asio::steady_timer queue_timer_;
   TenantDirectory tenants_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include "server/broker/limits.hpp"
@@ -43,6 +44,64 @@ void BrokerSession::worker_reserved(pid_t worker) {
   around_.book.granted(number_);
   await_begin();
   around_.admission.prepared(number_);  // the last step: the client may be here, or gone, before this returns
+}
+
+// --- what outlives the broker -----------------------------------------------------------------------------------------------------------------------
+
+KeptSession BrokerSession::kept() const {
+  const SessionRecord& session = record();
+  KeptSession kept{.build = kept_build(), .record = session, .device_uuids = {}, .stop_reason = stop_reason_, .resume_grace_ms = order_.resume_grace_ms};
+  for (scheduler::DeviceIndex device : session.devices) kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
+  for (size_t i = 0; i < attached_; ++i) around_.parts[i]->note(session, kept);
+  return kept;
+}
+
+void BrokerSession::being_served(WorkerProcess& worker, const Handoff& client) {
+  if (over()) return;
+  around_.book.has_worker(number_, worker.pid());
+  if (!around_.keeping) return;
+  auto of_order = [&](OrderDescriptor which) {
+    size_t place = size_t(which) - 1;
+    return place < client.more.size() ? client.more[place].get() : -1;
+  };
+  KeptEntry entry{.session = true, .name = kept_name(number_), .text = encode(kept()), .descriptors = {}};
+  entry.descriptors.resize(kKeptDescriptors);
+  auto keep = [&](KeptDescriptor which, int descriptor) { entry.descriptors[size_t(which)] = descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); };
+  keep(KeptDescriptor::worker, worker.descriptor());
+  keep(KeptDescriptor::process, worker.process());
+  keep(KeptDescriptor::session_page, of_order(OrderDescriptor::session_page));
+  keep(KeptDescriptor::doorbell, of_order(OrderDescriptor::doorbell));
+  kept_ = std::all_of(entry.descriptors.begin(), entry.descriptors.end(), [](const OwnedDescriptor& one) { return bool(one); });
+  if (kept_) around_.keeping->put(std::move(entry));
+}
+
+void BrokerSession::note() {
+  if (kept_ && !over()) around_.keeping->note(kept_name(number_), encode(kept()));
+}
+
+void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
+  const SessionRecord& session = record();
+  const bool begun = session.state != SessionState::granted;
+  stage_ = begun ? Stage::running : Stage::granted;
+  has_worker_ = given_ = kept_ = true;
+  order_.number = uint64_t(number_);
+  order_.resume_grace_ms = kept.resume_grace_ms;
+  auto copy = [&](KeptDescriptor which) { return OwnedDescriptor(::fcntl(entry.descriptors[size_t(which)].get(), F_DUPFD_CLOEXEC, 0)); };
+  pool().adopt(number_, label_of(session), session.tenant, copy(KeptDescriptor::worker), copy(KeptDescriptor::process), session.worker_pid);
+  std::string why = unfit;
+  for (SessionAttachments* part : around_.parts) {
+    if (!why.empty()) break;
+    if (auto adopted = part->adopt(session, kept, entry)) ++attached_;
+    else why = adopted.error();
+  }
+  if (why.empty()) around_.admission.adopted(number_);
+  around_.book.adopted(number_);
+  Handoff word;
+  word.kind = HandoffKind::adopted;
+  pool().send(number_, word);
+  if (!begun) await_begin();
+  if (why.empty()) why = kept.stop_reason;
+  if (!why.empty()) stop(why);
 }
 
 void BrokerSession::no_worker(RefusalCause cause, const std::string& why) {
@@ -121,6 +180,7 @@ void BrokerSession::begun(const std::string& client) {
   around_.book.begun(number_, client);
   const SessionRecord& session = record();
   for (size_t i = 0; i < attached_; ++i) around_.parts[i]->begun(session);
+  note();
 }
 
 void BrokerSession::heard(Handoff& message) {
@@ -135,8 +195,14 @@ bool BrokerSession::heard_of_connection(const Handoff& message) {
   // A worker's own figure: what it says in excess harms nobody, and is not shown.
   std::chrono::milliseconds grace(std::min<int64_t>(message.number, order_.resume_grace_ms));
   switch (message.kind) {
-    case HandoffKind::detached: around_.book.detached(number_, grace, message.text); return true;
-    case HandoffKind::attached: around_.book.attached(number_); return true;
+    case HandoffKind::detached:
+      around_.book.detached(number_, grace, message.text);
+      note();
+      return true;
+    case HandoffKind::attached:
+      around_.book.attached(number_);
+      note();
+      return true;
     case HandoffKind::resume_refused: around_.book.resume_refused(number_, message.text); return true;
     default: return false;
   }
@@ -147,6 +213,7 @@ void BrokerSession::stop(const std::string& reason) {
   if (stage_ == Stage::starting) return refuse(RefusalCause::stopped, reason);
   if (stop_reason_.empty()) stop_reason_ = reason;
   around_.book.ending(number_);
+  note();
   if (given_) pool().stop(number_, reason);
 }
 
@@ -173,6 +240,7 @@ void BrokerSession::end(uint32_t cause, const std::string& why) {
 
 void BrokerSession::give_back() {
   detach();
+  if (std::exchange(kept_, false)) around_.keeping->remove(kept_name(number_));
   stage_ = Stage::over;
   begin_timer_.cancel();
   around_.over(number_);

@@ -27,6 +27,8 @@ struct SessionSurroundings {
   uint32_t begin_ms;  // from the word that it is granted until its client has begun it
   // Nothing happens to it any more. Must not destroy it before the call that led here is over.
   std::function<void(scheduler::SessionId)> over;
+  EntryStore* keeping = nullptr;              // null: nothing outlives the broker
+  std::vector<ServerDevice> devices = {};     // of the server, when they are known
   std::chrono::milliseconds resume_grace{0};  // how long a session stays without a connection; 0: it ends with its connection
 };
 
@@ -40,7 +42,11 @@ class BrokerSession {
 
   // Its devices are known: it wants a worker.
   void start();
+  // Instead of start(): it runs, as an earlier broker has noted. `unfit`: not empty: why it has to end; then the parts have nothing to do with it.
+  void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
   void worker_reserved(pid_t worker);
+  // The worker is about to get the client. What the next broker has to know is laid down before.
+  void being_served(WorkerProcess& worker, const Handoff& client);
   void no_worker(RefusalCause cause, const std::string& why);
   // The client's connection, after the word that the session is granted. `tls_key` as in SessionOrder.
   void client_arrived(OwnedDescriptor client, std::string tls_key);
@@ -50,6 +56,9 @@ class BrokerSession {
   void heard(Handoff& message);
   void stop(const std::string& reason);
   void worker_over(uint32_t cause, const std::string& why);
+
+  // What the next broker has to know has changed.
+  void note();
 
   bool over() const { return stage_ == Stage::over; }
 
@@ -67,6 +76,7 @@ class BrokerSession {
   // What its worker tells of its connection. False: it is something else.
   bool heard_of_connection(const Handoff& message);
   bool attach(std::string& error);
+  KeptSession kept() const;
   void detach();
   void give();
   void await_begin();
@@ -84,6 +94,7 @@ class BrokerSession {
   std::string stop_reason_;        // not empty: it is to end as soon as its client can be told
   SessionOrder order_;
   Handoff handoff_;
+  bool kept_ = false;              // its entry is laid down
   size_t attached_ = 0;            // how many parts
   boost::asio::steady_timer begin_timer_;
   Lifetime lifetime_;

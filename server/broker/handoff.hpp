@@ -1,4 +1,5 @@
-// What a broker and a worker process say to each other, over a Unix socket pair of kind SOCK_SEQPACKET. Both are of one build.
+// What a broker and a worker process say to each other, over a Unix socket pair of kind SOCK_SEQPACKET. Both are of one build, or of builds of the same kHandoffVersion: a
+// broker may find workers that an older one has left (README.md). `stop` and `ended`, and the layout of a message, are the same in all versions.
 #pragma once
 
 #include <array>
@@ -10,6 +11,8 @@
 
 namespace gpuwire::server {
 
+// Grows with every change of what is said, or of what it means.
+inline constexpr uint32_t kHandoffVersion = 1;
 // The descriptor on which a worker finds its end of the pair.
 inline constexpr int kHandoffDescriptor = 3;
 inline constexpr size_t kHandoffTextBytesMax = 16 * 1024;  // longer text is cut
@@ -36,6 +39,8 @@ enum class HandoffKind : uint32_t {
   detached = 16,      // worker: the session has lost its connection; number: for how many ms it stays without one; text: why
   attached = 17,      // worker: it has another one
   resume_refused = 18,  // worker: a connection was not the session's client's; text: why
+  unattended = 19,    // the keeper, in the broker's place: there is no broker now
+  adopted = 20,       // broker: another one than before; what was said last may not have been heard, and is said again
 };
 
 struct Handoff {

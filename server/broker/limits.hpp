@@ -27,6 +27,8 @@ inline constexpr uint32_t kWorkerPauseMs = 50;
 inline constexpr unsigned kWorkerFullTurnsMax = 16;         // pauses behind which there was a whole turn of messages again; then it is ended
 inline constexpr size_t kWorkerLastMessagesMax = 1024;      // read after its death
 inline constexpr unsigned kWorkerNotesMax = 256;            // of its notes that are logged
+inline constexpr uint32_t kKeeperLockMs = 500;      // for a broker that was killed to let go of the folder
+inline constexpr uint32_t kKeeperAnswerMs = 5000;   // for the keeper's next message, at the start, and for the last ones to it
 inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
 inline constexpr uint32_t kQueueLookMs = 500;       // while somebody waits: how often it is looked whether running sessions have freed memory
@@ -35,7 +37,7 @@ inline constexpr unsigned kSpareWorkersMax = 64;
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;
 // Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of processes that start.
 inline constexpr size_t kDescriptorsReserved = 256;
-inline constexpr size_t kDescriptorsPerSession = 4;  // its worker's pair, its pages
+inline constexpr size_t kDescriptorsPerSession = 6;  // its worker's pair, two of its process, its pages
 inline constexpr size_t kSpareDescriptors = 8;       // for refusing in words when there are no others
 
 }  // namespace gpuwire::server

@@ -45,6 +45,16 @@ const SessionRecord& SessionBook::add(SessionRecord record) {
   return sessions_[record.number] = std::move(record);
 }
 
+void SessionBook::restore(SessionRecord record) {
+  numbers_used(uint64_t(record.number));
+  scheduler::SessionId number = record.number;
+  sessions_[number] = std::move(record);
+}
+
+void SessionBook::adopted(scheduler::SessionId session) {
+  if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::adopted, .session = *record});
+}
+
 SessionRecord* SessionBook::at(scheduler::SessionId session) {
   auto found = sessions_.find(session);
   return found == sessions_.end() ? nullptr : &found->second;

@@ -1,6 +1,7 @@
 // The sessions that there are: who, where, in which state; and what happens to them, for whoever looks on.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -53,7 +54,7 @@ struct SessionRecord {
 std::string label_of(const SessionRecord& session);
 
 struct SessionEvent {
-  enum class Kind : uint8_t { queued, admitted, begun, warned, detached, attached, resume_refused, ended, refused };
+  enum class Kind : uint8_t { queued, admitted, begun, warned, detached, attached, resume_refused, adopted, ended, refused };
   Kind kind;
   const SessionRecord& session;  // for the call's duration
   std::string text;              // begun: who the client says it is; warned: of what; detached, resume_refused, ended, refused: why
@@ -71,6 +72,12 @@ class SessionBook {
 
   // Gives it its number and wire_id. No event: what becomes of it is said next.
   const SessionRecord& add(SessionRecord record);
+  // One of an earlier broker, with the number that it has. No event, until adopted().
+  void restore(SessionRecord record);
+  void adopted(scheduler::SessionId session);
+  // Numbers up to here have been given.
+  void numbers_used(uint64_t last) { last_number_ = std::max(last_number_, last); }
+  uint64_t last_number() const { return last_number_; }
   // The event comes with the first time; later ones move its place.
   void queued(scheduler::SessionId session, size_t place, size_t waiting, std::string why);
   void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <tl/expected.hpp>
 
 #include "scheduler/types.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/broker/inventory.hpp"
+#include "server/broker/keeper_messages.hpp"
+#include "server/broker/kept_session.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/session_order.hpp"
 #include "server/broker/tenants.hpp"
@@ -35,6 +38,19 @@ class SessionAttachments {
     (void)session, (void)order, (void)handoff;
     return {};
   }
+  // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be asked often.
+  virtual void note(const SessionRecord& session, KeptSession& kept) const { (void)session, (void)kept; }
+  // An earlier broker has left sessions. Once, after devices_known() and before tenants_changed() and the first adopt(): the part takes its own entries out, and
+  // what they say holds. `tenants` knows those of all the sessions.
+  virtual void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) { (void)entries, (void)tenants; }
+  // One of them, as attach() was called for by the earlier broker; its worker runs, or has ended a moment ago. `descriptors` are of those that attach() made. The error ends
+  // the session; ended() is not called for this part then. Management sessions, too.
+  virtual tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {
+    (void)session, (void)kept, (void)descriptors;
+    return {};
+  }
+  // These were all. Not called when there were none.
+  virtual void all_adopted() {}
   // Its client has said Hello and the worker serves it.
   virtual void begun(const SessionRecord& session) { (void)session; }
   // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.

@@ -10,8 +10,34 @@ namespace gpuwire::server {
 using scheduler::SessionId;
 
 void Sessions::devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
-  for (SessionAttachments* part : parts_) part->devices_known(devices);
+  std::vector<KeptEntry> none;
+  restore(none, devices, tenants);
+}
+
+void Sessions::restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
+  around_.devices.assign(devices.begin(), devices.end());
+  for (SessionAttachments* part : parts_) {
+    part->devices_known(devices);
+    if (!entries.empty()) part->restore(entries, tenants);
+  }
   tenants_changed(tenants);
+}
+
+void Sessions::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
+  SessionId number = kept.record.number;
+  book_.restore(kept.record);
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_);
+  tell(number, [&](BrokerSession& session) { session.adopt(kept, std::move(entry), unfit); });
+}
+
+void Sessions::share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor) {
+  const SessionRecord* session = book_.find(share.session);
+  if (session) around_.pool_for(*session).share_again(share.session, token, share.kind, share.user, std::move(descriptor));
+  else around_.keeping->remove(kept_name(token));
+}
+
+void Sessions::all_adopted() {
+  for (SessionAttachments* part : parts_) part->all_adopted();
 }
 
 void Sessions::tenants_changed(const TenantDirectory& tenants) {
@@ -38,7 +64,12 @@ WorkerPool::Events Sessions::pool_events() {
           .begun = [this](SessionId number, const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
           .heard = [this](SessionId number, Handoff& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
           .over = [this](SessionId number, uint32_t cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); }); },
-          .idle = [] {}};
+          .idle = [] {},
+          .serving =
+              [this](SessionId number, WorkerProcess& worker, const Handoff& client) {
+                if (around_.keeping) around_.keeping->put({.session = false, .name = kKeptNumbers, .text = std::to_string(book_.last_number()), .descriptors = {}});
+                tell(number, [&](BrokerSession& session) { session.being_served(worker, client); });
+              }};
 }
 
 void Sessions::prepare(SessionId number) {

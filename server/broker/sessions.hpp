@@ -31,6 +31,15 @@ class Sessions final : public SessionControl {
   void devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants);
   void tenants_changed(const TenantDirectory& tenants);
 
+  // Before the first session.
+  void keep(EntryStore* keeping) { around_.keeping = keeping; }
+  // Sessions of an earlier broker: restore() once, instead of tenants_changed(), then each, then all_adopted().
+  void restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices, const TenantDirectory& tenants);
+  // `kept.record` names a tenant by number.
+  void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
+  void share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor);
+  void all_adopted();
+
   // Admission's hook: the session has its devices.
   void prepare(scheduler::SessionId session);
   // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionOrder.

@@ -46,12 +46,21 @@ int ShareTable::find(const ShareToken& token, uint32_t kind, const ShareGroup& g
   return found;
 }
 
-void ShareTable::withdraw(const void* owner, const ShareToken& token) {
-  shares_.remove_if([&](const Share& share) { return share.owner == owner && same(share.token.data(), token.data(), token.size()); });
+bool ShareTable::has(const void* owner, const ShareToken& token) const {
+  return std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) { return share.owner == owner && same(share.token.data(), token.data(), token.size()); });
 }
 
-void ShareTable::forget(const void* owner) {
+bool ShareTable::withdraw(const void* owner, const ShareToken& token) {
+  return shares_.remove_if([&](const Share& share) { return share.owner == owner && same(share.token.data(), token.data(), token.size()); }) != 0;
+}
+
+std::vector<ShareToken> ShareTable::forget(const void* owner) {
+  std::vector<ShareToken> tokens;
+  for (const Share& share : shares_) {
+    if (share.owner == owner) tokens.push_back(share.token);
+  }
   shares_.remove_if([&](const Share& share) { return share.owner == owner; });
+  return tokens;
 }
 
 }  // namespace gpuwire::server

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <list>
 #include <string>
+#include <vector>
 
 #include "server/broker/handoff.hpp"
 
@@ -32,9 +33,11 @@ class ShareTable {
   bool add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group, OwnedDescriptor descriptor);
   // The table's own descriptor; -1: there is none of this kind and group. Takes the same time whichever tokens there are.
   int find(const ShareToken& token, uint32_t kind, const ShareGroup& group) const;
-  // One, or all, of those that this owner has added.
-  void withdraw(const void* owner, const ShareToken& token);
-  void forget(const void* owner);
+  // Whether this owner has added it.
+  bool has(const void* owner, const ShareToken& token) const;
+  // One, or all, of those that this owner has added. False: there was none; the tokens of those that there were.
+  bool withdraw(const void* owner, const ShareToken& token);
+  std::vector<ShareToken> forget(const void* owner);
   size_t size() const { return shares_.size(); }
 
  private:

@@ -13,6 +13,15 @@ void TenantDirectory::replace(std::vector<TenantConfiguration> tenants) {
   }
 }
 
+scheduler::TenantId TenantDirectory::remember(const std::string& name) {
+  auto [at, added] = numbers_.try_emplace(name, uint32_t(tenants_.size()));
+  if (added) {
+    tenants_.push_back({.id = scheduler::TenantId(at->second), .settings = {}, .known = false});
+    tenants_.back().settings.name = name;
+  }
+  return scheduler::TenantId(at->second);
+}
+
 const Tenant* TenantDirectory::find(std::string_view name) const {
   auto found = numbers_.find(name);
   if (found == numbers_.end()) return nullptr;

@@ -25,6 +25,9 @@ class TenantDirectory {
   // A name keeps its number for as long as the server runs, also when it goes and comes back.
   void replace(std::vector<TenantConfiguration> tenants);
 
+  // The number of a tenant that has sessions from an earlier time: one that the configuration does not name is entered as gone.
+  scheduler::TenantId remember(const std::string& name);
+
   // Null: no such tenant, or not any more. Valid until replace().
   const Tenant* find(std::string_view name) const;
   // Also one that has gone. Never null for a number that this directory has given.

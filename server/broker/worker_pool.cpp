@@ -3,22 +3,25 @@
 #include <algorithm>
 #include <csignal>
 
+#include <boost/asio/post.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "server/broker/kept_session.hpp"
 #include "server/broker/limits.hpp"
 #include "server/worker/end_cause.hpp"
 
 namespace gpuwire::server {
-WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events)
+WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events, EntryStore* keeping)
     : io_(io),
       command_(std::move(command)),
       events_(std::move(events)),
       children_(io, SIGCHLD),
       retry_timer_(io),
       late_timer_(io),
-      shares_(shares) {
+      shares_(shares),
+      keeping_(keeping) {
   await_children();
 }
 
@@ -57,10 +60,14 @@ void WorkerPool::fill() {
   for (size_t have = count(WorkerProcess::State::starting) + count(WorkerProcess::State::ready); have < wanted && failures_ == 0; ++have) start_one();
 }
 
+WorkerProcess::Events WorkerPool::worker_events() {
+  return {.said = [this](WorkerProcess& from, Handoff message) { said(from, std::move(message)); },
+          .floods = [](WorkerProcess& from) { end_flood(from); },
+          .gone = [this] { boost::asio::post(io_, lifetime_.guard([this] { reap(); })); }};
+}
+
 void WorkerPool::start_one() {
-  auto worker = WorkerProcess::spawn(io_, command_,
-                                     {.said = [this](WorkerProcess& from, Handoff message) { said(from, std::move(message)); },
-                                      .floods = [](WorkerProcess& from) { end_flood(from); }});
+  auto worker = WorkerProcess::spawn(io_, command_, worker_events());
   if (!worker) {
     start_failed(worker.error());
     return;
@@ -151,6 +158,7 @@ void WorkerPool::give(SessionId session, Handoff client) {
 }
 
 void WorkerPool::hand_over(WorkerProcess& worker, Handoff client) {
+  if (events_.serving) events_.serving(worker.session, worker, client);
   if (worker.send(client)) {
     worker.state = WorkerProcess::State::serving;
     spdlog::info("{}: worker {}", worker.label, worker.pid());
@@ -161,6 +169,21 @@ void WorkerPool::hand_over(WorkerProcess& worker, Handoff client) {
   worker.kill_after(0);
   waiting_.push_front({worker.session, worker.label, worker.tenant, std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs), std::move(client)});
   match();
+}
+
+void WorkerPool::adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process, pid_t pid) {
+  auto adopted = WorkerProcess::adopt(io_, std::move(worker), std::move(process), pid, worker_events());
+  adopted->state = WorkerProcess::State::serving;
+  adopted->session = session;
+  adopted->label = std::move(label);
+  adopted->tenant = std::move(tenant);
+  workers_.push_back(std::move(adopted));
+}
+
+void WorkerPool::let_go() {
+  for (auto& worker : workers_) {
+    if (worker->state == WorkerProcess::State::serving) worker->let_go();
+  }
 }
 
 void WorkerPool::release(SessionId session) {
@@ -242,7 +265,9 @@ void WorkerPool::said(WorkerProcess& worker, Handoff message) {
       break;
     case HandoffKind::share:
     case HandoffKind::claim: answer_share(worker, std::move(message)); break;
-    case HandoffKind::withdraw: shares_.withdraw(&worker, message.id); break;
+    case HandoffKind::withdraw:
+      if (shares_.withdraw(&worker, message.id) && keeping_) keeping_->remove(kept_name(message.id));
+      break;
     case HandoffKind::session:
     case HandoffKind::stop:
     case HandoffKind::memory_answer:
@@ -265,12 +290,27 @@ void WorkerPool::answer_share(WorkerProcess& worker, Handoff question) {
   // The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
   ShareGroup group{worker.tenant, std::move(question.text)};
   if (question.kind == HandoffKind::share) {
-    answer.number = shares_.add(&worker, question.id, question.number, std::move(group), std::move(question.socket));
+    OwnedDescriptor kept(keeping_ ? ::fcntl(question.socket.get(), F_DUPFD_CLOEXEC, 0) : -1);
+    std::string user = group.user;
+    // The answer to a first question may have been an earlier broker's, and lost with it.
+    answer.number = shares_.has(&worker, question.id) || shares_.add(&worker, question.id, question.number, std::move(group), std::move(question.socket));
+    if (answer.number && kept) keep_share(worker.session, question.id, question.number, user, std::move(kept));
   } else if (int kept = shares_.find(question.id, question.number, group); kept >= 0) {
     answer.socket.reset(::fcntl(kept, F_DUPFD_CLOEXEC, 0));
     answer.number = bool(answer.socket);
   }
   worker.send(answer);  // one that cannot be told is ending, or gives up waiting
+}
+
+void WorkerPool::keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user, OwnedDescriptor descriptor) {
+  KeptEntry entry{.session = false, .name = kept_name(token), .text = encode(KeptShare{session, kind, user}), .descriptors = {}};
+  entry.descriptors.push_back(std::move(descriptor));
+  keeping_->put(std::move(entry));
+}
+
+void WorkerPool::share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user, OwnedDescriptor descriptor) {
+  WorkerProcess* worker = worker_of(session);
+  if (!worker || !shares_.add(worker, token, kind, {worker->tenant, std::move(user)}, std::move(descriptor))) keeping_->remove(kept_name(token));
 }
 
 void WorkerPool::worker_ready(WorkerProcess& worker, const Handoff& message) {
@@ -313,7 +353,9 @@ void WorkerPool::reap() {
 }
 
 void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
-  shares_.forget(&worker);
+  for (const ShareToken& token : shares_.forget(&worker)) {
+    if (keeping_) keeping_->remove(kept_name(token));
+  }
   switch (worker.state) {
     case WorkerProcess::State::starting: start_failed(worker.reason.empty() ? fmt::format("the process ended with {}", how) : worker.reason); break;
     case WorkerProcess::State::ready:

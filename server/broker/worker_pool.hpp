@@ -16,6 +16,7 @@
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
 #include "server/broker/handoff.hpp"
+#include "server/broker/keeping.hpp"
 #include "server/broker/session_book.hpp"
 #include "server/broker/share_table.hpp"
 #include "server/broker/worker_process.hpp"
@@ -36,10 +37,12 @@ class WorkerPool {
     std::function<void(SessionId, Handoff& message)> heard;    // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
     std::function<void()> idle;                                // perhaps idle() now
+    // The worker is about to get the session's client, as this message says; may be another worker than the one that was reserved.
+    std::function<void(SessionId, WorkerProcess&, const Handoff& client)> serving = {};
   };
 
-  // `shares`: of all the pools whose sessions may share with each other.
-  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events);
+  // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other.
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events, EntryStore* keeping = nullptr);
 
   // From now on. Those that are too many end.
   void keep_spares(unsigned spares);
@@ -51,6 +54,12 @@ class WorkerPool {
   void want(SessionId session, std::string label, std::string tenant);
   // The client (HandoffKind::session) of a session that has a worker: ends in Events::over.
   void give(SessionId session, Handoff client);
+  // A worker that an earlier broker has left, and that serves the session: ends in Events::over.
+  void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process, pid_t pid);
+  // What the session's worker shares with others, as an earlier broker has noted it.
+  void share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user, OwnedDescriptor descriptor);
+  // Those that serve sessions go on when this pool goes.
+  void let_go();
   // The session is not wanted any more; no event comes. For one that was not given.
   void release(SessionId session);
   // False: no worker serves it, or has not read for long.
@@ -77,6 +86,7 @@ class WorkerPool {
   void said(WorkerProcess& worker, Handoff message);
   void worker_ready(WorkerProcess& worker, const Handoff& message);
   static void end_flood(WorkerProcess& worker);
+  void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user, OwnedDescriptor descriptor);
   void answer_share(WorkerProcess& worker, Handoff question);
   void match();
   void reserve(WorkerProcess& worker, Waiting one);
@@ -86,6 +96,7 @@ class WorkerPool {
   void refuse_all(RefusalCause cause, const std::string& reason);
   void await_children();
   void reap();
+  WorkerProcess::Events worker_events();
   void ended(WorkerProcess& worker, const std::string& how);
   void ended_silently(WorkerProcess& worker, const std::string& how);
   size_t count(WorkerProcess::State state) const;
@@ -100,6 +111,7 @@ class WorkerPool {
   std::list<std::unique_ptr<WorkerProcess>> workers_;
   std::deque<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
   ShareTable& shares_;
+  EntryStore* const keeping_;  // null: nothing outlives the broker
   unsigned failures_ = 0;  // in a row
   bool retrying_ = false;
   bool matching_ = false, match_again_ = false;

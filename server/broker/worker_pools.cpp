@@ -31,8 +31,8 @@ std::string visible_devices(const DeviceSet& devices, const char* own) {
   return fmt::format("{}", fmt::join(wanted, ","));
 }
 
-WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events)
-    : io_(io), command_(std::move(command)), spares_(spares), events_(std::move(events)) {}
+WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events, EntryStore* keeping)
+    : io_(io), command_(std::move(command)), spares_(spares), events_(std::move(events)), keeping_(keeping) {}
 
 void WorkerPools::start() {
   pool({}).start_one_more();
@@ -57,7 +57,7 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
     events.hopeless = [](const std::string&) {};
   }
   events.idle = [this] { drop_idle_later(); };
-  at->second = std::make_unique<WorkerPool>(io_, std::move(command), shares_, std::move(events));
+  at->second = std::make_unique<WorkerPool>(io_, std::move(command), shares_, std::move(events), keeping_);
   if (closed_.empty())
     at->second->keep_spares(spares(kind));
   else
@@ -87,6 +87,10 @@ void WorkerPools::drop_idle_later() {
   boost::asio::post(io_, lifetime_.guard([this] {
     std::erase_if(pools_, [this](const auto& one) { return one.first != Kind{} && one.second->idle() && spares(one.first) == 0; });
   }));
+}
+
+void WorkerPools::let_go() {
+  for (auto& [kind, pool] : pools_) pool->let_go();
 }
 
 void WorkerPools::close(const std::string& reason) {

@@ -28,15 +28,18 @@ std::string visible_devices(const DeviceSet& devices, const char* own);
 class WorkerPools {
  public:
   // `events.ready` and `events.hopeless` come from the pool of workers that see all devices alone.
-  WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events);
+  WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events, EntryStore* keeping = nullptr);
 
   // One worker that sees all devices; its ready message says how many there are.
   void start();
+  void devices_known(size_t devices) { devices_ = devices; }
   // Which sets are kept ready, each with the number of spares; the others' workers are started when they are needed.
   void keep_ready(std::vector<DeviceSet> sets, size_t devices);
   // The pool for the devices of a session that has been admitted.
   WorkerPool& of(const SessionRecord& session);
   void close(const std::string& reason);
+  // As WorkerPool's.
+  void let_go();
 
  private:
   struct Kind {
@@ -52,6 +55,7 @@ class WorkerPools {
   const WorkerCommand command_;
   const unsigned spares_;
   const WorkerPool::Events events_;
+  EntryStore* const keeping_;
   ShareTable shares_{share_limits(descriptor_limit())};
   std::vector<DeviceSet> ready_sets_;
   size_t devices_ = 0;                       // 0: not known yet

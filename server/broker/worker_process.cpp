@@ -6,8 +6,11 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/personality.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "server/broker/spawn.hpp"
 
@@ -56,19 +59,36 @@ tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(b
   const AwayFromPrograms layout;
   auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
   if (!pid) return tl::unexpected(pid.error());
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), *pid, std::move(events)));
+  OwnedDescriptor process(int(::syscall(SYS_pidfd_open, *pid, 0)));
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), std::move(process), *pid, true, std::move(events)));
 }
 
-WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Events events)
-    : pid_(pid), descriptor_(io, descriptor.release()), kill_timer_(io), pause_timer_(io), events_(std::move(events)), budget_(std::chrono::steady_clock::now()) {
+std::unique_ptr<WorkerProcess> WorkerProcess::adopt(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, Events events) {
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(descriptor), std::move(process), pid, false, std::move(events)));
+}
+
+WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, bool child, Events events)
+    : pid_(pid), child_(child), descriptor_(io, descriptor.release()), process_(io), kill_timer_(io), pause_timer_(io), events_(std::move(events)),
+      budget_(std::chrono::steady_clock::now()) {
+  if (process) process_.assign(process.release());
   listen();
+  if (child_) return;
+  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
+    if (!error && events_.gone) events_.gone();
+  }));
 }
 
 WorkerProcess::~WorkerProcess() {
   if (pid_ < 0) return;
-  ::kill(pid_, SIGKILL);
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  kill();
+  while (child_ && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+// By number only while nobody else can have reaped it.
+void WorkerProcess::kill() {
+  if (child_) ::kill(pid_, SIGKILL);
+  else ::syscall(SYS_pidfd_send_signal, process_.native_handle(), SIGKILL, nullptr, 0);
 }
 
 void WorkerProcess::listen() {
@@ -104,16 +124,17 @@ std::optional<size_t> WorkerProcess::hear(size_t messages_max) {
 void WorkerProcess::kill_after(uint32_t ms) {
   kill_timer_.expires_after(std::chrono::milliseconds(ms));
   kill_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    if (!error && pid_ >= 0) ::kill(pid_, SIGKILL);
+    if (!error && pid_ >= 0) kill();
   }));
 }
 
 std::optional<std::string> WorkerProcess::reap() {
   int status = 0;
-  if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  pollfd ended{process_.is_open() ? process_.native_handle() : -1, POLLIN, 0};
+  if (pid_ < 0 || (child_ ? ::waitpid(pid_, &status, WNOHANG) != pid_ : ::poll(&ended, 1, 0) != 1)) return std::nullopt;
   pid_ = -1;
   hear(kWorkerLastMessagesMax);
-  return describe_status(status);
+  return child_ ? describe_status(status) : "a status that its parent, an earlier broker, has not lived to learn";
 }
 
 }  // namespace gpuwire::server

@@ -26,22 +26,30 @@ struct WorkerCommand {
   std::vector<std::pair<std::string, std::string>> environment;  // beside, or in place of, the broker's own variables
 };
 
-// Owns the process: when it is destroyed, the process is killed and reaped.
+// Owns the process, one that this program has started or one that an earlier broker has: when it is destroyed, the process is killed, and reaped if it is a child.
 class WorkerProcess {
  public:
   // None may destroy the WorkerProcess.
   struct Events {
     std::function<void(WorkerProcess&, Handoff)> said;  // a message arrived
     std::function<void(WorkerProcess&)> floods;         // it says more than it may, and is not listened to any more
+    std::function<void()> gone = {};                    // one that was adopted has ended; children are told of by SIGCHLD
   };
 
   // The error names the program and the cause.
   static tl::expected<std::unique_ptr<WorkerProcess>, std::string> spawn(boost::asio::io_context& io, const WorkerCommand& command, Events events);
+  // One that serves a session already. `process`: a pidfd.
+  static std::unique_ptr<WorkerProcess> adopt(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, Events events);
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
   pid_t pid() const { return pid_; }
+  // The broker's end of the pair, and the process: for who keeps them, too.
+  int descriptor() { return descriptor_.native_handle(); }
+  int process() { return process_.native_handle(); }
+  // It goes on when this object goes.
+  void let_go() { pid_ = -1; }
   bool send(const Handoff& handoff) { return send_handoff(descriptor_.native_handle(), handoff); }
   // Kills the process when it has not ended after `ms`. A later call replaces an earlier one.
   void kill_after(uint32_t ms);
@@ -61,14 +69,16 @@ class WorkerProcess {
   uint32_t end_cause = UINT32_MAX;  // it has not said
 
  private:
-  WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, pid_t pid, Events events);
+  WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, bool child, Events events);
   void listen();
+  void kill();
   void turn_over(size_t heard);
   // Gives away what has arrived, so many messages at most. How many there were; nothing: none will come any more.
   std::optional<size_t> hear(size_t messages_max);
 
   pid_t pid_;
-  boost::asio::posix::stream_descriptor descriptor_;
+  const bool child_;
+  boost::asio::posix::stream_descriptor descriptor_, process_;
   boost::asio::steady_timer kill_timer_, pause_timer_;
   const Events events_;
   MessageBudget budget_;

@@ -1,6 +1,7 @@
 // gpuwire-serve: `gpuwire serve`.
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,10 +18,12 @@
 #include "server/base/descriptors.hpp"
 #include "server/base/machine.hpp"
 #include "server/broker/broker.hpp"
+#include "server/broker/keeping.hpp"
 #include "server/broker/limits.hpp"
 #include "server/cli/listen_address.hpp"
 #include "server/cli/observation.hpp"
 #include "server/cli/reloader.hpp"
+#include "server/cli/runtime_directory.hpp"
 #include "server/cli/serve_options.hpp"
 #include "server/cli/service_manager.hpp"
 #include "server/host_guard/host_guard.hpp"
@@ -46,6 +49,7 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "Signals:\n"
     "  SIGHUP            read the configuration file again; sessions go on. A file with a mistake is told in the log and changes nothing.\n"
+    "  SIGUSR2           end at once and leave running sessions to the next server that is started here within adopt_grace\n"
     "  SIGTERM, SIGINT   stop accepting; running sessions have --drain-seconds to end. A second one ends them at once.\n"
     "\n"
     "Exit status:\n"
@@ -116,6 +120,20 @@ void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
     spdlog::warn("this process may have {} descriptors, and {} sessions may need {}: raise its limit (ulimit -Hn, LimitNOFILE)", limit, configuration.sessions_max, wanted);
 }
 
+// Null: sessions end with this process. What was asked for by name has to be had; what nobody has asked for costs no more than a line.
+tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io_context& io, const Configuration& configuration, const std::vector<ListenAddress>& listen) {
+  if (configuration.adopt_grace_ms == 0) return nullptr;
+  auto directory = configuration.runtime_directory.empty() ? default_runtime_directory(listen) : configuration.runtime_directory;
+  if (directory && directory->empty()) return nullptr;
+  if (directory) {
+    auto keeping = Keeping::open(io, {.directory = *directory, .program = beside_this_program("gpuwire-keeper"), .grace = std::chrono::milliseconds(configuration.adopt_grace_ms), .temporary = configuration.runtime_directory.empty()});
+    if (keeping || !configuration.runtime_directory.empty()) return keeping;
+    directory = tl::unexpected(keeping.error());
+  }
+  spdlog::warn("sessions will end with this process: {}", directory.error());
+  return nullptr;
+}
+
 int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
   if (!configuration) return fail(kUsageError, configuration.error());
@@ -131,15 +149,18 @@ int serve(const ServeOptions& options) {
   set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
   warn_of_few_descriptors(*configuration, raise_descriptor_limit());
   boost::asio::io_context io(1);
+  auto keeping = open_keeping(io, *configuration, *listen);
+  if (!keeping) return fail(1, keeping.error());
   ServiceManager manager(io);  // first, before anything is started with its variables
   Broker broker(io, {.listen = *listen,
                      .worker = worker_command(options),
                      .login_program = beside_this_program("gpuwire-login"),
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
-                     .configuration = *configuration});
+                     .configuration = *configuration,
+                     .keeping = keeping->get()});
   const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
-  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers, .host_bytes = host_bytes});
+  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
   HostGuard host_guard(io, broker.sessions(), {.machine_bytes = machine_bytes(),
                                                .host_bytes = host_bytes,

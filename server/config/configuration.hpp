@@ -52,6 +52,8 @@ struct Configuration {
   std::optional<std::string> open_tenant;    // who callers on plain loopback are when they do not say; none: they must show a token
   std::vector<unsigned> gpus;                // offered; empty: all
   uint64_t resume_grace_ms = 0;              // how long a session stays without its connection; 0: it ends with it
+  std::filesystem::path runtime_directory;   // for what outlives the server's process; empty: the default one
+  uint64_t adopt_grace_ms = 5 * 60 * 1000;   // how long sessions go on without a server; 0: they end with it
   unsigned sessions_max = 64;
   unsigned sessions_per_gpu_max = 0;         // 0: no bound
   std::string metrics_listen;                // HOST:PORT of the Prometheus endpoint; empty: none

@@ -154,6 +154,7 @@ void read_paths(Section& server, Configuration& out) {
   };
   path("control_socket", out.control_socket);
   path("audit_log", out.audit_log);
+  path("runtime_directory", out.runtime_directory);
   server.text("metrics_listen", out.metrics_listen);
   if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty()) server.wrong("metrics_listen", seen.wrong);
   if (auto format = server.word("log_format", {"text", "json"})) out.log_format = *format == 0 ? "text" : "json";
@@ -207,6 +208,7 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   server.text("open_tenant", open_tenant);
   server.numbers("gpus", out.gpus, kGpuMax);
   server.duration_ms("resume_grace", out.resume_grace_ms);
+  server.duration_ms("adopt_grace", out.adopt_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);
   server.flag("scheduling", out.scheduling);

@@ -67,6 +67,11 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last)
       fields["reason"] = event.text;
       log.write("resume_refused", fields);
       break;
+    case SessionEvent::Kind::adopted:
+      fields["gpus"] = event.session.devices;
+      fields["worker_pid"] = event.session.worker_pid;
+      log.write("adopted", fields);
+      break;
     case SessionEvent::Kind::ended:
       fields["gpus"] = event.session.devices;
       add_end(fields, event, last);

@@ -69,6 +69,7 @@ void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
     case SessionEvent::Kind::warned:
     case SessionEvent::Kind::detached:
     case SessionEvent::Kind::attached:
+    case SessionEvent::Kind::adopted:
     case SessionEvent::Kind::resume_refused: break;
     case SessionEvent::Kind::admitted:
       past.queue_wait_s.observe(std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));

@@ -31,16 +31,20 @@ std::vector<fs::path> folders() {
 
 }  // namespace
 
-tl::expected<fs::path, std::string> default_control_socket() {
+tl::expected<fs::path, std::string> own_runtime_folder() {
   // Users of tenants reach root's socket; a user's own server is for that user (and root).
   bool root = ::geteuid() == 0;
   fs::path folder = root ? kRootFolder : user_folder();
   if (::mkdir(folder.c_str(), 0700) == 0) ::chmod(folder.c_str(), root ? 0755 : 0700);
   struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) != 0) return tl::unexpected(fmt::format("no folder {} for the control socket: {}", folder.string(), std::strerror(errno)));
+  if (::lstat(folder.c_str(), &facts) != 0) return tl::unexpected(fmt::format("no folder {} for sockets: {}", folder.string(), std::strerror(errno)));
   if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 022))
-    return tl::unexpected(fmt::format("{} is not a folder that only this user can write; no control socket there", folder.string()));
-  return folder / fmt::format("{}.sock", ::getpid());
+    return tl::unexpected(fmt::format("{} is not a folder that only this user can write; no sockets there", folder.string()));
+  return folder;
+}
+
+tl::expected<fs::path, std::string> default_control_socket() {
+  return own_runtime_folder().map([](const fs::path& folder) { return folder / fmt::format("{}.sock", ::getpid()); });
 }
 
 std::vector<fs::path> running_control_sockets() {

@@ -12,8 +12,10 @@ namespace gpuwire::server {
 // Environment variable that names a server's socket for the commands.
 inline constexpr const char* kControlVariable = "GPUWIRE_CONTROL";
 
-// PID.sock in /run/gpuwire for root, for others in $XDG_RUNTIME_DIR/gpuwire or /tmp/gpuwire-UID. Makes the folder; one that somebody else could write
+// The folder of this user's servers: /run/gpuwire for root, for others $XDG_RUNTIME_DIR/gpuwire or /tmp/gpuwire-UID. Makes it; one that somebody else could write
 // is refused.
+tl::expected<std::filesystem::path, std::string> own_runtime_folder();
+// PID.sock there.
 tl::expected<std::filesystem::path, std::string> default_control_socket();
 
 // The sockets in those folders on which a server listens, root's first. Those that servers which are gone have left are removed where that is allowed.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/syscall.h>
@@ -61,19 +62,25 @@ void HostGuard::bound_group(TenantId tenant) {
 // --- sessions -------------------------------------------------------------------------------------------------------------------------------------
 
 tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, SessionOrder&, Handoff&) {
-  watch(session);
+  watch(session, OwnedDescriptor(int(::syscall(SYS_pidfd_open, session.worker_pid, 0))), own_bytes(session.worker_pid).value_or(0));
   return {};
 }
 
-tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionOrder&, Handoff&) {
-  watch(session);
+tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) { return attach(session, order, handoff); }
+
+void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
+  if (auto found = watched_.find(session.number); found != watched_.end()) kept.host_before_bytes = found->second.before_bytes;
+}
+
+// By number only after the process is known to be the one that it was: the pool holds the session's pidfd, and it lives.
+tl::expected<void, std::string> HostGuard::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {
+  OwnedDescriptor& process = descriptors.descriptors[size_t(KeptDescriptor::process)];
+  watch(session, OwnedDescriptor(::fcntl(process.get(), F_DUPFD_CLOEXEC, 0)), kept.host_before_bytes);
   return {};
 }
 
-void HostGuard::watch(const SessionRecord& session) {
-  Watched watched{.record = session, .process = OwnedDescriptor(int(::syscall(SYS_pidfd_open, session.worker_pid, 0)))};
-  watched.before_bytes = own_bytes(session.worker_pid).value_or(0);
-  watched_[session.number] = std::move(watched);
+void HostGuard::watch(const SessionRecord& session, OwnedDescriptor process, uint64_t before_bytes) {
+  watched_[session.number] = {.record = session, .process = std::move(process), .before_bytes = before_bytes};
   if (settings_.groups && bound_of(session.tenant_id) != UINT64_MAX) {
     bound_group(session.tenant_id);
     if (auto joined = settings_.groups->join(uint64_t(session.tenant_id), session.worker_pid); !joined) spdlog::warn("host memory: {}", joined.error());

@@ -42,6 +42,8 @@ class HostGuard final : public SessionAttachments {
   void tenants_changed(const TenantDirectory& tenants) override;
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
   tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
+  void note(const SessionRecord& session, KeptSession& kept) const override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;
 
  private:
@@ -52,7 +54,7 @@ class HostGuard final : public SessionAttachments {
     uint64_t bytes = 0;            // beyond that, when it was looked at last
     bool told_to_end = false;
   };
-  void watch(const SessionRecord& session);
+  void watch(const SessionRecord& session, OwnedDescriptor process, uint64_t before_bytes);
   void look();
   void look_at(Watched& watched);
   void judge(scheduler::TenantId tenant);

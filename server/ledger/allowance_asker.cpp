@@ -12,19 +12,33 @@ bool AllowanceAsker::ask(uint32_t column, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   uint64_t question = ++last_;
   std::optional<bool>& answer = questions_[question];
-  bool yes = false;
-  if (send_handoff(handoff_, memory_wanted(column, question, bytes))) {
-    bool answered = answered_.wait_for(lock, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return answer.has_value(); });
-    if (!answered) {
-      Handoff note;
-      note.kind = HandoffKind::note;
-      note.text = fmt::format("no answer to a question about memory within {} ms", kAllowanceAnswerMs);
-      send_handoff(handoff_, note);
-    }
-    yes = answer.value_or(false);
+  bool answered = wait_.wait(lock, answered_, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return send_handoff(handoff_, memory_wanted(column, question, bytes)); },
+                             [&] { return answer.has_value(); });
+  if (!answered) {
+    Handoff note;
+    note.kind = HandoffKind::note;
+    note.text = fmt::format("no answer to a question about memory within {} ms", kAllowanceAnswerMs);
+    send_handoff(handoff_, note);
   }
+  bool yes = answer.value_or(false);
   questions_.erase(question);
   return yes;
+}
+
+void AllowanceAsker::broker_away() {
+  {
+    std::lock_guard lock(mutex_);
+    wait_.away();
+  }
+  answered_.notify_all();
+}
+
+void AllowanceAsker::broker_back() {
+  {
+    std::lock_guard lock(mutex_);
+    wait_.back();
+  }
+  answered_.notify_all();
 }
 
 void AllowanceAsker::heard(const Handoff& answer) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "server/base/answer_wait.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/ledger/session_ledger.hpp"
 
@@ -23,11 +24,15 @@ class AllowanceAsker final : public AllowanceSource {
   bool ask(uint32_t column, uint64_t bytes) override;
   // What the broker has answered; the warden's thread. Does not block.
   void heard(const Handoff& answer);
+  // There is no broker now; there is another one, or never will be. As heard().
+  void broker_away();
+  void broker_back();
 
  private:
   const int handoff_;
   std::mutex mutex_;  // a leaf; given up while an answer is awaited
   std::condition_variable answered_;
+  AnswerWait wait_;
   uint64_t last_ = 0;
   std::map<uint64_t, std::optional<bool>> questions_;  // those that are waited for
 };

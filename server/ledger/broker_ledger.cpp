@@ -22,6 +22,9 @@ constexpr uint64_t kContextBytesMax = 1u << 30;
 // What the driver takes by itself while a device is used: frames of kernels, code that it loads late, pieces that fit nobody.
 constexpr uint64_t kDriverBytes = 256u << 20;
 
+// In front of the tenant's name: its page, and the record of its allowances.
+const std::string kKeptPrefix = "memory/";
+
 uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace
@@ -84,13 +87,112 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
   state.page.emplace(std::move(*page));
   TenantPage& fresh = **state.page;
   fresh.slots = state.slots_used = kLeftSlot + 1;
+  keep(state);
   for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
-    fresh.column[device].allowance = ledger_->allowance(tenant, device);
+    write_allowance(state, device, ledger_->allowance(tenant, device));
     fresh.column[device].context_bytes = context_bytes_[device];
     write_figures(device);
   }
   fresh.column[kHostColumn].limit = fresh.column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
   return &state;
+}
+
+// --- what outlives the broker ----------------------------------------------------------------------------------------------------------------------
+
+// A page without its record is taken for one that nothing outlives.
+void BrokerLedger::keep(TenantState& state) {
+  if (!settings_.keeping) return;
+  auto record = AllowanceRecord::create();
+  KeptEntry entry{.session = false, .name = kKeptPrefix + state.name, .text = {}, .descriptors = {}};
+  entry.descriptors.emplace_back(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (record) entry.descriptors.emplace_back(::fcntl(record->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!record || !entry.descriptors[0] || !entry.descriptors[1]) return spdlog::warn("tenant {}: no descriptors: its sessions will not outlive this process", state.name);
+  state.kept.emplace(std::move(*record));
+  settings_.keeping->put(std::move(entry));
+}
+
+void BrokerLedger::let_page_go(TenantState& state) {
+  state.page.reset();
+  state.kept.reset();
+  if (settings_.keeping) settings_.keeping->remove(kKeptPrefix + state.name);
+}
+
+// The record never says less than the page: what is in use between the two is not given to others.
+void BrokerLedger::write_allowance(TenantState& state, DeviceIndex device, uint64_t bytes) {
+  if (device >= kPageDevicesMax) return;
+  const bool grows = state.kept && (*state.kept)[device] < bytes;
+  if (grows) (*state.kept)[device] = bytes;
+  (*state.page)->column[device].allowance = bytes;
+  if (state.kept && !grows) (*state.kept)[device] = bytes;
+}
+
+void BrokerLedger::note(const SessionRecord& session, KeptSession& kept) const {
+  auto tenant = tenants_.find(session.tenant_id);
+  if (tenant == tenants_.end()) return;
+  if (auto slot = tenant->second.slots.find(session.number); slot != tenant->second.slots.end()) kept.ledger_slot = slot->second;
+}
+
+void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
+  if (!ledger_) return;
+  for (const Tenant& tenant : tenants.all()) {
+    auto entry = std::find_if(entries.begin(), entries.end(), [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
+    if (entry == entries.end() || entry->descriptors.size() != 2) continue;
+    auto page = PageMapping::adopt(std::move(entry->descriptors[0]));
+    auto record = AllowanceRecord::adopt(std::move(entry->descriptors[1]));
+    TenantState& state = tenants_[tenant.id];
+    state.name = tenant.settings.name;
+    // Without them its sessions are not adopted, and end.
+    if (!page || !record) {
+      spdlog::error("tenant {}: {}", state.name, page ? record.error() : page.error());
+      continue;
+    }
+    state.page.emplace(std::move(*page));
+    state.kept.emplace(std::move(*record));
+    for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) ledger_->restore(tenant.id, device, (*state.kept)[device]);
+  }
+}
+
+tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry&) {
+  auto found = tenants_.find(session.tenant_id);
+  if (!ledger_ || found == tenants_.end() || !found->second.page) return tl::unexpected(std::string("the server has lost its tenant's account of memory"));
+  TenantState& state = found->second;
+  bool taken = std::any_of(state.slots.begin(), state.slots.end(), [&](const auto& other) { return other.second == kept.ledger_slot; });
+  bool right = session.management ? kept.ledger_slot == kLeftSlot : kept.ledger_slot != kLeftSlot && kept.ledger_slot < kPageSlotsMax && !taken;
+  if (!right) return tl::unexpected(std::string("its account of memory cannot be found again"));
+  state.slots[session.number] = kept.ledger_slot;
+  if (session.management) return {};
+  PageSlot& slot = (*state.page)->slot[kept.ledger_slot];
+  slot.client_pid = session.client_pid;
+  slot.session = uint64_t(session.number);
+  return {};
+}
+
+// What no session stands behind is nobody's, whatever the page says.
+void BrokerLedger::all_adopted() {
+  for (auto& [tenant, state] : tenants_) {
+    if (!state.page) continue;
+    if (state.slots.empty()) {
+      let_page_go(state);
+      continue;
+    }
+    std::array<bool, kPageSlotsMax> held{};
+    held[kLeftSlot] = true;
+    state.slots_used = kLeftSlot + 1;
+    for (const auto& [session, slot] : state.slots) {
+      held[slot] = true;
+      state.slots_used = std::max(state.slots_used, slot + 1);
+    }
+    TenantPage& page = **state.page;
+    for (uint32_t slot = 0; slot < kPageSlotsMax; ++slot) {
+      if (!held[slot]) clear_slot(page, slot);
+    }
+    page.slots = state.slots_used;
+    for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
+      page.column[device].context_bytes = context_bytes_[device];
+      write_allowance(state, device, ledger_->allowance(tenant, device));
+    }
+  }
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_figures(device);
 }
 
 std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const {
@@ -159,7 +261,7 @@ void BrokerLedger::ended(const SessionRecord& session) {
     take_back(session.tenant_id, device);
     write_figures(device);
   }
-  if (state.slots.empty()) state.page.reset();
+  if (state.slots.empty()) let_page_go(state);
   look_at_waiters();
   control_.reconsider_waiting();
 }
@@ -180,7 +282,7 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   // At least the target, whatever the tenant's workers have written over the page's copy.
   uint64_t holds = found->second.page ? std::max(target, lower_allowance(**found->second.page, device, target)) : target;
   ledger_->lowered(tenant, device, holds);
-  if (found->second.page) (*found->second.page)->column[device].allowance = ledger_->allowance(tenant, device);
+  if (found->second.page) write_allowance(found->second, device, ledger_->allowance(tenant, device));
 }
 
 BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes) {
@@ -196,7 +298,7 @@ BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, ui
     allowance = ledger_->raise(tenant, device, has, bytes);
   }
   if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
-  (*found->second.page)->column[device].allowance = *allowance;
+  write_allowance(found->second, device, *allowance);
   write_figures(device);
   return Raised::yes;
 }

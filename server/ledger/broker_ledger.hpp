@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "scheduler/memory_ledger.hpp"
+#include "server/broker/keeping.hpp"
 #include "server/broker/session_parts.hpp"
 #include "server/control/figure_source.hpp"
 #include "server/ledger/tenant_page.hpp"
@@ -29,6 +30,7 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
  public:
   struct Settings {
     unsigned spare_workers = 1;   // how many contexts are kept ready that are no tenant's
+    EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
     uint64_t host_bytes = 0;      // host memory of a tenant whose configuration says nothing; 0: no bound
   };
   // `control` outlives it.
@@ -38,6 +40,10 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
   void tenants_changed(const TenantDirectory& tenants) override;
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
   tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
+  void note(const SessionRecord& session, KeptSession& kept) const override;
+  void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
+  void all_adopted() override;
   void ended(const SessionRecord& session) override;
   bool heard(const SessionRecord& session, Handoff& message) override;
 
@@ -55,6 +61,7 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
     std::string name;
     uint64_t host_bytes = 0;             // of host memory; 0: no bound
     std::optional<PageMapping> page;     // while it has sessions
+    std::optional<AllowanceRecord> kept; // of the page's allowances, where something outlives the broker
     uint32_t slots_used = 0;             // those from here on were never given out since the page was made
     std::map<scheduler::SessionId, uint32_t> slots;   // kLeftSlot: a management session, which has none
   };
@@ -72,6 +79,9 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
   tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionOrder& order, Handoff& handoff);
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;
+  void keep(TenantState& state);
+  void let_page_go(TenantState& state);
+  void write_allowance(TenantState& state, scheduler::DeviceIndex device, uint64_t bytes);
   uint64_t used(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;

@@ -13,6 +13,8 @@
 namespace gpuwire::server {
 namespace {
 
+constexpr off_t kRecordBytes = kPageDevicesMax * sizeof(uint64_t);
+
 TenantPage* map(int descriptor) {
   void* memory = ::mmap(nullptr, sizeof(TenantPage), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<TenantPage*>(memory);
@@ -48,6 +50,30 @@ tl::expected<PageMapping, std::string> PageMapping::open(int descriptor) {
   if (page->magic != kTenantPageMagic || page->version != kTenantPageVersion || page->bytes != sizeof(TenantPage))
     return tl::unexpected(std::string("tenant page: of another version"));
   return mapping;
+}
+
+tl::expected<PageMapping, std::string> PageMapping::adopt(OwnedDescriptor descriptor) {
+  auto mapping = open(descriptor.get());
+  if (mapping) mapping->descriptor_ = std::move(descriptor);
+  return mapping;
+}
+
+tl::expected<AllowanceRecord, std::string> AllowanceRecord::create() {
+  OwnedDescriptor descriptor(::memfd_create("gpuwire-allowances", MFD_CLOEXEC));
+  if (!descriptor || ::ftruncate(descriptor.get(), kRecordBytes) != 0) return failed("memfd_create");
+  return adopt(std::move(descriptor));
+}
+
+tl::expected<AllowanceRecord, std::string> AllowanceRecord::adopt(OwnedDescriptor descriptor) {
+  struct stat file {};
+  if (::fstat(descriptor.get(), &file) != 0 || file.st_size != kRecordBytes) return tl::unexpected(std::string("a tenant's allowances: of another size"));
+  void* memory = ::mmap(nullptr, kRecordBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
+  if (memory == MAP_FAILED) return failed("mmap");
+  return AllowanceRecord(static_cast<uint64_t*>(memory), std::move(descriptor));
+}
+
+AllowanceRecord::~AllowanceRecord() {
+  if (bytes_) ::munmap(bytes_, kRecordBytes);
 }
 
 PageMapping::PageMapping(PageMapping&& other) noexcept : page_(std::exchange(other.page_, nullptr)), descriptor_(std::move(other.descriptor_)) {}

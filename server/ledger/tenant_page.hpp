@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <tl/expected.hpp>
 
@@ -59,6 +60,8 @@ class PageMapping {
  public:
   // A fresh page of zeroes, of a size that nobody can change. Also gives the descriptor to hand on.
   static tl::expected<PageMapping, std::string> create();
+  // One that an earlier broker made, with its descriptor to hand on.
+  static tl::expected<PageMapping, std::string> adopt(OwnedDescriptor descriptor);
   // One that the broker made. The error says what is wrong with it.
   static tl::expected<PageMapping, std::string> open(int descriptor);
 
@@ -74,6 +77,28 @@ class PageMapping {
  private:
   explicit PageMapping(TenantPage* page) : page_(page) {}
   TenantPage* page_ = nullptr;
+  OwnedDescriptor descriptor_;
+};
+
+// What the broker alone knows of a tenant's allowances, and the next broker has to: memory that outlives the process, and that no worker ever sees.
+class AllowanceRecord {
+ public:
+  static tl::expected<AllowanceRecord, std::string> create();
+  static tl::expected<AllowanceRecord, std::string> adopt(OwnedDescriptor descriptor);
+  AllowanceRecord(AllowanceRecord&& other) noexcept : bytes_(std::exchange(other.bytes_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
+  AllowanceRecord& operator=(AllowanceRecord&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~AllowanceRecord();
+
+  uint64_t& operator[](uint32_t device) { return bytes_[device]; }  // device < kPageDevicesMax
+  int descriptor() const { return descriptor_.get(); }
+
+ private:
+  explicit AllowanceRecord(uint64_t* bytes, OwnedDescriptor descriptor) : bytes_(bytes), descriptor_(std::move(descriptor)) {}
+  uint64_t* bytes_ = nullptr;
   OwnedDescriptor descriptor_;
 };
 

@@ -41,6 +41,8 @@ class WorkerLedger {
   void rest() { driver_.rest(); }
   // What the broker answers; the warden's thread.
   void heard(const Handoff& answer) { asker_.heard(answer); }
+  void broker_away() { asker_.broker_away(); }
+  void broker_back() { asker_.broker_back(); }
 
  private:
   WorkerLedger(PageMapping page, const SessionOrder& order, const DriverTable& driver, bool software, int handoff);

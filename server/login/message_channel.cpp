@@ -2,6 +2,8 @@
 
 #include <cerrno>
 
+#include <poll.h>
+
 #include "server/login/limits.hpp"
 
 namespace gpuwire::server {
@@ -55,6 +57,16 @@ void MessageChannel::drain() {
       drain();
     }));
     return;
+  }
+}
+
+void MessageChannel::flush(std::chrono::milliseconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (!waiting_.empty()) {
+    drain();
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+    pollfd watched{descriptor_.native_handle(), POLLOUT, 0};
+    if (waiting_.empty() || left <= 0 || ::poll(&watched, 1, int(left)) != 1) return;
   }
 }
 

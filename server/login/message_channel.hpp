@@ -1,6 +1,7 @@
-// One end of the pair between the broker and the login process: messages in order, kept while the pair is full.
+// One end of a pair between the broker and the login process, or its keeper: messages in order, kept while the pair is full.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 
@@ -24,6 +25,8 @@ class MessageChannel {
 
   // Later messages wait for earlier ones. To an end that is gone nothing is sent.
   void send(Handoff message);
+  // Sends what waits, for at most so long; blocks.
+  void flush(std::chrono::milliseconds limit);
   // How many wait; whoever sends what strangers cause looks here first.
   size_t backlog() const { return waiting_.size(); }
 

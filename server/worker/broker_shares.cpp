@@ -24,8 +24,7 @@ std::optional<Handoff> BrokerShares::ask(Handoff question) {
   std::unique_lock lock(mutex_);
   asked_ = question.id;
   answer_.reset();
-  if (send_handoff(handoff_, question))
-    answered_.wait_for(lock, std::chrono::milliseconds(kShareAnswerMs), [&] { return answer_.has_value(); });
+  wait_.wait(lock, answered_, std::chrono::milliseconds(kShareAnswerMs), [&] { return send_handoff(handoff_, question); }, [&] { return answer_.has_value(); });
   asked_.reset();
   return std::exchange(answer_, std::nullopt);
 }
@@ -38,6 +37,22 @@ void BrokerShares::heard(Handoff answer) {
     answer_ = std::move(answer);
   }
   answered_.notify_one();
+}
+
+void BrokerShares::broker_away() {
+  {
+    std::lock_guard lock(mutex_);
+    wait_.away();
+  }
+  answered_.notify_all();
+}
+
+void BrokerShares::broker_back() {
+  {
+    std::lock_guard lock(mutex_);
+    wait_.back();
+  }
+  answered_.notify_all();
 }
 
 bool BrokerShares::publish(const ShareToken& token, ShareKind kind, const std::string& tenant, int descriptor) {

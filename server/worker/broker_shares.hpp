@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "server/base/answer_wait.hpp"
 #include "server/broker/handoff.hpp"
 #include "server/replay/shares.hpp"
 
@@ -21,14 +22,18 @@ class BrokerShares final : public ShareExchange {
 
   // What the broker has answered; the warden's thread. Does not block.
   void heard(Handoff answer);
+  // There is no broker now; there is another one, or never will be. As heard().
+  void broker_away();
+  void broker_back();
 
  private:
-  // Null: no answer within kShareAnswerMs. One question at a time: the executor asks.
+  // Null: no answer within kShareAnswerMs of a broker's having been asked. One question at a time: the executor asks.
   std::optional<Handoff> ask(Handoff question);
 
   const int handoff_;
   std::mutex mutex_;
   std::condition_variable answered_;
+  AnswerWait wait_;
   std::optional<ShareToken> asked_;
   std::optional<Handoff> answer_;
 };

@@ -34,6 +34,7 @@
 #include "server/worker/driver_library.hpp"
 #include "server/worker/ipc_guard.hpp"
 #include "server/worker/limits.hpp"
+#include "server/worker/reports.hpp"
 #include "server/worker/resumption.hpp"
 #include "server/worker/session.hpp"
 #include "server/worker/session_driver.hpp"
@@ -191,6 +192,11 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   if (driver.ledger) show_limits(prepared.welcome, order);
   resume::Secret secret{};
   if (order.resume_grace_ms && !resume::make_random(secret)) order.resume_grace_ms = 0;
+  Reports reports(kHandoffDescriptor);
+  auto broker_back = [&] {
+    prepared.shares.broker_back();
+    if (driver.ledger) driver.ledger->broker_back();
+  };
   Session session({.link = &link,
                    .counters = driver.gated ? &driver.gated->page->link : nullptr,
                    .driver = &driver.table(prepared.guarded),
@@ -219,7 +225,11 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                          .refused = [](std::string why) { tell_broker(HandoffKind::resume_refused, 0, std::move(why)); },
                          .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); }});
   Warden warden(kHandoffDescriptor, link.transport(),
-                {.stop = [&](std::string reason) { session.stop(EndCause::stopped, std::move(reason)); },
+                {.stop =
+                     [&](std::string reason) {
+                       broker_back();  // a broker that has gone for good answers nothing any more
+                       session.stop(EndCause::stopped, std::move(reason));
+                     },
                  .gone = [&] { if (driver.gated) driver.gated->gate.interrupt(); },
                  .hung_up = [&] { session.connection_hung_up(); },
                  .grace_over = [&] {
@@ -228,15 +238,24 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                  .hear = [&](Handoff said) {
                    if (said.kind == HandoffKind::warn) session.say(said.text);
                    else if (said.kind == HandoffKind::attach) resumption.arrive(std::move(said.socket), std::move(said.text));
-                   else if (said.kind == HandoffKind::memory_answer && driver.ledger) driver.ledger->heard(said);
-                   else prepared.shares.heard(std::move(said));
+                   else if (said.kind == HandoffKind::unattended) {
+                     prepared.shares.broker_away();
+                     if (driver.ledger) driver.ledger->broker_away();
+                   } else if (said.kind == HandoffKind::adopted) {
+                     reports.tell_again();
+                     broker_back();
+                   } else if (said.kind == HandoffKind::memory_answer && driver.ledger) {
+                     driver.ledger->heard(said);
+                   } else {
+                     prepared.shares.heard(std::move(said));
+                   }
                  }});
   link.observe([&](link::Link::State state) {
     if (state == link::Link::State::attached) {
       transport::notice_lost_peer(link.transport()->descriptor(), transport::kReplaceablePeerLostMs);
       session.connection_attached();
       warden.attached(link.transport());
-      tell_broker(HandoffKind::attached, 0, {});
+      reports.tell(HandoffKind::attached, 0, {});
     } else if (link.said_goodbye()) {
       // It stands behind frames that the executor may be kept from.
       if (driver.gated) driver.gated->gate.interrupt();
@@ -245,7 +264,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       session.stop(EndCause::fault, link.loss());
     } else {
       warden.detached(order.resume_grace_ms);
-      tell_broker(HandoffKind::detached, order.resume_grace_ms, link.loss());
+      reports.tell(HandoffKind::detached, order.resume_grace_ms, link.loss());
     }
   });
   std::optional<SessionEnd> end = session.begin();
@@ -254,11 +273,11 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       transport::notice_lost_peer(link.transport()->descriptor(), transport::kReplaceablePeerLostMs);
       warden.outlive_connections();
     }
-    tell_broker(HandoffKind::begun, 0, describe(session.client()));
+    reports.tell(HandoffKind::begun, 0, describe(session.client()));
     end = session.run();
   }
   warden.begin_grace();
-  tell_broker(HandoffKind::ended, uint32_t(end->cause), end->reason);
+  reports.tell(HandoffKind::ended, uint32_t(end->cause), end->reason);
   close_gently(link);
   session.release();
   if (driver.ledger) driver.ledger->rest();

@@ -18,7 +18,7 @@ ORDER = [
     ["server/management"],
     ["server/broker"],
     ["server/control", "server/gate", "server/host_guard"],
-    ["server/arbiter", "server/ledger"],
+    ["server/arbiter", "server/keeper", "server/ledger"],
     ["server/worker", "server/metrics"],
     ["server/cli"],
 ]

@@ -281,4 +281,16 @@ TEST_CASE("who waits for its own tenant's session to end holds up nobody") {
   CHECK(devices_of(placement.ask(asks(3))).size() == 1);
 }
 
+TEST_CASE("a session that runs already has its place, and what comes afterwards goes elsewhere or waits") {
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}, {16 * kGiB, 1}});
+  placement.adopt(SessionId(7), TenantId(1), 0, {1});
+  CHECK(devices_of(placement.ask(asks(1))) == std::vector<DeviceIndex>{0});
+  CHECK(place_of(placement.ask(asks(2))) == 1);
+  CHECK(placement.check() == "");
+  placement.leave(SessionId(7));
+  auto started = placement.start_waiting();
+  REQUIRE(started.size() == 1);
+  CHECK(started[0].second.devices == std::vector<DeviceIndex>{1});
+}
+
 }  // namespace gpuwire::scheduler

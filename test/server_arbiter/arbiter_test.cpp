@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <doctest/doctest.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "server/gate/futex.hpp"
@@ -265,4 +266,36 @@ TEST_CASE("servers of sessions that answer people stay awake after a request whe
   CHECK(first.page->patience_us != 0);
   arbiter.set_tenant(TenantId(1), {.service_class = ServiceClass::batch}, {});
   CHECK(first.page->patience_us == 0);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a session that began under another arbiter goes on: its counters are believed for the time since then, and nobody pays for them") {
+  const PageTime began = page_now() - 1h;
+  auto page = MappedPage::create();
+  REQUIRE(page);
+  OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  Worker worker({OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))});
+  // More than a session that begins now could have done.
+  worker.page->submissions = worker.page->completions = 400'000'000;
+  worker.page->busy_ns = uint64_t(std::chrono::nanoseconds(50min).count());
+  worker.page->opening = 12;
+  worker.page->gate = 0;
+  REQUIRE(arbiter.adopt(SessionId(5), TenantId(1), kDevice, {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, began));
+  CHECK(arbiter.began(SessionId(5)) == began);
+  worker.answer();
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  CHECK(worker.page->opening.load() == 13);
+  auto snapshot = arbiter.snapshot();
+  REQUIRE(snapshot.sessions.size() == 1);
+  CHECK(snapshot.sessions[0].busy == 50min);
+  CHECK(snapshot.sessions[0].account.gpu_time < 1min);
+  CHECK(ended() == 0);
+}
+
+TEST_CASE_FIXTURE(ArbiterFixture, "a session whose page claims more than its time allows ends when it is adopted") {
+  auto page = MappedPage::create();
+  REQUIRE(page);
+  OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  (*page)->submissions = UINT64_MAX / 2;
+  REQUIRE(arbiter.adopt(SessionId(5), TenantId(1), kDevice, {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, page_now() - 1h));
+  CHECK(becomes([&] { return ended() == 1; }));
 }

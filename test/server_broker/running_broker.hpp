@@ -33,6 +33,13 @@ class RunningBroker {
     begin_ms_ = begin_ms;
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration), unix_path);
   }
+  // One that finds what an earlier broker has left in the folder.
+  RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory) {
+    auto keeping = server::Keeping::open(io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+    REQUIRE(keeping);
+    keeping_ = std::move(*keeping);
+    begin({"serves", std::to_string(devices)}, 1, 30, server::open_configuration());
+  }
   ~RunningBroker() {
     for (int i = 0; i < 2; ++i) shut_down();
     thread_.join();
@@ -71,7 +78,8 @@ class RunningBroker {
                                                                   .spare_workers = spares,
                                                                   .drain_seconds = drain_seconds,
                                                                   .session_begin_ms = begin_ms_,
-                                                                  .configuration = std::move(configuration)});
+                                                                  .configuration = std::move(configuration),
+                                                                  .keeping = keeping_.get()});
     auto started = broker_->start([this](const std::vector<server::ListenAddress>& where, const std::string& devices) {
       devices_ = devices;
       port_ = where.front().tcp->port();
@@ -85,6 +93,7 @@ class RunningBroker {
 
   uint32_t begin_ms_ = server::kSessionBeginMs;
   boost::asio::io_context io_{1};
+  std::unique_ptr<server::Keeping> keeping_;
   std::unique_ptr<server::Broker> broker_;
   std::string devices_;           // written before port_
   std::atomic<uint16_t> port_{0};

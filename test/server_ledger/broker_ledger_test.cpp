@@ -3,6 +3,7 @@
 #include <set>
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 
 #include "server/ledger/allowance_messages.hpp"
 #include "server/ledger/broker_ledger.hpp"
@@ -291,6 +292,136 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
   Worker worker(ledger, control, tenants, "a", 1, {1, 0});
   CHECK(worker.ledger->context_bytes(0) == 500 * kMiB);
   CHECK(worker.ledger->context_bytes(1) == 500 * kMiB);
+}
+
+// --- a broker that follows another ---------------------------------------------------------------------------------------------------------------
+
+class Keeper final : public EntryStore {
+ public:
+  void put(KeptEntry entry) override { entries[entry.name] = std::move(entry); }
+  void note(const std::string&, std::string) override {}
+  void remove(const std::string& name) override { entries.erase(name); }
+  std::vector<KeptEntry> all() const {
+    std::vector<KeptEntry> copies;
+    for (const auto& [name, entry] : entries) {
+      KeptEntry& copy = copies.emplace_back(KeptEntry{.session = false, .name = name, .text = entry.text, .descriptors = {}});
+      for (const OwnedDescriptor& one : entry.descriptors) copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
+    }
+    return copies;
+  }
+
+  std::map<std::string, KeptEntry> entries;
+};
+
+// The sessions of `before` go on under a ledger of their own, with these tenants.
+struct NextLedger {
+  boost::asio::io_context io;
+  Control control;
+  Keeper& keeper;
+  TenantDirectory tenants;
+  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
+
+  NextLedger(Keeper& kept, std::vector<TenantConfiguration> configured) : keeper(kept), tenants(std::move(configured)) {
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
+    ledger.devices_known(devices);
+    auto entries = keeper.all();
+    ledger.restore(entries, tenants);
+    ledger.tenants_changed(tenants);
+  }
+  tl::expected<void, std::string> adopt(const BrokerLedger& before, Worker& worker) {
+    KeptSession kept;
+    before.note(worker.record, kept);
+    worker.record.tenant_id = tenants.find(worker.record.tenant)->id;
+    KeptEntry none;
+    return ledger.adopt(worker.record, kept, none);
+  }
+  uint64_t free_bytes(const std::string& tenant) const { return ledger.free_bytes(tenants.find(tenant)->id, 0); }
+};
+
+struct KeptFixture {
+  explicit KeptFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
+    ledger.devices_known(devices);
+    ledger.tenants_changed(tenants);
+  }
+  std::unique_ptr<Worker> begin(const std::string& tenant) { return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0}); }
+
+  boost::asio::io_context io;
+  Control control;
+  Keeper keeper;
+  TenantDirectory tenants;
+  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
+  uint64_t number = 0;
+};
+
+TEST_CASE("memory that sessions hold when their broker dies is theirs under the next one, and nobody else's") {
+  KeptFixture before({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
+  auto one = before.begin("a"), two = before.begin("a");
+  REQUIRE(one->ledger->reserve(0, 500 * kMiB));
+  REQUIRE(two->ledger->reserve(0, 200 * kMiB));
+  // In another order, so with other numbers.
+  NextLedger next(before.keeper, {tenant("b", 100 * kMiB, 0), tenant("a", 0, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  REQUIRE(next.adopt(before.ledger, *two));
+  next.ledger.all_adopted();
+  CHECK(next.free_bytes("b") == 300 * kMiB);
+  CHECK(next.free_bytes("a") == 200 * kMiB);
+  Worker other(next.ledger, next.control, next.tenants, "a", 9, {0});
+  CHECK(other.order.ledger_slot != one->order.ledger_slot);
+  CHECK(other.order.ledger_slot != two->order.ledger_slot);
+  CHECK(other.ledger->used_by_tenant(0) == 700 * kMiB);
+  next.ledger.ended(one->record);
+  CHECK(next.free_bytes("b") == 800 * kMiB);
+  next.ledger.ended(two->record);
+  next.ledger.ended(other.record);
+  CHECK(before.keeper.entries.empty());
+}
+
+TEST_CASE("a page that a worker has written over gives it no more after a restart") {
+  KeptFixture before({tenant("a", 0, 300 * kMiB), tenant("b", 500 * kMiB, 0)});
+  auto one = before.begin("a"), two = before.begin("a");
+  REQUIRE(one->ledger->reserve(0, 100 * kMiB));
+  TenantPage& page = one->page();
+  page.column[0].allowance = page.column[0].limit = kPageBytesMax;
+  for (PageSlot& slot : page.slot) slot.session = 1;
+  for (uint32_t slot = 10; slot < 20; ++slot) page.column[0].used[slot] = kPageBytesMax;
+  page.slots = UINT32_MAX;
+  page.turn = 200;
+  NextLedger next(before.keeper, {tenant("a", 0, 300 * kMiB), tenant("b", 500 * kMiB, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  REQUIRE(next.adopt(before.ledger, *two));
+  next.ledger.all_adopted();
+  CHECK(page.column[0].limit == 300 * kMiB);
+  CHECK(page.column[0].allowance <= 300 * kMiB);
+  CHECK(used_by_all(page, 0) == 100 * kMiB);
+  CHECK(next.free_bytes("a") == 200 * kMiB);
+  CHECK(next.free_bytes("b") >= 500 * kMiB);
+}
+
+TEST_CASE("a session whose slot is another's, or none, is not adopted") {
+  KeptFixture before({tenant("a", 0, 0)});
+  auto one = before.begin("a");
+  NextLedger next(before.keeper, {tenant("a", 0, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  KeptEntry none;
+  SessionRecord other = one->record;
+  other.number = SessionId(77);
+  for (uint32_t slot : {one->order.ledger_slot, kLeftSlot, kPageSlotsMax, UINT32_MAX}) {
+    KeptSession kept;
+    kept.ledger_slot = slot;
+    CHECK_FALSE(next.ledger.adopt(other, kept, none));
+  }
+}
+
+TEST_CASE("a tenant that has a smaller limit after a restart keeps what it uses, and gets no more") {
+  KeptFixture before({tenant("a", 0, 0), tenant("b", 0, 0)});
+  auto one = before.begin("a");
+  REQUIRE(one->ledger->reserve(0, 600 * kMiB));
+  NextLedger next(before.keeper, {tenant("a", 0, 200 * kMiB), tenant("b", 0, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  next.ledger.all_adopted();
+  CHECK(next.free_bytes("a") == 0);
+  CHECK(next.free_bytes("b") == 400 * kMiB);
 }
 
 }  // namespace

@@ -1,0 +1,189 @@
+#include "server/keeper/keeper.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "server/gate/futex.hpp"
+#include "server/gate/session_page.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr int kWaitingBrokersMax = 4;
+constexpr int kTellMs = 5000;  // for a broker to read what it has asked for
+
+// Looks at every byte, so that the time says nothing about how much of a guess was right.
+bool same(const std::string& a, const std::string& b) {
+  uint8_t differences = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) differences = uint8_t(differences | uint8_t(a[i] ^ b[i]));
+  return a.size() == b.size() && differences == 0;
+}
+
+bool readable(int descriptor) {
+  pollfd watched{descriptor, POLLIN, 0};
+  return ::poll(&watched, 1, 0) == 1;
+}
+
+int descriptor_of(const KeptEntry& entry, KeptDescriptor which) {
+  return size_t(which) < entry.descriptors.size() ? entry.descriptors[size_t(which)].get() : -1;
+}
+
+}  // namespace
+
+Keeper::Keeper(std::filesystem::path socket, OwnedDescriptor broker) : path_(std::move(socket)), broker_(std::move(broker)) {}
+
+// Another keeper may stand at this place already.
+Keeper::~Keeper() {
+  struct stat facts {};
+  if (path_inode_ && ::lstat(path_.c_str(), &facts) == 0 && facts.st_ino == path_inode_) ::unlink(path_.c_str());
+}
+
+bool Keeper::listen() {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string& path = path_.native();
+  if (path.size() >= sizeof address.sun_path) return false;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  listening_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ::unlink(path.c_str());  // of one that was killed: the broker holds the folder's lock
+  struct stat facts {};
+  if (::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(listening_.get(), kWaitingBrokersMax) != 0) return false;
+  if (::lstat(path.c_str(), &facts) == 0) path_inode_ = facts.st_ino;
+  return true;
+}
+
+void Keeper::run() {
+  if (!listen()) return;
+  while (turn()) {
+  }
+}
+
+int Keeper::time_left() const {
+  if (!gone_since_) return -1;
+  auto until = *gone_since_ + (gates_open_ ? grace_ : std::min<std::chrono::milliseconds>(kGatesStay, grace_));
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+  return int(std::clamp<int64_t>(left, 0, INT32_MAX));
+}
+
+bool Keeper::turn() {
+  pollfd watched[3] = {{listening_.get(), POLLIN, 0}, {broker_.get(), POLLIN, 0}, {visitor_.get(), POLLIN, 0}};
+  if (::poll(watched, 3, time_left()) < 0 && errno != EINTR) return false;
+  if (watched[1].revents) hear();
+  if (watched[2].revents) let_in();
+  if (watched[0].revents) meet();
+  if (!gone_since_) return true;
+  if (Clock::now() >= *gone_since_ + grace_) return false;
+  if (!gates_open_ && Clock::now() >= *gone_since_ + kGatesStay) open_gates();
+  return true;
+}
+
+// --- brokers ------------------------------------------------------------------------------------------------------------------------------------
+
+// One that says nothing makes room for the next.
+void Keeper::meet() { visitor_.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+
+void Keeper::let_in() {
+  Handoff hello;
+  if (receive_handoff(visitor_.get(), false, hello) == HandoffReceived::none_yet) return;
+  bool known = keeper_kind(hello) == KeeperKind::hello && hello.number == kKeeperVersion && !key_.empty() && same(hello.text, key_);
+  if (!known) return visitor_.reset();
+  // Whoever has the key holds the folder's lock: the one before is dead, whether its end has been seen or not.
+  if (broker_) broker_gone();
+  broker_ = std::move(visitor_);
+  // It takes seconds until it knows its devices and takes turns up again.
+  if (!gates_open_) open_gates();
+  gone_since_.reset();
+}
+
+void Keeper::hear() {
+  for (;;) {
+    Handoff message;
+    switch (receive_handoff(broker_.get(), false, message)) {
+      case HandoffReceived::none_yet: return;
+      case HandoffReceived::closed: return broker_gone();
+      case HandoffReceived::message: answer(std::move(message));
+    }
+    if (!broker_) return;
+  }
+}
+
+void Keeper::answer(Handoff message) {
+  switch (keeper_kind(message)) {
+    case KeeperKind::hello:
+      if (key_.empty()) key_ = std::move(message.text);
+      return;
+    case KeeperKind::settings: grace_ = std::chrono::milliseconds(message.number); return;
+    case KeeperKind::put:
+      if (auto entry = entry_of(std::move(message))) entries_[entry->name] = std::move(*entry);
+      return;
+    case KeeperKind::note:
+      if (auto entry = entry_of(std::move(message)); entry && entries_.contains(entry->name)) entries_[entry->name].text = std::move(entry->text);
+      return;
+    case KeeperKind::remove: entries_.erase(message.text); return;
+    case KeeperKind::give:
+      if (!give_all()) broker_gone();
+      return;
+    default: return;
+  }
+}
+
+bool Keeper::give_all() {
+  for (const auto& [name, kept] : entries_) {
+    KeptEntry copy{.session = kept.session, .name = kept.name, .text = kept.text, .descriptors = {}};
+    for (const OwnedDescriptor& descriptor : kept.descriptors) copy.descriptors.emplace_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+    if (!tell(entry_message(KeeperKind::entry, std::move(copy)))) return false;
+  }
+  return tell(keeper_message(KeeperKind::given, uint32_t(entries_.size())));
+}
+
+bool Keeper::tell(const Handoff& message) {
+  while (!send_handoff(broker_.get(), message)) {
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ETOOMANYREFS) return false;
+    pollfd watched{broker_.get(), POLLOUT, 0};
+    if (::poll(&watched, 1, kTellMs) != 1 || (watched.revents & (POLLERR | POLLHUP))) return false;
+  }
+  return true;
+}
+
+// --- without one --------------------------------------------------------------------------------------------------------------------------------
+
+bool Keeper::anybody_lives() const {
+  return std::ranges::any_of(entries_, [](const auto& one) { return one.second.session && !readable(descriptor_of(one.second, KeptDescriptor::process)); });
+}
+
+void Keeper::broker_gone() {
+  broker_.reset();
+  gone_since_ = Clock::now();
+  gates_open_ = false;
+  // Without a session there is nothing to come back for.
+  if (!anybody_lives()) grace_ = {};
+  Handoff word;
+  word.kind = HandoffKind::unattended;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.session) send_handoff(descriptor_of(entry, KeptDescriptor::worker), word);  // one that cannot be told waits a bit less long for answers
+  }
+}
+
+void Keeper::open_gates() {
+  gates_open_ = true;
+  for (const auto& [name, entry] : entries_) {
+    if (!entry.session) continue;
+    auto page = MappedPage::map(OwnedDescriptor(::fcntl(descriptor_of(entry, KeptDescriptor::session_page), F_DUPFD_CLOEXEC, 0)));
+    if (!page) continue;  // it has none, or its worker has written over it: that is its own affair
+    (*page)->gate.store(0, std::memory_order_seq_cst);
+    (*page)->copy_bytes_per_ms.store(0, std::memory_order_relaxed);
+    (*page)->attention.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake((*page)->gate);
+    futex_wake((*page)->attention);
+  }
+}
+
+}  // namespace gpuwire::server

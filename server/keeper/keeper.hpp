@@ -1,0 +1,59 @@
+// Keeps what a broker's sessions need to outlive it, and gives it to the next one.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "server/broker/keeper_messages.hpp"
+
+namespace gpuwire::server {
+
+// After so long without a broker, or when the next one comes, gates are opened: nobody takes turns any more, and work goes on as the hardware shares it.
+inline constexpr std::chrono::milliseconds kGatesStay{250};
+
+// One thread, which sleeps unless a broker comes, goes or says something. Nothing in here believes a worker: it has no way to the keeper.
+class Keeper {
+ public:
+  // `socket`: where later brokers find it. `broker`: the one that has started it.
+  Keeper(std::filesystem::path socket, OwnedDescriptor broker);
+  ~Keeper();
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  // Until nobody needs it: there is no broker, and no session either, or the time for one to come is over. The descriptors close with the process, so workers that
+  // run then see their broker's end.
+  void run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool listen();
+  // Waits, and acts once. False: it is over.
+  bool turn();
+  int time_left() const;
+  void meet();
+  void let_in();
+  void hear();
+  void answer(Handoff message);
+  bool give_all();
+  // False: the broker is gone, or does not read.
+  bool tell(const Handoff& message);
+  void broker_gone();
+  void open_gates();
+  bool anybody_lives() const;
+
+  const std::filesystem::path path_;
+  OwnedDescriptor listening_, broker_;
+  OwnedDescriptor visitor_;            // has connected, and has not shown the key
+  ino_t path_inode_ = 0;
+  std::string key_;                    // empty: no hello yet
+  std::chrono::milliseconds grace_{0};
+  std::map<std::string, KeptEntry> entries_;
+  std::optional<Clock::time_point> gone_since_;
+  bool gates_open_ = false;
+};
+
+}  // namespace gpuwire::server
