@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -118,11 +119,12 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
     connected->ended_result_.store(begun.error().result, std::memory_order_release);
     return tl::unexpected(begun.error());
   }
-  if (server && begun->resume_grace.count() > 0)
-    connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret), begun->resume_grace);
   connected->facts_ = std::move(begun->facts);
   connected->facts_.address = address;
   guard_against_fork(*connected);
+  if (server && begun->resume_grace.count() > 0)
+    connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret), begun->resume_grace,
+                                   begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
   return connected;
 }
 
@@ -316,17 +318,33 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
   }
 }
 
-void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace) {
+void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace, std::chrono::milliseconds heartbeat) {
   reconnector_ = std::move(reconnector);
   resume_grace_ = grace;
-  transport::notice_lost_peer(link_.transport()->descriptor(), transport::kReplaceablePeerLostMs);
   link_.outlive_connections();
+  // A connection that this side gives up must not look to the server like the end of the program.
+  if (heartbeat.count() > 0) heartbeat_.emplace(link_, link::GivingUp::resets, heartbeat);
+  watch_connection(*link_.transport());
+  // The heartbeats are its work, also of a program that posts nothing.
+  if (heartbeat_ && outgoing_.thread_is_wanted() && !thread_.start()) outgoing_.thread_is_unavailable();
+}
+
+void ConnectedSession::watch_connection(transport::Transport& connection) const noexcept {
+  transport::notice_lost_peer(connection.descriptor(), heartbeat_ ? transport::LostPeer::by_heartbeat : transport::LostPeer::replaceable);
+}
+
+transport::Nanoseconds ConnectedSession::until_look(transport::Nanoseconds wait) const noexcept {
+  return heartbeat_ ? std::min(wait, heartbeat_->left(Clock::now())) : wait;
 }
 
 unsigned ConnectedSession::wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept {
-  if (link_.state() != link::Link::State::detached) return link_.wait(interest, timeout);
-  reconnect();
-  return 0;
+  if (link_.state() == link::Link::State::detached) {
+    reconnect();
+    return 0;
+  }
+  unsigned ready = link_.wait(interest, until_look(timeout));
+  if (!ready) look_at_heartbeat();
+  return ready;
 }
 
 void ConnectedSession::reconnect() {
@@ -340,7 +358,7 @@ void ConnectedSession::reconnect() {
     auto got = reconnector_->reconnect(link_.received());
     if (ended()) return;
     if (got) {
-      transport::notice_lost_peer(got->transport->descriptor(), transport::kReplaceablePeerLostMs);
+      watch_connection(*got->transport);
       if (!link_.attach(std::move(got->transport), got->server_received))
         return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server claims to have received what was not sent; the session is over", true);
       stats_.detached_ns.fetch_add(uint64_t(attempts.succeeded(Clock::now()).count()), std::memory_order_relaxed);

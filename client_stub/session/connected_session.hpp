@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "client_stub/session/login.hpp"
@@ -15,6 +16,7 @@
 #include "client_stub/session/road.hpp"
 #include "client_stub/session/session.hpp"
 #include "client_stub/session/session_thread.hpp"
+#include "protocol/link/heartbeat.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/transport/frame_receiver.hpp"
 #include "protocol/transport/transport.hpp"
@@ -53,8 +55,9 @@ class ConnectedSession final : public Session, public Road {
   void close() noexcept override;
   void after_fork_in_child() noexcept override;
 
-  // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session without one.
-  void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace);
+  // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session without one. `heartbeat`: how often it is looked
+  // whether it still leads to the server; 0: the system alone finds out.
+  void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace, std::chrono::milliseconds heartbeat);
 
  private:
   friend class SessionThread;
@@ -92,6 +95,14 @@ class ConnectedSession final : public Session, public Road {
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
   // As Link::wait(), with the receive role.
   unsigned wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept;
+  // Looks at the heartbeat if that is due. Any thread.
+  void look_at_heartbeat() noexcept {
+    if (heartbeat_) heartbeat_->look(link::Heartbeat::Clock::now());
+  }
+  // How the system is to notice that it leads nowhere.
+  void watch_connection(transport::Transport& connection) const noexcept;
+  // `wait`, but not past the next look.
+  transport::Nanoseconds until_look(transport::Nanoseconds wait) const noexcept;
   // With the receive role, while the link is detached. Returns when it is attached again or has ended.
   void reconnect();
   void fault(std::string reason);
@@ -129,6 +140,7 @@ class ConnectedSession final : public Session, public Road {
   // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive role.
   std::unique_ptr<Reconnector> reconnector_;
   std::chrono::milliseconds resume_grace_{0};
+  std::optional<link::Heartbeat> heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
 
   // Held by the thread that has the receive role (receiving_).
   Arrivals arrivals_{*this};

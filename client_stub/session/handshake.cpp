@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "client_stub/session/cache_key.hpp"
+#include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
 #include "protocol/transport/unix.hpp"
 #include "protocol/wire/message_reader.hpp"
@@ -48,6 +49,10 @@ bool send_hello(link::Link& link, Outgoing& outgoing) {
   hello.setHost(host);
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
   hello.setEndsWithConnection(!comes_back());
+  hello.setHeartbeats(comes_back());
+  auto end = transport::own_end_of(link.transport()->descriptor());
+  hello.setAddress(end.address);
+  hello.setMachine(end.machine);
   if (auto key = cache_key(cache_key_file())) hello.setCacheKey({key->data(), key->size()});
   auto words = message.getSegmentsForOutput();
   if (words.size() != 1) return false;
@@ -103,6 +108,7 @@ void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
   std::copy(id.begin(), id.end(), begun.id.begin());
   std::copy(secret.begin(), secret.end(), begun.secret.begin());
   begun.resume_grace = std::chrono::milliseconds(welcome.getResumeGraceMs());
+  begun.heartbeats = welcome.getHeartbeats();
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct Begun {
   resume::SessionId id{};
   resume::Secret secret{};
   std::chrono::milliseconds resume_grace{0};
+  bool heartbeats = false;
 };
 tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver);
 

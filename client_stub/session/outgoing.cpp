@@ -113,6 +113,13 @@ void Outgoing::thread_woke() {
   thread_ = Thread::awake;
 }
 
+bool Outgoing::thread_is_wanted() {
+  Lock lock(link_);
+  if (thread_ != Thread::none) return false;
+  thread_ = Thread::awake;
+  return true;
+}
+
 void Outgoing::thread_is_unavailable() {
   Lock lock(link_);
   thread_ = Thread::unavailable;

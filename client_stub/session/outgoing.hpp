@@ -52,6 +52,8 @@ class Outgoing {
   // For the session thread: false when there is something to send. After true, the next posted frame asks for wake_thread.
   bool thread_falls_asleep();
   void thread_woke();
+  // It is needed without a posted frame. False: there is one, or none can be had.
+  bool thread_is_wanted();
   void thread_is_unavailable();
 
  private:

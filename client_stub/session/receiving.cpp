@@ -58,6 +58,9 @@ void ConnectedSession::dispatch(OwnCall* own) {
     }
     case wire::FrameKind::reply: take_reply(own); break;
     case wire::FrameKind::notice: take_notice(); break;
+    case wire::FrameKind::control:
+      if (heartbeat_ && header.ordinal == uint32_t(wire::ControlOrdinal::heartbeat)) break;  // that it has come is all that it says
+      [[fallthrough]];
     default: return fault("a control frame in the middle of a session");
   }
   acknowledge_received();
@@ -204,11 +207,11 @@ void ConnectedSession::thread_sleep() {
     if (!thread_awaits_role_) interest |= transport::kReadable;
   }
   if (outgoing_.thread_falls_asleep()) {
-    link_.wait(interest, kThreadSleep);
+    link_.wait(interest, until_look(kThreadSleep));
     outgoing_.thread_woke();
   } else {
     // The connection takes no more: more posted frames are no reason to wake up.
-    link_.wait(interest | transport::kWritable, kThreadSleep);
+    link_.wait(interest | transport::kWritable, until_look(kThreadSleep));
   }
   std::lock_guard lock(receive_mutex_);
   thread_awaits_role_ = false;

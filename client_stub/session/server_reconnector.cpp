@@ -5,6 +5,7 @@
 #include "client_stub/session/handshake.hpp"
 #include "client_stub/session/login.hpp"
 #include "protocol/resume/exchange.hpp"
+#include "protocol/transport/stream.hpp"
 #include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
@@ -28,7 +29,8 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::reconnect(uint64_
   entry->resume.assign(session_.begin(), session_.end());
   auto entered = enter(std::move(*connection), *entry, [](const std::string&) {});
   if (!entered) return failed(entered.error());
-  auto server_received = resume::ask(**entered, {session_, secret_, ++attempts_, received}, kAnswerTimeout);
+  auto end = transport::own_end_of((*entered)->descriptor());
+  auto server_received = resume::ask(**entered, {session_, secret_, ++attempts_, received, end.address, end.machine}, kAnswerTimeout);
   if (!server_received) {
     auto& why = server_received.error();
     return tl::unexpected<ReconnectFailure>({!why.refused, CUDA_ERROR_DEVICE_UNAVAILABLE, (why.refused ? "the server refuses: " : "") + why.cause});

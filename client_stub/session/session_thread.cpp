@@ -69,6 +69,7 @@ void SessionThread::run() {
     bool received = session_.receive_if_free();
     bool busy = received || session_.link_.bytes_sent() != before;
     quiet = busy ? 0 : quiet + 1;
+    session_.look_at_heartbeat();
     if (quiet < kQuietTicksMax) {
       timespec tick{0, kTickNs};
       clock_nanosleep(CLOCK_MONOTONIC, 0, &tick, nullptr);

@@ -1,14 +1,17 @@
 #include "protocol/link/link.hpp"
 
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "protocol/wire/frame.hpp"
+#include "protocol/wire/ordinals.hpp"
 
 namespace gpuwire::link {
 
 namespace {
 
+using transport::IoStatus;
 using transport::kReadable;
 using transport::kWoken;
 using transport::kWritable;
@@ -76,6 +79,7 @@ void Link::push(uint64_t position, Nanoseconds stall) {
     if (moved == Clock::time_point{} || window_.sent() != before) moved = now;
     before = window_.sent();
     if (now - moved >= stall) {
+      send_failure_ = {IoStatus::failed, 0, ETIMEDOUT};
       break_sending();
       break;
     }
@@ -117,6 +121,7 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   if (result.status == IoStatus::would_block) return false;
   if (result.status != IoStatus::ok) {
     // What the peer said last may still be readable and names the cause; who receives finds the end of it.
+    send_failure_ = result;
     break_sending();
     return false;
   }
@@ -217,6 +222,16 @@ void Link::found_acknowledgement(uint64_t position) {
   publish_positions(true);
 }
 
+namespace {
+
+// A reset that comes behind the peer's end is EPIPE: it answers what was sent meanwhile.
+Loss kind_of(transport::Transport& connection, const IoResult& end) {
+  if (end.status == IoStatus::closed || end.error == EPIPE || connection.peer_closed()) return Loss::closed;
+  return end.error == ECONNRESET ? Loss::reset : Loss::broken;
+}
+
+}  // namespace
+
 IoResult Link::connection_ended(const transport::Transport* which, const IoResult& result) noexcept {
   std::unique_lock lock(mutex_);
   if (!outlives_.load(std::memory_order_relaxed)) {
@@ -225,7 +240,10 @@ IoResult Link::connection_ended(const transport::Transport* which, const IoResul
     return result;
   }
   if (transport_.get() == which && state_.load(std::memory_order_relaxed) == State::attached) {
-    loss_ = result;
+    // Who sends may have been told first, and then who receives finds an end and nothing else.
+    loss_ = send_failure_.status == IoStatus::failed ? send_failure_ : result;
+    kind_of_loss_ = kind_of(*transport_, loss_);
+    why_given_up_.clear();
     detach_locked();
     lock.unlock();
     if (observer_) observer_(State::detached);
@@ -240,6 +258,17 @@ bool Link::input() noexcept {
   bool there = transport->input();
   leave_receiving();
   return there;
+}
+
+void Link::append_heartbeat() {
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+  std::lock_guard lock(mutex_);
+  // What waits to be sent says as much when it leaves, and each heartbeat behind it would take room.
+  if (!sends() || !everything_sent()) return;
+  std::byte* at = window_.reserve(sizeof header, 0);
+  if (!at) return;
+  std::memcpy(at, &header, sizeof header);
+  publish(sizeof header);
 }
 
 uint64_t Link::consumed(uint64_t position, bool now) {
@@ -295,15 +324,24 @@ std::string Link::failure() const { return transport()->failure(); }
 std::string Link::loss() const {
   std::string said = failure();
   std::lock_guard lock(mutex_);
+  if (!why_given_up_.empty()) return why_given_up_;
   return said.empty() ? transport::describe(loss_) : said;
+}
+
+Loss Link::kind_of_loss() const {
+  std::lock_guard lock(mutex_);
+  return kind_of_loss_;
 }
 
 // --- replacing the connection ----------------------------------------------------------------------------------------------------------------------
 
-void Link::detach_locked() noexcept {
+void Link::detach_locked(GivingUp how) noexcept {
   state_.store(State::detached, std::memory_order_seq_cst);
   blocked_.store(false, std::memory_order_relaxed);
-  transport_->shutdown();
+  if (how == GivingUp::resets)
+    transport_->reset();
+  else
+    transport_->shutdown();
   transport_->wake();
   changed_.notify_all();
   announce();
@@ -312,11 +350,27 @@ void Link::detach_locked() noexcept {
 uint64_t Link::detach() noexcept {
   std::unique_lock lock(mutex_);
   bool lost = state_.load(std::memory_order_relaxed) == State::attached;
-  if (lost) detach_locked();
+  if (lost) {
+    kind_of_loss_ = Loss::given_up;
+    why_given_up_ = "another connection takes its place";
+    detach_locked();
+  }
   changed_.wait(lock, [&] { return !sending_ && !receiving_.load(std::memory_order_seq_cst); });
   lock.unlock();
   if (lost && observer_) observer_(State::detached);
   return received();
+}
+
+bool Link::give_up(const transport::Transport& which, std::string why, GivingUp how) {
+  {
+    std::lock_guard lock(mutex_);
+    if (transport_.get() != &which || state_.load(std::memory_order_relaxed) != State::attached || !outlives_.load(std::memory_order_relaxed)) return false;
+    kind_of_loss_ = Loss::given_up;
+    why_given_up_ = std::move(why);
+    detach_locked(how);
+  }
+  if (observer_) observer_(State::detached);
+  return true;
 }
 
 bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received) {
@@ -335,6 +389,7 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
     std::lock_guard slot(slot_mutex_);
     old = std::exchange(transport_, std::shared_ptr<transport::Transport>(std::move(next)));
     send_broken_.store(false, std::memory_order_relaxed);
+    send_failure_ = {};
     state_.store(State::attached, std::memory_order_seq_cst);
   }
   slot_changed_.notify_all();

@@ -30,6 +30,17 @@ struct LinkLimits {
   size_t bulk_bytes_max = wire::kBulkWindowBytes;  // outside the ring and not acknowledged
 };
 
+// How a connection was lost, as far as this side can see.
+enum class Loss : uint8_t {
+  closed,    // the peer has closed it, or its system for it
+  reset,     // the peer's system, or somebody in its name, says that there is no such connection
+  broken,    // it leads nowhere any more: a time limit of the kernel's, no route, bytes that cannot be
+  given_up,  // by this side
+};
+
+// How a connection is given up: so that the peer sees an end, or so that it cannot take it for one.
+enum class GivingUp : uint8_t { closes, resets };
+
 // Any thread may append, wait and ask. One thread at a time sends, whichever comes first (pump()); one at a time receives, which is its owner's to
 // see to. Nothing throws.
 class Link final : public transport::ByteSource {
@@ -111,16 +122,21 @@ class Link final : public transport::ByteSource {
   void wake() noexcept;
   // What the connection says about its end; empty: nothing that the system's error does not say.
   std::string failure() const;
-  // Why the last connection was lost, in words.
+  // Why the last connection was lost, in words, and how.
   std::string loss() const;
+  Loss kind_of_loss() const;
   // The connection that carries the link now, or carried it last.
   std::shared_ptr<transport::Transport> transport() const;
 
   // --- replacing the connection -----------------------------------------------------------------------------------------------------------------
   // Gives the connection up, if there is one, and says what was received: that does not change until attach().
   uint64_t detach() noexcept;
+  // Gives `which` up if it is still the link's connection; does not wait. `why`: for loss(). False: it was not, or the link does not outlive its connection.
+  bool give_up(const transport::Transport& which, std::string why, GivingUp how);
   // While detached: goes on over `next`, whose peer has received everything before `peer_received`. False: it cannot have, or the link has ended.
   bool attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received);
+  // A frame that says nothing but that we are here, if there is nothing else to send. The caller sends it.
+  void append_heartbeat();
   // For statistics, over all connections: what connections have taken, with how many calls, and how much of it went once more.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
@@ -138,7 +154,7 @@ class Link final : public transport::ByteSource {
   transport::Transport* enter_receiving() noexcept;
   void leave_receiving() noexcept;
   IoResult connection_ended(const transport::Transport* which, const IoResult& result) noexcept;
-  void detach_locked() noexcept;
+  void detach_locked(GivingUp how = GivingUp::closes) noexcept;
   void found_acknowledgement(uint64_t position);
   void pump(std::unique_lock<std::mutex>& lock);
   // One step of sending, with the lock held, which is given up for the system call. False: nothing more can be sent now.
@@ -162,6 +178,9 @@ class Link final : public transport::ByteSource {
   bool drop_when_back_ = false;
   bool interrupted_ = false;
   IoResult loss_{IoStatus::closed};
+  Loss kind_of_loss_ = Loss::given_up;
+  std::string why_given_up_;           // empty: loss_ says why
+  IoResult send_failure_{};            // of the connection that there is; ok: none
 
   // Taken with mutex_ held, too, and never the other way round: wake() comes from threads that hold locks which others hold while they take mutex_.
   mutable std::mutex slot_mutex_;

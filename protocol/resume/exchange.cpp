@@ -54,6 +54,8 @@ tl::expected<void, std::string> receive(Transport& connection, ControlOrdinal or
   return {};
 }
 
+std::string text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+
 template <size_t size>
 bool copy(capnp::Data::Reader data, std::array<uint8_t, size>& out) {
   if (data.size() != size) return false;
@@ -88,6 +90,8 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
   resume.setAttempt(claim.attempt);
   resume.setProof(data_of(proof_of(claim.secret, challenge, connection.binding(), claim.session, claim.attempt)));
   resume.setReceived(claim.received);
+  resume.setAddress(claim.address);
+  resume.setMachine(claim.machine);
   if (!send(connection, ControlOrdinal::resume, answer, timeout)) return tl::unexpected<Failure>({false, "the connection was lost"});
   uint64_t received = 0;
   std::string refused;
@@ -116,7 +120,7 @@ tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& se
   bool whole = false;
   auto answer = receive(connection, ControlOrdinal::resume, timeout, [&](capnp::MessageReader& message) {
     auto resume = message.getRoot<schema::Resume>();
-    heard = {resume.getAttempt(), resume.getReceived()};
+    heard = {resume.getAttempt(), resume.getReceived(), text_of(resume.getAddress()), text_of(resume.getMachine())};
     whole = copy(resume.getProof(), proof);
   });
   if (!answer) return tl::unexpected(answer.error());

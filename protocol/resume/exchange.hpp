@@ -23,6 +23,7 @@ struct Claim {
   const Secret& secret;
   uint64_t attempt = 0;   // more than of any attempt before
   uint64_t received = 0;  // position in the server's stream
+  std::string address = {}, machine = {};  // the client's end of the connection (transport::ConnectionEnd)
 };
 // How much of our stream the server has received. Each of the server's words is waited for at most `timeout`.
 tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Claim& claim, transport::Nanoseconds timeout);
@@ -31,6 +32,7 @@ tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Clai
 
 struct Heard {
   uint64_t attempt = 0, received = 0;
+  std::string address, machine;  // what the client says of its end
 };
 // Waits to be asked, sends a challenge and checks the answer. Error: why it is no proof, one line for the log; the client has been told that it is refused.
 tl::expected<Heard, std::string> hear(transport::Transport& connection, const SessionId& session, const Secret& secret, transport::Nanoseconds timeout);

@@ -16,6 +16,9 @@ struct Hello {
   tenant @7 :Text;
   token @8 :Text;
   endsWithConnection @10 :Bool; # the client does not come back when its connection is lost
+  heartbeats @11 :Bool;         # the client knows heartbeats, and will send them if the server's Welcome says so
+  address @12 :Text;            # the client's end of its connection, as its system names it: "192.0.2.7:41234", "[2001:db8::7]:41234"; empty: none, or not known
+  machine @13 :Text;            # of a client that reaches the server over its own machine's loopback: what tells this run of the machine from every other; else empty
   cacheKey @9 :Data;            # 32 random bytes that this user keeps: whose images the server's module cache shows; or none
 }
 
@@ -31,6 +34,8 @@ struct Welcome {
   software @7 :Bool;
   resumeSecret @8 :Data;        # 32 random bytes, by which the client proves that the session is its own; empty: it ends with its connection
   resumeGraceMs @9 :UInt32;     # how long the session stays without a connection
+  heartbeats @10 :Bool;         # each side sends something at least every 6 s from here on, the control frame `heartbeat` if there is nothing else, and may
+                                # give a connection up over which nothing has come for 9 s. Never without Hello.heartbeats, nor without resumeSecret
 }
 
 struct ResumeChallenge {
@@ -43,6 +48,8 @@ struct Resume {
   attempt @0 :UInt64;           # greater than of any attempt before
   proof @1 :Data;               # HMAC-SHA256, docs/wire_protocol.md says of what
   received @2 :UInt64;          # position: how much of the server's stream has come
+  address @3 :Text;             # as in Hello, of this connection
+  machine @4 :Text;             # as in Hello
 }
 
 struct Resumed {

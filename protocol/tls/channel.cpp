@@ -170,6 +170,11 @@ bool TlsChannel::dropped() const {
   return dropped_;
 }
 
+bool TlsChannel::ended() const {
+  std::lock_guard lock(mutex_);
+  return socket_.ended();
+}
+
 // --- sending --------------------------------------------------------------------------------------------------------------------------------
 
 bool TlsChannel::encrypt_record(const std::byte* bytes, size_t size) {

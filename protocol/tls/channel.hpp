@@ -66,6 +66,8 @@ class TlsChannel {
   std::string failure() const;
   // The failure is that the connection has ended, and nobody has said why.
   bool dropped() const;
+  // The bytes have come to an end, however that was said.
+  bool ended() const;
   // Only to look at: the lock does not guard it.
   SSL* native() const { return connection_.get(); }
   // Tests ask for new keys sooner.

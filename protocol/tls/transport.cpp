@@ -30,6 +30,10 @@ class TlsTransport : public transport::Transport {
     channel_.close_notify();
     stream_.shutdown();
   }
+  // Without TLS's own end, which would be an orderly one.
+  void reset() noexcept override { stream_.reset(); }
+  bool peer_closed() noexcept override { return channel_.ended() || stream_.peer_closed(); }
+  size_t unread() noexcept override { return stream_.unread(); }
   bool input() noexcept override { return channel_.pending() || stream_.input(); }
   std::string failure() const override { return channel_.failure(); }
   std::string binding() override { return channel_.binding(); }

@@ -18,6 +18,9 @@ struct Direction {
   unsigned looks_left = 0;   // until the rest becomes visible
   uint64_t delivered = 0;
   uint64_t cut_after = ~0ull;
+  uint64_t sent = 0;
+  size_t swallowed = 0;
+  uint64_t swallow_after = ~0ull;
   bool finished = false;     // the sender sends no more
   bool closed = false;       // the sender has shut down
 };
@@ -26,6 +29,9 @@ struct Link {
   explicit Link(const SimulatedOptions& settings) : options(settings), random(settings.seed) {
     directions[0].cut_after = settings.cut_first_to_second;
     directions[1].cut_after = settings.cut_second_to_first;
+    directions[0].swallow_after = settings.swallow_first_to_second;
+    directions[1].swallow_after = settings.swallow_second_to_first;
+    swallows = !settings.swallow_first_to_second || !settings.swallow_second_to_first;
     broken = !settings.cut_first_to_second || !settings.cut_second_to_first;
   }
 
@@ -35,6 +41,7 @@ struct Link {
   std::mt19937_64 random;
   Direction directions[2];
   bool broken = false;
+  bool swallows = false;  // whatever is sent from now on
   bool woken[2] = {};
 
   size_t up_to(size_t bytes) {
@@ -63,12 +70,16 @@ class SimulatedTransport final : public Transport {
     std::lock_guard lock(link_->mutex);
     Direction& out = outgoing();
     if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
-    if (out.finished || out.closed || incoming().closed) return {IoStatus::failed, 0, EPIPE};
+    if (out.finished || out.closed || (incoming().closed && !link_->swallows)) return {IoStatus::failed, 0, EPIPE};
+    size_t offered = 0;
+    for (const iovec& piece : pieces.first(std::min(pieces.size(), kPiecesMax))) offered += piece.iov_len;
+    if (link_->swallows) return swallow(out, offered);
     size_t room = link_->options.window_bytes - std::min(link_->options.window_bytes, out.bytes.size());
-    size_t total = 0;
-    for (const iovec& piece : pieces.first(std::min(pieces.size(), kPiecesMax))) total += piece.iov_len;
+    size_t total = size_t(std::min<uint64_t>(offered, out.swallow_after - out.sent));
     if (!total || !room) return {IoStatus::would_block};
     size_t moved = link_->up_to(std::min(total, room)), left = moved;
+    out.sent += moved;
+    link_->swallows = out.sent == out.swallow_after;
     for (const iovec& piece : pieces) {
       size_t step = std::min(left, piece.iov_len);
       auto from = static_cast<const std::byte*>(piece.iov_base);
@@ -98,7 +109,27 @@ class SimulatedTransport final : public Transport {
     }
     if (link_->broken) return {IoStatus::failed, 0, ECONNRESET};
     if (!in.bytes.empty()) return {IoStatus::would_block};
-    return {in.finished || in.closed || outgoing().closed ? IoStatus::closed : IoStatus::would_block};
+    return {ended(in) || outgoing().closed ? IoStatus::closed : IoStatus::would_block};
+  }
+
+  size_t unread() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    return incoming().bytes.size();
+  }
+
+  bool peer_closed() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    return !link_->broken && ended(incoming());
+  }
+
+  void reset() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    // The reset itself gets lost where everything does.
+    if (link_->swallows)
+      outgoing().closed = true;
+    else
+      link_->broken = true;
+    link_->changed.notify_all();
   }
 
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
@@ -136,6 +167,17 @@ class SimulatedTransport final : public Transport {
   std::string peer() const override { return "simulated"; }
 
  private:
+  // As the receiver sees it.
+  bool ended(const Direction& in) const { return !link_->swallows && (in.finished || in.closed); }
+
+  // The sender's system takes what its buffer holds, and waits for acknowledgements that do not come.
+  IoResult swallow(Direction& out, size_t offered) {
+    size_t moved = std::min(offered, link_->options.window_bytes - std::min(link_->options.window_bytes, out.swallowed));
+    if (!moved) return {IoStatus::would_block};
+    out.swallowed += moved;
+    return {IoStatus::ok, moved};
+  }
+
   Direction& outgoing() const { return link_->directions[side_]; }
   Direction& incoming() const { return link_->directions[1 - side_]; }
 
@@ -143,11 +185,12 @@ class SimulatedTransport final : public Transport {
     unsigned ready = 0;
     Direction& in = incoming();
     Direction& out = outgoing();
-    bool over = link_->broken || in.closed || out.closed;
+    bool over = link_->broken || out.closed || (in.closed && ended(in));
     // A delay is over as soon as somebody waits for it: virtual time jumps forward.
     if (interest & kReadable) link_->look(in, ~0u);
-    if (in.visible || in.finished || over) ready |= kReadable;
-    if (out.bytes.size() < link_->options.window_bytes || over) ready |= kWritable;
+    if (in.visible || ended(in) || over) ready |= kReadable;
+    size_t under_way = link_->swallows ? out.swallowed : out.bytes.size();
+    if (under_way < link_->options.window_bytes || over) ready |= kWritable;
     if (link_->woken[side_]) ready |= kWoken;
     return ready & interest;
   }

@@ -21,6 +21,9 @@ struct SimulatedOptions {
   // The connection breaks once so many bytes have been delivered in the direction first to second, or second to first. ~0: never.
   uint64_t cut_first_to_second = ~0ull;
   uint64_t cut_second_to_first = ~0ull;
+  // Once so many bytes have been sent in one direction, what comes behind them vanishes, in both directions, as do ends: nobody is told. ~0: never.
+  uint64_t swallow_first_to_second = ~0ull;
+  uint64_t swallow_second_to_first = ~0ull;
 };
 
 // Both ends may be used by several threads, as every transport. They may be destroyed in any order.

@@ -1,16 +1,19 @@
 #include "protocol/transport/stream.hpp"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 
 namespace gpuwire::transport {
@@ -47,6 +50,11 @@ class StreamTransport final : public Transport {
     return got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
 
+  size_t unread() noexcept override {
+    int bytes = 0;
+    return ioctl(socket_, FIONREAD, &bytes) == 0 && bytes > 0 ? size_t(bytes) : 0;
+  }
+
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
     pollfd polled[2] = {{socket_, 0, 0}, {event_, POLLIN, 0}};
     if (interest & kReadable) polled[0].events |= POLLIN;
@@ -73,6 +81,23 @@ class StreamTransport final : public Transport {
 
   void finish() noexcept override { ::shutdown(socket_, SHUT_WR); }
   void shutdown() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
+
+  void reset() noexcept override {
+    // Dissolves a TCP connection: the kernel resets it, and whoever waits for it wakes up.
+    sockaddr nobody{};
+    nobody.sa_family = AF_UNSPEC;
+    if (connect(socket_, &nobody, sizeof nobody) != 0) shutdown();
+  }
+
+  bool peer_closed() noexcept override {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    if (getsockopt(socket_, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
+      return info.tcpi_state == TCP_CLOSE_WAIT || info.tcpi_state == TCP_LAST_ACK || info.tcpi_state == TCP_CLOSING;
+    pollfd polled{socket_, POLLRDHUP, 0};  // a Unix socket
+    return poll(&polled, 1, 0) > 0 && (polled.revents & (POLLRDHUP | POLLHUP)) != 0;
+  }
+
   int descriptor() const noexcept override { return socket_; }
 
   void abandon_after_fork() noexcept override {
@@ -108,28 +133,88 @@ void set(int socket, int level, int option, int value) { setsockopt(socket, leve
 void tune_tcp(int socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  notice_lost_peer(socket, kPeerLostMs);
+  notice_lost_peer(socket, LostPeer::is_the_end);
 }
 
-int read_limit(const char* path) {
+// The first bytes of a short file; empty: it cannot be read.
+std::string read_short(const char* path) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return 0;
-  char text[16] = {};
+  if (file < 0) return {};
+  char text[64] = {};
   ssize_t got = read(file, text, sizeof text - 1);
   close(file);
-  return got > 0 ? atoi(text) : 0;
+  return {text, size_t(std::max<ssize_t>(got, 0))};
+}
+
+int read_limit(const char* path) { return atoi(read_short(path).c_str()); }
+
+// `loopback`: whether the address cannot leave the machine.
+ConnectionEnd end_of(const sockaddr_storage& storage, bool& loopback) {
+  ConnectionEnd end;
+  char text[INET6_ADDRSTRLEN] = {};
+  if (storage.ss_family == AF_INET) {
+    auto& address = reinterpret_cast<const sockaddr_in&>(storage);
+    inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
+    end.address = std::string(text) + ":" + std::to_string(ntohs(address.sin_port));
+    loopback = ntohl(address.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  } else if (storage.ss_family == AF_INET6) {
+    auto& address = reinterpret_cast<const sockaddr_in6&>(storage);
+    if (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr)) {
+      sockaddr_storage plain{};
+      auto& mapped = reinterpret_cast<sockaddr_in&>(plain);
+      mapped.sin_family = AF_INET;
+      mapped.sin_port = address.sin6_port;
+      memcpy(&mapped.sin_addr, address.sin6_addr.s6_addr + 12, sizeof mapped.sin_addr);
+      return end_of(plain, loopback);
+    }
+    inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof text);
+    end.address = "[" + std::string(text) + "]:" + std::to_string(ntohs(address.sin6_port));
+    loopback = IN6_IS_ADDR_LOOPBACK(&address.sin6_addr);
+  }
+  return end;
 }
 
 }  // namespace
 
-void notice_lost_peer(int descriptor, int within_ms) {
+std::string this_machine() {
+  std::string text = read_short("/proc/sys/kernel/random/boot_id");
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+ConnectionEnd own_end_of(int descriptor) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {};
+  bool loopback = false;
+  ConnectionEnd end = end_of(storage, loopback);
+  if (loopback) end.machine = this_machine();
+  return end;
+}
+
+ConnectionEnd other_end_of(int descriptor, const std::string& machine) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {};
+  bool loopback = false;
+  ConnectionEnd end = end_of(storage, loopback);
+  if (loopback) end.machine = machine;
+  return end;
+}
+
+void notice_lost_peer(int descriptor, LostPeer how) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  bool loopback = false;
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) == 0) end_of(peer, loopback);
+  const int within_ms = how == LostPeer::is_the_end ? kPeerLostMs : kReplaceablePeerLostMs;
   // A third of the time until the first question to a peer that is silent, and the rest for four more.
   constexpr int kProbes = 5;
   int idle_s = std::max(within_ms / 1000 / 3, 1);
   set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
   set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, std::max((within_ms / 1000 - idle_s) / kProbes, 1));
   set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, within_ms);
+  set(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, how == LostPeer::by_heartbeat || loopback ? 0 : within_ms);
 }
 
 void size_socket_buffers(int descriptor, bool tcp) {

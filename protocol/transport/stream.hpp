@@ -1,7 +1,9 @@
 // A transport over a connected stream socket, TCP or Unix.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "protocol/transport/transport.hpp"
 
@@ -10,12 +12,28 @@ namespace gpuwire::transport {
 // What the sockets of a session are set to, if the system allows that much. Bulk bandwidth over a long path is at most the buffer divided
 // by the round trip.
 inline constexpr int kSocketBufferBytes = 4 << 20;
-// A peer that is gone without a word is noticed after about this time, sending or idle.
+// How the system notices a peer that is gone without a word, sending or idle. What was sent and is not acknowledged tells it, and questions to a peer that is silent.
+enum class LostPeer : uint8_t {
+  is_the_end,    // nothing replaces the connection, so one that may only be slow gets kPeerLostMs
+  replaceable,   // nothing is lost with it: kReplaceablePeerLostMs
+  by_heartbeat,  // the same for who is silent. That our bytes are not taken says nothing: a peer that lives may be busy for long, and heartbeats find who does not
+};
+// On loopback, where nothing gets lost, bytes that are not taken say nothing either.
 inline constexpr int kPeerLostMs = 60'000;
-
-// The same where a connection can be replaced, so that nothing is lost with one that is only slow.
 inline constexpr int kReplaceablePeerLostMs = 15'000;
-void notice_lost_peer(int descriptor, int within_ms);
+void notice_lost_peer(int descriptor, LostPeer how);
+
+// One end of a connection, as text that the other end can compare.
+struct ConnectionEnd {
+  std::string address;  // "192.0.2.7:41234"; empty: a Unix socket, or none
+  std::string machine;  // of an address that cannot leave the machine: what tells this run of it from every other
+  bool operator==(const ConnectionEnd&) const = default;
+};
+// This run of this machine. Empty: it may not be read.
+std::string this_machine();
+// This process's end, and the other one as this machine's system sees it; `machine`: what an address of loopback gets.
+ConnectionEnd own_end_of(int descriptor);
+ConnectionEnd other_end_of(int descriptor, const std::string& machine);
 
 // Sets the buffers. A TCP socket needs it before it connects or listens, because the window scale is fixed then.
 void size_socket_buffers(int descriptor, bool tcp);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include <boost/asio/io_context.hpp>
@@ -64,23 +65,37 @@ tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
 tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout) try {
   asio::io_context context(1);
   error_code error;
-  auto addresses = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::numeric_service, error);
+  auto found = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::numeric_service, error);
   if (error) return tl::unexpected(fmt::format("unknown host ({})", error.message()));
-  auto deadline = std::chrono::steady_clock::now() + timeout;
-  error = asio::error::host_not_found;
-  for (const auto& address : addresses) {
+  std::vector<Endpoint> addresses;
+  for (const auto& address : found) addresses.push_back({address.endpoint().address().to_string(), address.endpoint().port()});
+  return connect_first(addresses, timeout);
+} catch (const std::exception& thrown) {
+  return tl::unexpected(std::string(thrown.what()));
+}
+
+tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout) try {
+  asio::io_context context(1);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  size_t left = addresses.size();
+  error_code error = asio::error::host_not_found;
+  for (const Endpoint& named : addresses) {
+    const tcp::endpoint address(asio::ip::make_address(named.host), named.port);
+    // One that does not answer leaves the others their share of the time.
+    auto now = std::chrono::steady_clock::now();
+    auto until = now + std::max(deadline - now, Nanoseconds(0)) / left--;
     tcp::socket socket(context);
     error_code opened;
-    socket.open(address.endpoint().protocol(), opened);
+    socket.open(address.protocol(), opened);
     if (opened) {
       error = opened;
       continue;
     }
     size_socket_buffers(socket.native_handle(), true);
     error = asio::error::timed_out;
-    socket.async_connect(address.endpoint(), [&](const error_code& result) { error = result; });
+    socket.async_connect(address, [&](const error_code& result) { error = result; });
     context.restart();
-    context.run_until(deadline);
+    context.run_until(until);
     if (error) {
       // The handler refers to this scope, so it has to run before the scope ends.
       error_code ignored, kept = error;
@@ -91,7 +106,7 @@ tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint
       continue;
     }
     int descriptor = socket.release();
-    if (auto transport = adopt_stream(descriptor, address_text(address.endpoint()))) return transport;
+    if (auto transport = adopt_stream(descriptor, address_text(address))) return transport;
     ::close(descriptor);
     return tl::unexpected(std::string("too many open files"));
   }

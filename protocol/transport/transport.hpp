@@ -59,6 +59,8 @@ class Transport : public ByteSource {
   virtual IoResult receive_bulk(std::span<std::byte> out) noexcept { return try_receive(out); }
   // Is there anything to receive, the end included? Costs one system call at most.
   virtual bool input() noexcept { return wait(kReadable, Nanoseconds(0)) != 0; }
+  // Bytes that have come to this machine and that nobody has received, before decryption; 0 where nobody can tell.
+  virtual size_t unread() noexcept { return 0; }
 
   // Ends one wait for kWoken, now or, when nobody waits, the next.
   virtual void wake() noexcept = 0;
@@ -67,6 +69,11 @@ class Transport : public ByteSource {
   virtual void finish() noexcept = 0;
   // Ends both directions: what has arrived can still be received, then comes `closed`; waiting threads wake up.
   virtual void shutdown() noexcept = 0;
+  // Ends both directions as a connection does that breaks: what is under way may be lost, and the peer does not see an orderly end, where the system can do that.
+  // Not while a thread is inside receive_bulk().
+  virtual void reset() noexcept { shutdown(); }
+  // Has the peer closed its side, or its system for it? To be asked before shutdown().
+  virtual bool peer_closed() noexcept { return false; }
 
   // The file descriptor, to hand to another process; -1 if there is none. Stays owned by the transport.
   virtual int descriptor() const noexcept = 0;

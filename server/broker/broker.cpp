@@ -22,6 +22,10 @@ AdmissionLimits limits_of(const Configuration& configuration) {
           .gpus = {configuration.gpus.begin(), configuration.gpus.end()}};
 }
 
+SessionGraces graces_of(const Configuration& configuration) {
+  return {std::chrono::milliseconds(configuration.resume_grace_ms), std::chrono::milliseconds(configuration.hang_up_grace_ms)};
+}
+
 }  // namespace
 
 Broker::Broker(asio::io_context& io, BrokerOptions options)
@@ -37,7 +41,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       pools_(io, options_.worker, options_.spare_workers, pool_events(), options_.keeping),
       reception_(io, options_.login_program, {admission_, sessions_, book_},
                  {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
-  sessions_.set_resume_grace(std::chrono::milliseconds(options_.configuration.resume_grace_ms));
+  sessions_.set_graces(graces_of(options_.configuration));
   sessions_.keep(options_.keeping);
   book_.observe([this](const SessionEvent& event) {
     if (event.kind == SessionEvent::Kind::queued) look_at_queue();
@@ -148,7 +152,7 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   if (!accepting_) return tl::unexpected(ConfigurationErrors{"the server is not ready yet"});
   if (ConfigurationErrors errors = misfits(configuration); !errors.empty()) return tl::unexpected(std::move(errors));
   reception_.configure(configuration);
-  sessions_.set_resume_grace(std::chrono::milliseconds(configuration.resume_grace_ms));
+  sessions_.set_graces(graces_of(configuration));
   if (options_.keeping && configuration.adopt_grace_ms) options_.keeping->set_grace(std::chrono::milliseconds(configuration.adopt_grace_ms));
   tenants_.replace(std::move(configuration.tenants));
   sessions_.tenants_changed(tenants_);

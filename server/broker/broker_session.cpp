@@ -35,7 +35,7 @@ void BrokerSession::worker_reserved(pid_t worker) {
   order_.tenant = session.tenant;
   order_.identified = session.security != "plain" && session.security != "tls";
   for (scheduler::DeviceIndex device : session.devices) order_.devices.push_back({.index = device});
-  if (!session.management) order_.resume_grace_ms = uint32_t(around_.resume_grace.count());
+  if (!session.management) allow_graces(session);
   handoff_.kind = HandoffKind::session;
   handoff_.id = session.wire_id;
   std::string error;
@@ -102,6 +102,13 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
   if (!begun) await_begin();
   if (why.empty()) why = kept.stop_reason;
   if (!why.empty()) stop(why);
+}
+
+void BrokerSession::allow_graces(const SessionRecord& session) {
+  const Tenant* tenant = around_.tenants ? around_.tenants->find(session.tenant_id) : nullptr;
+  auto most = tenant && tenant->settings.resume_grace_max_ms ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms) : around_.graces.resume;
+  order_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
+  order_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
 }
 
 void BrokerSession::no_worker(RefusalCause cause, const std::string& why) {

@@ -17,6 +17,12 @@
 
 namespace gpuwire::server {
 
+// How long a session stays without a connection.
+struct SessionGraces {
+  std::chrono::milliseconds resume{0};   // 0: it ends with its connection
+  std::chrono::milliseconds hang_up{0};  // where the connection was ended and not lost
+};
+
 // What a session needs of the broker around it.
 struct SessionSurroundings {
   boost::asio::io_context& io;
@@ -29,7 +35,8 @@ struct SessionSurroundings {
   std::function<void(scheduler::SessionId)> over;
   EntryStore* keeping = nullptr;              // null: nothing outlives the broker
   std::vector<ServerDevice> devices = {};     // of the server, when they are known
-  std::chrono::milliseconds resume_grace{0};  // how long a session stays without a connection; 0: it ends with its connection
+  SessionGraces graces{};
+  const TenantDirectory* tenants = nullptr;  // whose settings bound the graces; null: nobody's
 };
 
 // Its functions are the events of its life; README.md has the table of which leads where. Each of them may be called in every stage, and each way out of a stage answers
@@ -73,6 +80,7 @@ class BrokerSession {
   const SessionRecord& record() const { return *around_.book.find(number_); }
   WorkerPool& pool() { return around_.pool_for(record()); }
   void want_worker();
+  void allow_graces(const SessionRecord& session);
   // What its worker tells of its connection. False: it is something else.
   bool heard_of_connection(const Handoff& message);
   bool attach(std::string& error);

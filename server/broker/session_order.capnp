@@ -14,6 +14,7 @@ struct SessionOrder {
   hostMemoryBytes @5 :UInt64;   # of the server's own memory, that the tenant may hold; 0: no bound
   ledgerSlot @6 :UInt32;        # which slot of the tenant's page is the session's
   resumeGraceMs @8 :UInt32;     # how long the session stays without a connection; 0: it ends with its connection
+  hangUpGraceMs @9 :UInt32;     # the same where the connection was ended and not lost, by the program's end or by something between
   identified @7 :Bool;         # the client has shown that it is the tenant
 
   struct Device {

@@ -66,6 +66,7 @@ std::string encode(const SessionOrder& order) {
   root.setLedgerSlot(order.ledger_slot);
   root.setIdentified(order.identified);
   root.setResumeGraceMs(order.resume_grace_ms);
+  root.setHangUpGraceMs(order.hang_up_grace_ms);
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
   return {bytes.asChars().begin(), bytes.size()};
@@ -86,6 +87,7 @@ tl::expected<SessionOrder, std::string> decode_session_order(const std::string& 
     order.ledger_slot = root.getLedgerSlot();
     order.identified = root.getIdentified();
     order.resume_grace_ms = root.getResumeGraceMs();
+    order.hang_up_grace_ms = root.getHangUpGraceMs();
     return order;
   } catch (const kj::Exception& error) {
     return tl::unexpected(std::string(error.getDescription().cStr()));

@@ -24,6 +24,7 @@ struct SessionOrder {
   std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
   uint64_t host_memory_bytes = 0;  // of the server's own memory, that the tenant may hold; 0: no bound
   uint32_t resume_grace_ms = 0;    // how long the session stays without a connection; 0: it ends with its connection
+  uint32_t hang_up_grace_ms = 0;   // the same where the connection was ended and not lost, by the program's end or by something between
   uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
 };
 

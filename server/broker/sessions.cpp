@@ -41,6 +41,7 @@ void Sessions::all_adopted() {
 }
 
 void Sessions::tenants_changed(const TenantDirectory& tenants) {
+  around_.tenants = &tenants;
   for (SessionAttachments* part : parts_) part->tenants_changed(tenants);
 }
 

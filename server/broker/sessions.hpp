@@ -24,11 +24,12 @@ class Sessions final : public SessionControl {
   // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted its session has to begin it.
   using PoolFor = std::function<WorkerPool&(const SessionRecord&)>;
   Sessions(boost::asio::io_context& io, SessionBook& book, Admission& admission, PoolFor pool_for, uint32_t begin_ms)
-      : book_(book), admission_(admission), around_{io, book, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }, {}} {}
+      : book_(book), admission_(admission), around_{io, book, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }, {}, nullptr} {}
 
   // Before the first session; the part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
   void devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants);
+  // The directory stays.
   void tenants_changed(const TenantDirectory& tenants);
 
   // Before the first session.
@@ -45,8 +46,8 @@ class Sessions final : public SessionControl {
   // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionOrder.
   void serve(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
-  // How long a session without a connection stays, before a tenant's own bound.
-  void set_resume_grace(std::chrono::milliseconds grace) { around_.resume_grace = grace; }
+  // Of sessions that begin from now on, before their tenants' own bounds.
+  void set_graces(const SessionGraces& graces) { around_.graces = graces; }
   // The tenant's session that is called so and may be carried on over another connection. Null: there is none.
   const SessionRecord* resumable(const std::string& wire_id, const std::string& tenant) const;
   // A connection of its client, which the worker has to prove yet.

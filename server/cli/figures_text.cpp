@@ -72,6 +72,8 @@ std::string who(const SessionFigures& session) {
 }
 
 std::string state_of(const SessionFigures& session) {
+  // With the time until it ends, if its client does not come back.
+  if (session.detached_left_s > 0) return fmt::format("{} {}", session.state, duration(session.detached_left_s));
   if (!session.warning.empty()) return session.state + "!";
   if (session.holds_lease) return session.state + "*";
   return session.state;

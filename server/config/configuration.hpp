@@ -37,6 +37,7 @@ struct TenantConfiguration {
   uint64_t queue_time_max_ms = 0;            // how long one waits; 0: no bound
   uint64_t kernel_time_max_ms = 0;           // 0: no bound
   uint64_t idle_time_max_ms = 0;             // 0: no bound
+  std::optional<uint64_t> resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
   std::vector<std::string> unix_users;       // users of this machine who are this tenant when they come over a Unix socket
   bool operator==(const TenantConfiguration&) const = default;
 };
@@ -51,7 +52,8 @@ struct Configuration {
   bool allow_unencrypted_network = false;
   std::optional<std::string> open_tenant;    // who callers on plain loopback are when they do not say; none: they must show a token
   std::vector<unsigned> gpus;                // offered; empty: all
-  uint64_t resume_grace_ms = 0;              // how long a session stays without its connection; 0: it ends with it
+  uint64_t resume_grace_ms = 5 * 60'000;     // how long a session stays without its connection; 0: it ends with it
+  uint64_t hang_up_grace_ms = 20'000;        // the same where the connection was ended and not lost, by the program's end or by something between
   std::filesystem::path runtime_directory;   // for what outlives the server's process; empty: the default one
   uint64_t adopt_grace_ms = 5 * 60 * 1000;   // how long sessions go on without a server; 0: they end with it
   unsigned sessions_max = 64;

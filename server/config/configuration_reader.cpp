@@ -14,6 +14,7 @@ namespace {
 
 constexpr unsigned kGpuMax = 63;
 constexpr unsigned kSessionsMax = 100'000;
+constexpr uint64_t kGraceMsMax = 7ull * 24 * 3600'000;
 constexpr double kWeightMax = 1e6;
 constexpr double kBatchFloorMax = 0.5;
 constexpr size_t kTenantNameMax = 64;
@@ -63,6 +64,11 @@ void read_gpus_wanted(Section& section, unsigned& out) {
     section.wrong("gpus", fmt::format("is a number from 1 to {}, or \"all\"", kGpuMax + 1));
 }
 
+void read_grace(Section& section, std::string_view key, uint64_t& out) {
+  section.duration_ms(key, out);
+  if (out > kGraceMsMax) section.wrong(key, fmt::format("is more than {} days", kGraceMsMax / (24 * 3600'000)));
+}
+
 // What [defaults] may say too.
 void read_shared(Section& section, TenantConfiguration& out) {
   if (auto chosen = section.word("class", {"realtime", "interactive", "batch", "scavenger"})) out.service_class = scheduler::ServiceClass(*chosen);
@@ -79,6 +85,7 @@ void read_shared(Section& section, TenantConfiguration& out) {
   section.duration_ms("queue_time_max", out.queue_time_max_ms);
   section.duration_ms("kernel_time_max", out.kernel_time_max_ms);
   section.duration_ms("idle_time_max", out.idle_time_max_ms);
+  if (section.node("resume_grace_max")) read_grace(section, "resume_grace_max", out.resume_grace_max_ms.emplace());
 }
 
 TenantConfiguration read_tenant(Section section, std::string name, const TenantConfiguration& defaults) {
@@ -207,7 +214,8 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   std::string open_tenant;
   server.text("open_tenant", open_tenant);
   server.numbers("gpus", out.gpus, kGpuMax);
-  server.duration_ms("resume_grace", out.resume_grace_ms);
+  read_grace(server, "resume_grace", out.resume_grace_ms);
+  read_grace(server, "hang_up_grace", out.hang_up_grace_ms);
   server.duration_ms("adopt_grace", out.adopt_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);

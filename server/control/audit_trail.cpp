@@ -1,6 +1,7 @@
 #include "server/control/audit_trail.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include "server/worker/end_cause.hpp"
 
@@ -60,6 +61,7 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last)
       break;
     case SessionEvent::Kind::detached:
       fields["reason"] = event.text;
+      fields["seconds_left"] = std::max(0.0, std::chrono::duration<double>(event.session.detached_until - std::chrono::system_clock::now()).count());
       log.write("detached", fields);
       break;
     case SessionEvent::Kind::attached: log.write("attached", fields); break;

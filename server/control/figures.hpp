@@ -99,7 +99,8 @@ struct SessionFigures {
   uint64_t id = 0;
   std::string tenant;
   std::string service_class;
-  std::string state;                      // queued, starting, running, ending
+  std::string state;                      // queued, starting, granted, running, detached, ending
+  double detached_left_s = 0;             // detached: until it ends if its client does not come back; else 0
   std::string peer, program, host, security;
   std::string credential;                 // a certificate's serial or a token's number
   int64_t client_pid = 0, worker_pid = 0;

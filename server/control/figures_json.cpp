@@ -41,7 +41,7 @@ void each_field(Is<SessionDeviceFigures> auto& f, auto&& visit) {
   visit("device", f.device), visit("memory_used_bytes", f.memory_used_bytes), visit("memory_peak_bytes", f.memory_peak_bytes);
 }
 void each_field(Is<SessionFigures> auto& f, auto&& visit) {
-  visit("id", f.id), visit("tenant", f.tenant), visit("class", f.service_class), visit("state", f.state), visit("peer", f.peer), visit("program", f.program);
+  visit("id", f.id), visit("tenant", f.tenant), visit("class", f.service_class), visit("state", f.state), visit("detached_left_s", f.detached_left_s), visit("peer", f.peer), visit("program", f.program);
   visit("host", f.host), visit("security", f.security), visit("credential", f.credential), visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
   visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for), visit("devices", f.devices);
   visit("memory_limit_bytes", f.memory_limit_bytes), visit("gpu_time_ns", f.gpu_time_ns), visit("gate_open", f.gate_open);

@@ -113,6 +113,8 @@ SessionFigures Monitor::figures_of(const SessionRecord& session) const {
                          .since_unix_s = unix_s(queued || session.begun.time_since_epoch().count() == 0 ? session.arrived : session.begun),
                          .place = session.place,
                          .waits_for = session.why};
+  if (session.state == SessionState::detached)
+    figures.detached_left_s = std::max(0.0, std::chrono::duration<double>(session.detached_until - system_clock::now()).count());
   for (scheduler::DeviceIndex device : session.devices) figures.devices.push_back({.device = device});
   if (const Tenant* tenant = tenants_.find(session.tenant_id); tenant && !session.devices.empty())
     figures.memory_limit_bytes = memory_on(tenant->settings, session.devices.front()).limit_bytes;

@@ -144,11 +144,16 @@ void add_counts(Writer& out, const Snapshot& snapshot) {
   Family sessions = out.gauge("gpuwire_sessions", "Sessions now, by state");
   Family queue = out.gauge("gpuwire_queue_length", "Sessions that wait for GPUs");
   Family ended = out.counter("gpuwire_sessions_ended_total", "Sessions that have ended, by cause");
+  Family left = out.gauge("gpuwire_detached_seconds_left", "Until the first of the tenant's detached sessions ends if its client does not come back; 0: there is none");
   Family refused = out.counter("gpuwire_logins_refused_total", "Logins that were refused, by reason; tenant is empty when it is not known");
   for (const TenantFigures& tenant : snapshot.tenants) {
     queue.add(double(count_of(tenant.sessions, "queued")), {{"tenant", tenant.name}});
     // Each state always, so that a graph of it has no holes.
-    for (const char* state : {"queued", "starting", "running", "ending"}) sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
+    for (const char* state : {"queued", "starting", "granted", "running", "detached", "ending"}) sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
+    double soonest = 0;
+    for (const SessionFigures& session : snapshot.sessions)
+      if (session.tenant == tenant.name && session.detached_left_s > 0 && (soonest == 0 || session.detached_left_s < soonest)) soonest = session.detached_left_s;
+    left.add(soonest, {{"tenant", tenant.name}});
     for (const auto& [cause, count] : tenant.ended) ended.add(double(count), {{"tenant", tenant.name}, {"cause", cause}});
     for (const auto& [reason, count] : tenant.refused) refused.add(double(count), {{"tenant", tenant.name}, {"reason", reason}});
   }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "protocol/transport/looking.hpp"
+#include "protocol/wire/ordinals.hpp"
 #include "server/worker/limits.hpp"
 
 namespace gpuwire::server {
@@ -49,9 +51,21 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
     return Filled::some;
   }
   Clock::time_point started{};
+  // Told once, for the whole of a sleep: heartbeats do not end it.
+  struct Asleep {
+    FrameSource& source;
+    bool told = false;
+    void begin() {
+      if (!std::exchange(told, true) && source.observer_) source.observer_(true);
+    }
+    ~Asleep() {
+      if (told && source.observer_) source.observer_(false);
+    }
+  } asleep{*this};
   for (;;) {
     transport::IoResult got = link_.try_receive(room);
     if (got.status == IoStatus::ok) {
+      if (asleep.told && take_heartbeats(room.first(got.bytes))) continue;
       decoder_.filled(got.bytes);
       buffered_ += got.bytes;
       received_ += got.bytes;
@@ -72,10 +86,22 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
       if (now >= *deadline) return Filled::late;
       wait = *deadline - now;
     }
-    if (observer_) observer_(true);
+    asleep.begin();
     link_.wait(kReadable | kWoken, wait);
-    if (observer_) observer_(false);
   }
+}
+
+// Whole heartbeats and nothing else, between two frames: the session sleeps on, and for whoever counts its time it has not been awake.
+bool FrameSource::take_heartbeats(std::span<const std::byte> bytes) {
+  if (buffered_ != 0 || decoder_.bulk_left() != 0 || bytes.size() % sizeof(wire::FrameHeader) != 0) return false;
+  constexpr wire::FrameHeader kHeartbeat{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+  for (auto rest = bytes; !rest.empty(); rest = rest.subspan(sizeof kHeartbeat))
+    if (!heartbeats_ || std::memcmp(rest.data(), &kHeartbeat, sizeof kHeartbeat) != 0) return false;
+  received_ += bytes.size();
+  frame_end_ += bytes.size();
+  meter_.received(bytes.size());
+  if (link_.consumed(frame_end_)) link_.pump();
+  return true;
 }
 
 FrameSource::Next FrameSource::next(int deadline_ms) {

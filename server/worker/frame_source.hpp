@@ -30,7 +30,9 @@ class FrameSource final : public BulkReader {
       : link_(link), meter_(meter), spin_us_(spin_us), decoder_(wire::Sender::client), kept_(account) {}
   // The broker's leave to look for longer than that; outlives the source. Before the first wait.
   void look_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
-  // Told before the executor sleeps because there is nothing to read, and after it. Before the first wait.
+  // The client sends heartbeats. Executor, before the first frame behind Hello.
+  void expect_heartbeats() { heartbeats_ = true; }
+  // Told before the executor sleeps because there is nothing to read, and after it; heartbeats wake nobody. Before the first wait.
   void observe_sleep(std::function<void(bool sleeps)> observer) { observer_ = std::move(observer); }
 
   enum class Next : uint8_t {
@@ -107,6 +109,7 @@ class FrameSource final : public BulkReader {
   bool read_bulk(std::span<std::byte> out);
   Filled fill(const std::optional<Clock::time_point>& deadline);  // nothing: none
   bool discard_bulk();
+  bool take_heartbeats(std::span<const std::byte> bytes);
 
   link::Link& link_;
   LinkMeter& meter_;
@@ -115,6 +118,7 @@ class FrameSource final : public BulkReader {
   std::function<void(bool)> observer_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;
+  bool heartbeats_ = false;
   bool seen_ahead_ = false;
   bool kept_role_ = false;
   uint64_t frame_end_ = 0;

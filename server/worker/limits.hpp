@@ -31,7 +31,6 @@ inline constexpr size_t kReplyBulkBytesMax = 128u << 20;       // bulk of replie
 inline constexpr size_t kReadAheadReserveBytes = 1u << 20;     // of the window's ring, for the thread that must not wait for room (StandIn)
 inline constexpr uint32_t kRoomLookMs = 100;                   // who waits for room looks again after so long, though it is told
 inline constexpr uint32_t kPeerStallMs = 30'000;          // a client that takes nothing for so long has gone
-inline constexpr uint32_t kKeepaliveIdleS = 15, kKeepaliveIntervalS = 5, kKeepaliveProbes = 4;
 
 // --- reading for the executor while it is kept in a call that may wait for an answer of the client -------------------------------------------
 inline constexpr uint32_t kStandInTickUs = 200;        // kept for one to two of these, and its place is taken

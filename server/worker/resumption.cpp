@@ -52,6 +52,7 @@ void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, cons
   last_attempt_ = heard.attempt;
   uint64_t received = parts_.link.detach();
   if (!resume::accept(*connection, received, kTimeout)) return;
+  parts_.proved(*connection, heard);
   if (!parts_.link.attach(std::move(connection), heard.received)) return parts_.fault("the client claims to have received what was not sent");
   uint64_t appended = 0;
   {

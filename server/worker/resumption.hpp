@@ -28,6 +28,8 @@ class Resumption {
     resume::Secret secret{};
     // The handshake of a connection's own TLS, if it has one; bounded in time. Any thread.
     std::function<tl::expected<std::unique_ptr<transport::Transport>, std::string>(OwnedDescriptor socket, std::string tls_key)> open;
+    // The connection of the session's own client, which is about to take the place of the one that there is; what the client says of it. Any thread, one at a time.
+    std::function<void(const transport::Transport&, const resume::Heard&)> proved;
     std::function<void(std::string why)> refused;  // somebody has tried who could not; any thread
     std::function<void(std::string why)> fault;    // the client cannot be right: the session has to end; any thread
   };

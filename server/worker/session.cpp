@@ -126,6 +126,10 @@ std::optional<SessionEnd> Session::begin() {
   if (resumable_) {
     welcome.setResumeSecret({parts_.resume_secret.data(), parts_.resume_secret.size()});
     welcome.setResumeGraceMs(parts_.resume_grace_ms);
+    bool wanted = parts_.wants_heartbeats && parts_.wants_heartbeats(client_end_);
+    heartbeats_ = wanted && client_knows_heartbeats_;
+    if (heartbeats_) source_.expect_heartbeats();
+    welcome.setHeartbeats(heartbeats_);
     parts_.link->outlive_connections();
   }
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
@@ -155,6 +159,8 @@ std::optional<SessionEnd> Session::read_hello() {
     auto hello = message.getRoot<schema::Hello>();
     client_ = {logged(hello.getRelease()), logged(hello.getProgram()), logged(hello.getHost()), hello.getProcessId()};
     client_comes_back_ = !hello.getEndsWithConnection();
+    client_knows_heartbeats_ = hello.getHeartbeats();
+    client_end_ = {logged(hello.getAddress()), logged(hello.getMachine())};
     auto key = hello.getCacheKey();
     key_of_user.assign(key.begin(), key.end());
   });
@@ -207,8 +213,12 @@ std::optional<SessionEnd> Session::execute() {
       return std::nullopt;
     case wire::FrameKind::control:
       if (header.ordinal == uint32_t(wire::ControlOrdinal::goodbye)) return SessionEnd{EndCause::finished, "goodbye"};
-      if (header.ordinal != uint32_t(wire::ControlOrdinal::acknowledge_now)) break;
-      outbox_.acknowledge(source_.frame_end(), true);
+      if (header.ordinal == uint32_t(wire::ControlOrdinal::acknowledge_now)) {
+        outbox_.acknowledge(source_.frame_end(), true);
+        return std::nullopt;
+      }
+      if (!heartbeats_ || header.ordinal != uint32_t(wire::ControlOrdinal::heartbeat)) break;
+      outbox_.acknowledge(source_.frame_end());
       return std::nullopt;
     default: break;
   }

@@ -15,6 +15,7 @@
 
 #include <tl/expected.hpp>
 
+#include "protocol/transport/stream.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/session_state.hpp"
 #include "server/worker/end_cause.hpp"
@@ -48,6 +49,9 @@ struct SessionParts {
   std::array<uint8_t, 16> id{};
   std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
   uint32_t resume_grace_ms = 0;  // how long the session stays without a connection; 0: it ends with its connection
+  // Whether the connection may come to lead nowhere without a word, by what the client says of its own end of it. Once, in a session that outlives its connection,
+  // whose client knows heartbeats. Null: they are not wanted.
+  std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
   // Makes the first device's primary context, which the process has ahead, the session's (Replay::take_prewarmed_primary); false: there is none for it.
   // Called once, by begin(): it may ask the broker, whose answers reach the process only once its warden runs.
   std::function<bool()> claim_primary;
@@ -77,6 +81,8 @@ class Session final : public Replay {
   const ClientFacts& client() const { return client_; }
   // After begin(): the session outlives its connection.
   bool resumable() const { return resumable_; }
+  // After begin(): both sides send heartbeats.
+  bool heartbeats() const { return heartbeats_; }
   // The client has closed its side of the connection: everything up to there is read now, even while the executor is kept. Any thread.
   void connection_hung_up();
   // It has another one. Any thread.
@@ -141,7 +147,10 @@ class Session final : public Replay {
   CUcontext context_ = nullptr;
   bool primary_warm_ = false;
   bool resumable_ = false;
+  bool heartbeats_ = false;
   bool client_comes_back_ = false;
+  bool client_knows_heartbeats_ = false;
+  transport::ConnectionEnd client_end_;  // as the client says
   const std::chrono::microseconds poll_time_;
   uint64_t executed_ = 0;  // sequence of the last frame
 

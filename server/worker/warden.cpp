@@ -51,9 +51,13 @@ bool Warden::hear_broker() {
   return true;
 }
 
-void Warden::outlive_connections() {
-  std::lock_guard lock(mutex_);
-  outlives_ = true;
+void Warden::outlive_connections(std::function<std::chrono::nanoseconds()> look) {
+  {
+    std::lock_guard lock(mutex_);
+    look_ = std::move(look);
+    outlives_ = true;
+  }
+  signal(changed_);
 }
 
 void Warden::detached(uint32_t grace_ms) {
@@ -81,6 +85,14 @@ int Warden::time_left() {
   return int(std::max<int64_t>(left.count(), 0));
 }
 
+int Warden::look() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!outlives_ || !look_) return -1;
+  }
+  return int(std::chrono::ceil<std::chrono::milliseconds>(look_()).count());
+}
+
 bool Warden::closed(const std::shared_ptr<transport::Transport>& connection) {
   {
     std::lock_guard lock(mutex_);
@@ -93,6 +105,7 @@ bool Warden::closed(const std::shared_ptr<transport::Transport>& connection) {
 
 void Warden::watch() {
   for (bool ending = false; !ending;) {
+    int until_look = look();
     std::shared_ptr<transport::Transport> connection;
     {
       std::lock_guard lock(mutex_);
@@ -104,7 +117,8 @@ void Warden::watch() {
                          {wake_.get(), POLLIN, 0},
                          {quit_.get(), POLLIN, 0},
                          {changed_.get(), POLLIN, 0}};
-    if (::poll(watched, 5, time_left()) < 0) {
+    int left = time_left();
+    if (::poll(watched, 5, left < 0 || until_look < 0 ? std::max(left, until_look) : std::min(left, until_look)) < 0) {
       if (errno == EINTR) continue;
       ::_exit(kExitOverdue);
     }

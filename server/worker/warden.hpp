@@ -36,8 +36,8 @@ class Warden {
 
   void begin_grace();
 
-  // From now on the connection's end is not the session's. These three: any thread.
-  void outlive_connections();
+  // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how long until the next time. Once.
+  void outlive_connections(std::function<std::chrono::nanoseconds()> look = {});
   // There is none, for at most so long.
   void detached(uint32_t grace_ms);
   void attached(std::shared_ptr<transport::Transport> connection);
@@ -46,6 +46,8 @@ class Warden {
   void watch();
   // Milliseconds until the deadline; -1: there is none.
   int time_left();
+  // Looks if it is to, and says when to look again; -1: never.
+  int look();
   // The client has closed its side. True: the process has to end.
   bool closed(const std::shared_ptr<transport::Transport>& connection);
   // Reads what the broker says. True: the process has to end.
@@ -57,6 +59,7 @@ class Warden {
   std::shared_ptr<transport::Transport> connection_;               // under mutex_; null: its end has been seen
   bool outlives_ = false;                                          // under mutex_
   std::optional<std::chrono::steady_clock::time_point> deadline_;  // under mutex_
+  std::function<std::chrono::nanoseconds()> look_;                 // set before outlives_, used by the thread when it has seen that
   OwnedDescriptor changed_;  // an eventfd: what is under the mutex
   OwnedDescriptor wake_;
   OwnedDescriptor quit_;

@@ -1,4 +1,5 @@
 // gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a client's socket.
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -8,8 +9,6 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
+#include "protocol/link/heartbeat.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
 #include "protocol/tls/transport.hpp"
@@ -29,6 +29,7 @@
 #include "server/management/management.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/broker_shares.hpp"
+#include "server/worker/client_way.hpp"
 #include "server/worker/compiled_code.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/worker/driver_library.hpp"
@@ -75,16 +76,6 @@ uint64_t own_memory_of(const SessionOrder& order, const DriverLibrary& driver) {
 unsigned usable_cores() {
   cpu_set_t set;
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned(CPU_COUNT(&set)) : 1u;
-}
-
-void tune(int socket) {
-  auto set = [socket](int level, int option, int value) { ::setsockopt(socket, level, option, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, int(kPeerStallMs));
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, int(kKeepaliveIdleS));
-  set(IPPROTO_TCP, TCP_KEEPINTVL, int(kKeepaliveIntervalS));
-  set(IPPROTO_TCP, TCP_KEEPCNT, int(kKeepaliveProbes));
 }
 
 // Another thread may still be sending what comes before the session's last words; it stops when the process does.
@@ -147,6 +138,7 @@ struct Prepared {
   BrokerShares& shares;
   IpcGuard& ipc_guard;
   Management* management;  // null: the session runs a program
+  const std::string& machine;  // transport::this_machine()
 };
 
 // Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md), which is wiped.
@@ -155,7 +147,6 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   auto stream = transport::adopt_stream(descriptor);
   if (!stream) return tl::unexpected(std::string("the client's socket cannot be used"));
   socket.release();
-  tune(descriptor);
   if (tls_key.empty()) {
     if (std::string_view(stream->road()) != "unix") return stream;
     auto agreed =
@@ -197,6 +188,9 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     prepared.shares.broker_back();
     if (driver.ledger) driver.ledger->broker_back();
   };
+  // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own hand-over: relaxed would do.
+  std::atomic<ClientWay> way{ClientWay::indirect};
+  std::atomic<uint32_t> stay_s{0};
   Session session({.link = &link,
                    .counters = driver.gated ? &driver.gated->page->link : nullptr,
                    .driver = &driver.table(prepared.guarded),
@@ -205,6 +199,10 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                    .id = handoff.id,
                    .resume_secret = secret,
                    .resume_grace_ms = order.resume_grace_ms,
+                   .wants_heartbeats = [&](const transport::ConnectionEnd& said) {
+                     way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
+                     return way != ClientWay::same_machine;  // whose system sees every end
+                   },
                    .claim_primary = [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
                    .host_memory = driver.ledger ? &driver.ledger->host_memory() : nullptr,
                    .cores = usable_cores(),
@@ -218,10 +216,14 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                    },
                    .management = prepared.management,
                    .gate = driver.gated ? &driver.gated->gate : nullptr});
+  link::Heartbeat heartbeat(link, link::GivingUp::closes);
   Resumption resumption({.link = link,
                          .id = handoff.id,
                          .secret = secret,
                          .open = [](OwnedDescriptor socket, std::string tls_key) { return open_transport(std::move(socket), tls_key); },
+                         .proved = [&](const transport::Transport& connection, const resume::Heard& heard) {
+                           way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine), {heard.address, heard.machine});
+                         },
                          .refused = [](std::string why) { tell_broker(HandoffKind::resume_refused, 0, std::move(why)); },
                          .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); }});
   Warden warden(kHandoffDescriptor, link.transport(),
@@ -233,7 +235,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                  .gone = [&] { if (driver.gated) driver.gated->gate.interrupt(); },
                  .hung_up = [&] { session.connection_hung_up(); },
                  .grace_over = [&] {
-                   session.stop(EndCause::resume_grace, fmt::format("the client did not come back within {} s", order.resume_grace_ms / 1000));
+                   session.stop(EndCause::resume_grace, fmt::format("the client did not come back within {} s", stay_s.load()));
                  },
                  .hear = [&](Handoff said) {
                    if (said.kind == HandoffKind::warn) session.say(said.text);
@@ -250,28 +252,40 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                      prepared.shares.heard(std::move(said));
                    }
                  }});
+  auto watch_connection = [&] {
+    transport::notice_lost_peer(link.transport()->descriptor(), session.heartbeats() ? transport::LostPeer::by_heartbeat : transport::LostPeer::replaceable);
+  };
   link.observe([&](link::Link::State state) {
+    uint32_t stay = stay_ms(way, link.kind_of_loss(), {order.resume_grace_ms, order.hang_up_grace_ms});
     if (state == link::Link::State::attached) {
-      transport::notice_lost_peer(link.transport()->descriptor(), transport::kReplaceablePeerLostMs);
+      watch_connection();
       session.connection_attached();
       warden.attached(link.transport());
       reports.tell(HandoffKind::attached, 0, {});
-    } else if (link.said_goodbye()) {
-      // It stands behind frames that the executor may be kept from.
-      if (driver.gated) driver.gated->gate.interrupt();
-      warden.begin_grace();
     } else if (link.transport()->damaged()) {
       session.stop(EndCause::fault, link.loss());
+    } else if (link.said_goodbye() || stay == 0) {
+      // A goodbye stands behind frames that the executor may be kept from.
+      if (!link.said_goodbye()) session.stop(EndCause::cut, "the client's program has ended without a goodbye");
+      if (driver.gated) driver.gated->gate.interrupt();
+      warden.begin_grace();
     } else {
-      warden.detached(order.resume_grace_ms);
-      reports.tell(HandoffKind::detached, order.resume_grace_ms, link.loss());
+      stay_s = stay / 1000;
+      warden.detached(stay);
+      reports.tell(HandoffKind::detached, stay, link.loss());
     }
   });
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
     if (session.resumable()) {
-      transport::notice_lost_peer(link.transport()->descriptor(), transport::kReplaceablePeerLostMs);
-      warden.outlive_connections();
+      watch_connection();
+      if (session.heartbeats())
+        warden.outlive_connections([&] {
+          heartbeat.look(link::Heartbeat::Clock::now());
+          return heartbeat.left(link::Heartbeat::Clock::now());
+        });
+      else
+        warden.outlive_connections();
     }
     reports.tell(HandoffKind::begun, 0, describe(session.client()));
     end = session.run();
@@ -307,6 +321,7 @@ int run(WorkerOptions options) {
     options.driver.contexts = false;
     options.module_cache = kNoModuleCache;
   }
+  const std::string machine = transport::this_machine();  // while it may be read
   const ConfinementRules rules = confinement_rules(options);
   auto confined = confine_process(rules);
   if (!confined) {
@@ -358,7 +373,7 @@ int run(WorkerOptions options) {
     }
     bound_own_memory(own_memory_of(*order, *driver));
     serve(std::move(handoff), std::move(*order), std::move(*session_driver),
-          {rules, guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get()});
+          {rules, guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get(), machine});
   }
 }
 

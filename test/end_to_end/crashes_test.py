@@ -133,6 +133,8 @@ class BesideANeighbour(ServerCase):
 
 
 class Crashes(BesideANeighbour):
+    # Each client whose connection is cut comes to nobody for so long.
+    resume_grace = "300ms"
     # Images are sent by every program anew.
     server_arguments = ("--module-cache", "none")
 
@@ -190,7 +192,7 @@ class CrashesInTheQueue(BesideANeighbour):
     @classmethod
     def setUpClass(cls):
         with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
-            file.write("[server]\nopen_tenant = \"all\"\nsessions_per_gpu_max = 1\n[tenants.all]\n")
+            file.write("[server]\nopen_tenant = \"all\"\nsessions_per_gpu_max = 1\nresume_grace = \"300ms\"\n[tenants.all]\n")
         cls.server_arguments = ("--config", file.name)
         cls.addClassCleanup(os.unlink, file.name)
         super().setUpClass()

@@ -190,6 +190,8 @@ class DeviceMemory(ServerCase):
 
 
 class ServerEnds(ServerCase):
+    resume_grace = "1s"
+
     def test_a_killed_server_ends_its_sessions_with_an_error_and_leaves_no_process(self):
         copier = start(self.server.address, "endless_copies")
         self.assertEqual(copier.stdout.readline(), "copying\n")

@@ -1,87 +1,28 @@
 """A session outlives its connection: programs whose connection is cut again and again see nothing but time, and nobody else gets in."""
 
 import os
-import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import threading
 import unittest
 
-from support import BUILD, DEVICE, FRAME, PREFACE, Server, preface, read_exactly, run, start, wait_until
+from support import BUILD, DEVICE, FRAME, PREFACE, PROGRAMS, ServerCase, Server, children, preface, read_exactly, run, start, wait_until
+from unreliable_way import UnreliableWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
-CUTS = int(os.environ.get("GPUWIRE_TEST_CUTS", "40"))
-PIECE_BYTES = 65536
-# A connection is left in peace until it has carried so much: a login takes some hundred bytes, and each attempt gets further than the one before.
-CUT_BYTES = (2_000, 300_000)
-
-
-class UnreliableWay:
-    """Passes connections on to a server, and cuts each after a number of bytes that a seed says, `cuts` times in all."""
-
-    def __init__(self, server_address, cuts, seed):
-        self.random = random.Random(seed)
-        self.left, self.made = cuts, 0
-        self._lock = threading.Lock()
-        host, port = server_address.rsplit(":", 1)
-        self._server = (host, int(port))
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._listening.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self):
-        self._listening.close()
-
-    def _serve(self):
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._server)
-            with self._lock:
-                # The first one has to come to a session: what has not begun is not resumed.
-                until = self.random.randint(*CUT_BYTES) + (20_000 if self.made == 0 else 0) if self.left > 0 else None
-                self.left -= 1
-                self.made += 1
-            budget = [until]
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, target, budget, (client, server)), daemon=True).start()
-
-    def _pass_on(self, source, target, budget, both):
-        try:
-            while True:
-                piece = source.recv(PIECE_BYTES)
-                if not piece:
-                    break
-                with self._lock:
-                    if budget[0] is not None:
-                        piece, cut = piece[:max(budget[0], 0)], len(piece) >= budget[0]
-                        budget[0] -= len(piece)
-                    else:
-                        cut = False
-                target.sendall(piece)
-                if cut:
-                    break
-        except OSError:
-            pass
-        for link in both:
-            try:
-                link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-        with self._lock:
-            budget.append(None)
-            last = len(budget) == 3
-        if last:  # both directions have ended
-            for link in both:
-                link.close()
+# In all, over all programs and both kinds of connection.
+CUTS = int(os.environ.get("GPUWIRE_TEST_CUTS", "200"))
+# A connection is left in peace until it has carried so much: a login takes some thousand bytes over TLS, and each attempt gets further than the one before.
+CUT_BYTES = (4_000, 60_000)
 
 
 CONTROL, RESUME_CHALLENGE, RESUME, RESUMED, LOGIN, LOGIN_ANSWER = 1, 7, 8, 9, 4, 5
-PROGRAMS_TO_CUT = ("copies", "host_memory", "events", "stream_ordered", "callbacks", "graph_copies", "managed_memory", "threads")
+# Those that carry most last: they take what the others leave of the cuts.
+PROGRAMS_TO_CUT = ((os.path.join(BUILD, "examples", "add_one"),), ("events",), ("callbacks",), ("stream_ordered",), ("threads",), ("host_memory",), ("copies",), ("managed_memory",),
+                   ("graph_copies",), ("graph_loop", "100"), ("large_copies", "8", "1"))
 
 
 def far_pointer(words):
@@ -95,10 +36,11 @@ def control(ordinal, words):
     return FRAME.pack(CONTROL, 0, 0x5747, ordinal, 0, len(segment) // 8, 0, 0) + segment
 
 
-def login_to_resume(session_id):
-    """Login: gpus and processId (one word), memoryBytes; six pointers, of which the last is `resume`."""
-    root = 2 << 32 | 6 << 48
-    return control(LOGIN, [root, 0, 0, 0, 0, 0, 0, far_pointer(0) | 16 << 35 | 2 << 32, session_id])
+def login_to_resume(session_id, token=b""):
+    """Login: gpus and processId (one word), memoryBytes; six pointers, of which the first is the token and the last is `resume`."""
+    text = token + b"\0" * (8 - len(token) % 8) if token else b""
+    first = far_pointer(5) | (len(token) + 1) << 35 | 2 << 32 if token else 0
+    return control(LOGIN, [2 << 32 | 6 << 48, 0, 0, first, 0, 0, 0, far_pointer(len(text) // 8) | 16 << 35 | 2 << 32, text, session_id])
 
 
 def resume(attempt, proof, received):
@@ -136,30 +78,32 @@ class ResumeCase(unittest.TestCase):
         with open(self.audit, encoding="utf-8") as lines:
             return sum(all(word in line for word in words) for line in lines)
 
-    def way(self, cuts, seed):
-        way = UnreliableWay(self.server.address, cuts, seed)
+    def way(self, cuts, seed, **extra):
+        way = UnreliableWay(self.server.address, cuts, seed, CUT_BYTES, **extra)
         self.addCleanup(way.close)
         return way
 
-    def passes_when_cut(self, program, seed, **extra):
-        """Connections that were lost."""
-        way = self.way(CUTS // 4, seed)
-        there = run(self.server.address, program, **extra)
-        cut = run(way.address, program, **extra)
-        self.assertEqual(there.returncode, 0, there.stderr)
-        self.assertEqual(cut.returncode, 0, cut.stderr)
-        self.assertEqual(cut.stdout, there.stdout)
-        return way.made - 1
+    def cut_all(self, cuts, **extra):
+        """Runs the programs, each with its part of the cuts and the next ones with what it has left, until all have been made; each has to say what it says uncut."""
+        left = cuts
+        for number, program in enumerate(PROGRAMS_TO_CUT):
+            seed, share = SEED + number, -(-left // (len(PROGRAMS_TO_CUT) - number))
+            with self.subTest(program=program, seed=seed):
+                way = self.way(share, seed)
+                there, cut = run(self.server.address, *program, **extra), run(way.address, *program, **extra)
+                self.assertEqual(there.returncode, 0, there.stderr)
+                self.assertEqual(cut.returncode, 0, cut.stderr)
+                self.assertEqual(cut.stdout, there.stdout)
+                left -= way.lost
+        return cuts - left
 
 
 class Resume(ResumeCase):
     def test_programs_notice_nothing_of_connections_that_are_cut(self):
-        cuts = 0
-        for seed, program in enumerate(PROGRAMS_TO_CUT, SEED):
-            with self.subTest(program=program, seed=seed):
-                cuts += self.passes_when_cut(program, seed)
-        self.assertGreater(cuts, len(PROGRAMS_TO_CUT))
-        self.assertGreater(self.audited('"event":"attached"'), len(PROGRAMS_TO_CUT))
+        cuts = self.cut_all(CUTS * 3 // 5)
+        print(f"{cuts} cuts")
+        self.assertGreaterEqual(cuts, CUTS * 3 // 5)
+        self.assertGreater(self.audited('"event":"attached"'), CUTS // 5)
 
     def test_a_program_that_does_not_want_to_ends_with_its_connection(self):
         way = self.way(1, SEED)
@@ -168,34 +112,222 @@ class Resume(ResumeCase):
         self.assertIn("the connection to the server was lost", lost.stderr)
         self.assertEqual(way.made, 1)
 
-    def test_who_cannot_prove_that_a_session_is_its_own_is_kept_out_and_the_session_goes_on(self):
-        running = start(self.server.address, "neighbour")
-        self.addCleanup(running.communicate, timeout=60)
+    def test_a_program_hears_of_a_long_loss_and_of_its_end_in_one_line_each_and_the_account_counts_it(self):
+        way = self.way(0, SEED)
+        running = subprocess.Popen([os.path.join(BUILD, "bin", "gpuwire"), "run", "--stats", "--server", way.address, "--", os.path.join(PROGRAMS, "neighbour")],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(running.stdout.readline(), "working\n")
-        # Session identities are random; what somebody who has none can say is any other.
-        self.assertIn(b"the session has ended", self.try_to_resume(bytes(16)))
-        self.assertEqual(self.audited('"why":"resume"'), 1)
+        way.block()
+        self.assertRegex(running.stderr.readline(), r"^gpuwire: \S+: the connection was lost \(.+\); trying for \d+ s to get another one$")
+        way.unblock()
+        self.assertRegex(running.stderr.readline(), r"^gpuwire: \S+: connected again after \d+\.\d s; the session goes on$")
+        out, err = running.communicate(timeout=60)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
+        self.assertRegex(err, r"gpuwire: connections lost: 1, \d+\.\d+ ms without one, .+ sent again")
+        self.assertNotIn("the connection was lost", err)
 
-    def try_to_resume(self, session_id):
+
+class Hostile(ResumeCase):
+    """Somebody who knows a session's identity, or has seen its client resume it, and wants it."""
+
+    SERVER_WORDS = 'open_tenant = "open"\nsessions_max = 200\n'
+    AT_ONCE, THREADS = 1000, 40
+
+    @classmethod
+    def setUpClass(cls):
+        cls.identity = tempfile.mkdtemp()
+        cls.addClassCleanup(shutil.rmtree, cls.identity, ignore_errors=True)
+        admin = [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", os.path.join(cls.identity, "identity")]
+        subprocess.run([*admin, "init"], check=True, capture_output=True)
+        subprocess.run([*admin, "add-tenant", "other", "--token", "--out", os.path.join(cls.identity, "other.token")], check=True, capture_output=True)
+        with open(os.path.join(cls.identity, "other.token"), "rb") as file:
+            cls.token = file.read().strip()
+        cls.TENANTS = f'[tls]\ndirectory = "{cls.identity}/identity"\n[tenants.open]\n[tenants.other]\n'
+        super().setUpClass()
+
+    def setUp(self):
+        self.way_of_victim = self.way(1, SEED, record_bytes=2000)
+        self.victim = start(self.way_of_victim.address, "neighbour")
+        self.assertEqual(self.victim.stdout.readline(), "working\n")
+        # It has resumed once, and that was overheard: preface, Login with the session's identity, the question, the proof.
+        wait_until(lambda: self.audited('"event":"attached"') == 1, 30, "the victim's own resumption")
+        self.overheard = bytes(self.way_of_victim.recorded[1])
+        rest, self.frames = self.overheard[PREFACE.size:], []
+        while len(self.frames) < 3:
+            size = FRAME.size + FRAME.unpack(rest[:FRAME.size])[5] * 8
+            self.frames.append(rest[:size])
+            rest = rest[size:]
+        self.session_id = self.frames[0][-16:]
+
+    def tearDown(self):
+        out, err = self.victim.communicate(timeout=60)
+        self.assertTrue(out.rstrip().endswith("PASSED"), f"the victim noticed: {out}{err}")
+
+    def connection(self):
         host, port = self.server.address.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), timeout=20) as link:
-            link.sendall(preface())
-            read_exactly(link, PREFACE.size)
-            link.sendall(login_to_resume(session_id))
-            ordinal, answer = read_frame(link)
-            self.assertEqual(ordinal, LOGIN_ANSWER)
-            return answer
+        link = socket.create_connection((host, int(port)), timeout=60)
+        link.sendall(preface())
+        read_exactly(link, PREFACE.size)
+        return link
+
+    def log_in(self, link, session_id, token=b""):
+        link.sendall(login_to_resume(session_id, token))
+        ordinal, answer = read_frame(link)
+        self.assertEqual(ordinal, LOGIN_ANSWER)
+        return answer
+
+    def prove(self, link, proof, attempt=1 << 40):
+        """What the worker answers to this proof; nothing: it has closed."""
+        link.sendall(control(RESUME_CHALLENGE, [1 << 48, 0]))
+        try:
+            self.assertEqual(read_frame(link)[0], RESUME_CHALLENGE)
+            link.sendall(resume(attempt, proof, 0))
+            return read_frame(link)[1]
+        except (EOFError, OSError):
+            return b""
+
+    def test_nobody_else_gets_in(self):
+        refused = self.audited('"event":"resume_refused"')
+        with self.connection() as link:
+            self.log_in(link, self.session_id)
+            self.assertIn(b"the session is not this client's", self.prove(link, bytes(range(32))), "a wrong secret")
+        with self.connection() as link:
+            self.assertIn(b"the session has ended", self.log_in(link, self.session_id, self.token), "another tenant")
+        with self.connection() as link:
+            self.assertIn(b"the session has ended", self.log_in(link, bytes(16)), "an identity that is none")
+        # Word for word what its own client has said a moment ago; the answer to another challenge.
+        with self.connection() as link:
+            for frame in self.frames:
+                link.sendall(frame)
+                ordinal, answer = read_frame(link)
+            self.assertEqual(ordinal, RESUMED)
+            self.assertIn(b"the session is not this client's", answer, "a replay")
+        wait_until(lambda: self.audited('"event":"resume_refused"') == refused + 2, 30, "the two attempts that came to the worker, in the audit log")
+        self.assertEqual(self.audited('"event":"attached"'), 1)
+
+    def test_a_thousand_at_once_keep_the_client_neither_out_nor_get_in(self):
+        turns, let_in, answered = iter(range(self.AT_ONCE)), [], []
+        lock = threading.Lock()
+
+        def attack():
+            while True:
+                with lock:
+                    if next(turns, None) is None:
+                        return
+                try:
+                    with self.connection() as link:
+                        self.log_in(link, self.session_id)
+                        answer = self.prove(link, os.urandom(32))
+                        answered.append(bool(answer))
+                        if answer and b"not this client's" not in answer:
+                            let_in.append(answer)
+                except (EOFError, OSError):
+                    answered.append(False)
+
+        threads = [threading.Thread(target=attack) for _ in range(self.THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(answered), self.AT_ONCE)
+        self.assertGreater(sum(answered), 0)
+        self.assertEqual(let_in, [])
+        self.assertEqual(self.audited('"event":"attached"'), 1)
+        # Its own client, meanwhile and afterwards.
+        self.way_of_victim.block()
+        self.way_of_victim.unblock()
+        wait_until(lambda: self.audited('"event":"attached"') == 2, 30, "the victim's next resumption")
 
 
-class ShortGrace(ResumeCase):
-    GRACE = "1s"
+class Endings(ResumeCase):
+    GRACE = "5min"
+    SERVER_WORDS = 'open_tenant = "open"\nhang_up_grace = "500ms"\n'
 
-    def test_a_session_whose_client_does_not_come_back_ends(self):
-        copier = start(self.server.address, "endless_copies")
+    def killed(self, address):
+        copier = start(address, "endless_copies")
         self.assertEqual(copier.stdout.readline(), "copying\n")
         copier.kill()
         copier.communicate()
+
+    def test_a_program_that_is_killed_on_the_server_s_own_machine_keeps_nothing(self):
+        self.killed(self.server.address)
+        wait_until(lambda: self.audited('"event":"ended"', '"cause":"cut"', "ended without a goodbye") == 1, 20, "the end of the session")
+        self.assertEqual(self.audited('"event":"detached"'), 0)
+
+    def test_a_program_that_is_killed_behind_a_proxy_keeps_its_session_for_the_short_grace(self):
+        self.killed(self.way(0, SEED).address)
         wait_until(lambda: self.audited('"event":"ended"', '"cause":"resume_grace"') == 1, 20, "the end of the session")
+        self.assertEqual(self.audited('"event":"detached"'), 1)
+
+    def test_a_worker_that_died_is_one_error_and_one_line(self):
+        copier = start(self.server.address, "endless_copies")
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        for worker in children(self.server.process.pid, "gpuwire-worker"):
+            os.kill(worker, signal.SIGKILL)
+        out, err = copier.communicate(timeout=60)
+        self.assertIn("cudaError", out)
+        self.assertEqual(sum(line.startswith("gpuwire") for line in err.splitlines()), 1, err)
+        self.assertIn("the session has ended", err)
+
+
+class Detached(ServerCase):
+    """A session without a connection, whose client tries to come back and cannot yet."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+            file.write('[server]\nopen_tenant = "open"\nhang_up_grace = "1h"\nresume_grace = "1h"\n[defaults]\nresume_grace_max = "10min"\n[tenants.open]\n')
+        cls.addClassCleanup(os.unlink, file.name)
+        cls.server_arguments = ("--config", file.name)
+        super().setUpClass()
+
+    def setUp(self):
+        self.way = UnreliableWay(self.server.address, 0, SEED, CUT_BYTES)
+        self.addCleanup(self.way.close)
+        self.running = start(self.way.address, "neighbour")
+        self.assertEqual(self.running.stdout.readline(), "working\n")
+        self.way.block()
+        wait_until(lambda: self.session()["state"] == "detached", 30, "the session without a connection")
+
+    def tearDown(self):
+        self.running.kill()
+        self.running.communicate()
+        self.way.unblock()
+
+    def session(self):
+        return self.status()["sessions"][0]
+
+    def command(self, *arguments):
+        folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
+        ran = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), *arguments, "--control", f"{folder}/{self.server.process.pid}.sock"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return ran.stdout
+
+    def test_it_is_shown_with_the_time_left_keeps_its_memory_and_takes_no_turns(self):
+        session = self.session()
+        # Its tenant's bound, not the server's grace.
+        self.assertLess(540, session["detached_left_s"])
+        self.assertLess(session["detached_left_s"], 600)
+        for shown in (self.command("status"), self.command("admin", "sessions"), self.command("top", "--once", "--interval", "0.1")):
+            self.assertRegex(shown, r"detached 9m\d\ds")
+        self.assertGreater(session["devices"][0]["memory_used_bytes"], 0)
+        wait_until(lambda: self.session()["in_flight_ns"] == 0, 30, "its last work is done")
+        # Beside it another session works alone: nothing stands at a gate, and no lease goes to who has nothing to do.
+        leases = self.session()["leases"]
+        self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
+        session = self.session()
+        self.assertEqual((session["holds_lease"], session["leases"], session["state"]), (False, leases, "detached"))
+        self.way.unblock()
+        wait_until(lambda: self.session()["state"] == "running", 30, "the session goes on")
+        self.assertEqual(self.session()["detached_left_s"], 0)
+
+    def test_an_administrator_ends_it_and_its_client_hears_so(self):
+        self.command("admin", "end", str(self.session()["id"]), "--reason", "enough")
+        wait_until(lambda: not self.status()["sessions"], 30, "no session")
+        self.way.unblock()
+        out, err = self.running.communicate(timeout=60)
+        self.assertNotEqual(self.running.returncode, 0)
+        self.assertIn("the session has ended", err)
 
 
 class Encrypted(ResumeCase):
@@ -215,9 +347,9 @@ class Encrypted(ResumeCase):
         super().setUpClass()
 
     def test_over_tls_programs_notice_nothing_either(self):
-        environment = {**os.environ, "GPUWIRE_IDENTITY": os.path.join(self.identity, "anna.pem")}
-        cuts = sum(self.passes_when_cut(program, seed, env=environment) for seed, program in enumerate(PROGRAMS_TO_CUT[:4], SEED))
-        self.assertGreater(cuts, 4)
+        cuts = self.cut_all(CUTS * 2 // 5, env={**os.environ, "GPUWIRE_IDENTITY": os.path.join(self.identity, "anna.pem")})
+        print(f"{cuts} cuts")
+        self.assertGreaterEqual(cuts, CUTS * 2 // 5)
 
 
 if __name__ == "__main__":

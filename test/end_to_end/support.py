@@ -7,6 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -127,10 +128,17 @@ class ServerCase(unittest.TestCase):
     """A test case with one server for all its tests, and a check that it ends well."""
 
     server_arguments = ()
+    resume_grace = None  # how long sessions stay without a connection; None: as servers have it
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(BUILD, ["--device", DEVICE, *cls.server_arguments]).__enter__()
+        arguments = ["--device", DEVICE, *cls.server_arguments]
+        if cls.resume_grace:
+            with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+                file.write(f'[server]\nopen_tenant = "open"\nresume_grace = "{cls.resume_grace}"\n[tenants.open]\n')
+            cls.addClassCleanup(os.unlink, file.name)
+            arguments += ["--config", file.name]
+        cls.server = Server(BUILD, arguments).__enter__()
 
     @classmethod
     def tearDownClass(cls):

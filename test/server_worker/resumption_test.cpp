@@ -67,12 +67,14 @@ struct Fixture {
   link::Link client, worker;
   uint64_t frames = 0;
   std::atomic<unsigned> refused{0}, faults{0};
+  std::string said;  // of the client's end of the connection; written before the link is attached
   Resumption resumption{{.link = worker,
                          .id = id,
                          .secret = secret,
                          .open = [](OwnedDescriptor socket, std::string) -> tl::expected<std::unique_ptr<transport::Transport>, std::string> {
                            return transport::adopt_stream(socket.release());
                          },
+                         .proved = [this](const transport::Transport&, const resume::Heard& heard) { said = heard.address; },
                          .refused = [this](std::string) { ++refused; },
                          .fault = [this](std::string) { ++faults; }}};
 };

@@ -9,12 +9,15 @@
 #include <capnp/message.h>
 #include <cuda.h>
 #include <doctest/doctest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "protocol/link/link.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/wire/message_reader.hpp"
+#include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
 #include "server/broker/handoff.hpp"
 #include "server/worker/frame_source.hpp"
@@ -307,6 +310,50 @@ TEST_CASE("a source that is woken ends its wait, and one with a deadline keeps i
   CHECK(source.next() == FrameSource::Next::ended);
   waker.join();
   CHECK(source.input_pending());
+}
+
+TEST_CASE("heartbeats do not wake a session that sleeps, whole or in pieces they are no fault, and a frame behind them is found") {
+  SocketPair sockets;
+  link::Link link(sockets.take_ours());
+  LinkMeter meter;
+  FrameSource source(link, meter, 0);
+  source.expect_heartbeats();
+  std::vector<bool> told;  // by the reading thread
+  std::atomic<bool> asleep{false};
+  source.observe_sleep([&](bool sleeps) {
+    told.push_back(sleeps);
+    asleep = sleeps;
+  });
+  wire::FrameHeader heartbeat{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+  wire::FrameHeader frame{.kind = uint8_t(wire::FrameKind::posted), .ordinal = 3, .sequence = 1};
+  constexpr int kHeartbeats = 100;
+  std::thread sender([&] {
+    eventually([&] { return asleep.load(); });
+    auto taken = [&] {
+      int unread = 1;
+      while (::ioctl(sockets.theirs.get(), SIOCOUTQ, &unread) == 0 && unread != 0) std::this_thread::yield();
+    };
+    for (int i = 0; i < kHeartbeats; ++i) {
+      ::send(sockets.theirs.get(), &heartbeat, sizeof heartbeat, MSG_NOSIGNAL);
+      taken();
+    }
+    ::send(sockets.theirs.get(), &frame, sizeof frame, MSG_NOSIGNAL);
+  });
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  sender.join();
+  CHECK(source.header().sequence == 1);
+  CHECK(source.frame_end() == (kHeartbeats + 1) * sizeof frame);
+  CHECK(told == std::vector<bool>{true, false});
+
+  char both[2 * sizeof heartbeat];
+  std::memcpy(both, &heartbeat, sizeof heartbeat);
+  std::memcpy(both + sizeof heartbeat, &heartbeat, sizeof heartbeat);
+  CHECK(::send(sockets.theirs.get(), both, sizeof heartbeat + 7, 0) > 0);
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  CHECK(source.header().ordinal == uint32_t(wire::ControlOrdinal::heartbeat));
+  CHECK(::send(sockets.theirs.get(), both + 7, sizeof heartbeat - 7, 0) > 0);
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  CHECK(source.header().ordinal == uint32_t(wire::ControlOrdinal::heartbeat));
 }
 
 namespace {

@@ -72,6 +72,7 @@ bool WireClient::send_hello() {
   hello.setProgram("wire_client");
   hello.setHost("test");
   hello.setProcessId(1);
+  hello.setEndsWithConnection(true);
   auto segment = builder.getSegmentsForOutput()[0];
   wire::FrameHeader header;
   header.kind = uint8_t(wire::FrameKind::control);

@@ -60,10 +60,7 @@ bool FakeServer::next() {
       client_acknowledged_ = header().sequence;
       continue;
     }
-    if (kind == wire::FrameKind::control && header().ordinal == uint32_t(wire::ControlOrdinal::acknowledge_now)) {
-      acknowledge(frame_end_);
-      continue;
-    }
+    if (kind == wire::FrameKind::control && answer_control()) continue;
     if (kind == wire::FrameKind::control) {
       goodbye_ = header().ordinal == uint32_t(wire::ControlOrdinal::goodbye);
       return false;
@@ -72,6 +69,15 @@ bool FakeServer::next() {
     last_sequence_ = header().sequence;
     if (acknowledge_every && last_sequence_ % acknowledge_every == 0) acknowledge(frame_begin_);
     return true;
+  }
+}
+
+// What is no end of the session. False: it is.
+bool FakeServer::answer_control() {
+  switch (wire::ControlOrdinal(header().ordinal)) {
+    case wire::ControlOrdinal::acknowledge_now: acknowledge(frame_end_); return true;
+    case wire::ControlOrdinal::heartbeat: ++heartbeats_; return true;
+    default: return false;
   }
 }
 

@@ -2,6 +2,7 @@
 // numbers without a gap.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -50,6 +51,8 @@ class FakeServer {
   void acknowledge(uint64_t position);
   void send_header(const wire::FrameHeader& header);
   void send_raw(std::span<const std::byte> bytes);
+  // Heartbeats of the client.
+  unsigned heartbeats() const { return heartbeats_; }
   // When set, everything before every so manieth frame is acknowledged by next().
   unsigned acknowledge_every = 256;
   transport::Transport& connection() { return *transport_; }
@@ -57,11 +60,13 @@ class FakeServer {
  private:
   bool exchange_prefaces();
   bool receive();  // the next frame of any kind
+  bool answer_control();
   bool welcome();
   void send(wire::FrameHeader header, capnp::MessageBuilder& message, std::span<const std::byte> bulk);
 
   std::unique_ptr<transport::Transport> transport_;
   transport::FrameReceiver receiver_;
+  std::atomic<unsigned> heartbeats_{0};
   bool goodbye_ = false, sequences_ok_ = true;
   uint64_t last_sequence_ = 0, client_acknowledged_ = 0, notices_sent_ = 0, frame_begin_ = 0, frame_end_ = 0, sent_bytes_ = 0;
   std::thread thread_;

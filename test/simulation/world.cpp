@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "protocol/link/heartbeat.hpp"
 #include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "schema/handshake.capnp.h"
@@ -31,6 +33,8 @@ class Network {
   std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> connect() {
     uint64_t cut = made_ < scenario_.cuts ? random_() % (scenario_.cut_bytes_max + 1) : ~0ull;
     bool from_client = random_() % 2;
+    bool swallows = scenario_.swallows && random_() % 4 == 0;
+    uint64_t swallow = swallows ? std::exchange(cut, ~0ull) : ~0ull;
     ++made_;
     if (scenario_.shared_memory) return shared_pair(from_client ? ~0ull : cut, from_client ? cut : ~0ull);
     return transport::simulated_pair({.seed = random_(),
@@ -38,7 +42,9 @@ class Network {
                                       .window_bytes = 1 + random_() % 100'000,
                                       .delay_looks_max = scenario_.delay_looks_max,
                                       .cut_first_to_second = from_client ? cut : ~0ull,
-                                      .cut_second_to_first = from_client ? ~0ull : cut});
+                                      .cut_second_to_first = from_client ? ~0ull : cut,
+                                      .swallow_first_to_second = from_client ? swallow : ~0ull,
+                                      .swallow_second_to_first = from_client ? ~0ull : swallow});
   }
   unsigned made() const { return made_; }
 
@@ -86,10 +92,13 @@ class SimulatedReconnector final : public client::Reconnector {
   std::thread pusher_;
 };
 
-// The worker's part: a session over a fake driver, and its executor.
+// How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was well, and gets another.
+constexpr std::chrono::milliseconds kLook{1};
+
+// The worker's part: a session over a fake driver, its executor, and the warden's looks at the heartbeat.
 class Worker {
  public:
-  Worker(std::unique_ptr<transport::Transport> transport, Verdict& verdict)
+  Worker(std::unique_ptr<transport::Transport> transport, bool heartbeats, Verdict& verdict)
       : link_(std::move(transport), {.bulk_bytes_max = 128u << 20}), calls_(server_calls()), verdict_(verdict) {
     link_.outlive_connections();
     welcome_.initRoot<schema::Welcome>().initSessionId(16);
@@ -97,9 +106,17 @@ class Worker {
                                                                       .driver = &driver_.table,
                                                                       .calls = &calls_,
                                                                       .welcome = &welcome_,
+                                                                      .resume_grace_ms = 60'000,
+                                                                      .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
                                                                       .cores = 2,
                                                                       .captures_output = false});
     thread_ = std::thread([this] { serve(); });
+    if (heartbeats) warden_ = std::thread([this] {
+      while (!done_) {
+        if (begun_) heartbeat_.look(link::Heartbeat::Clock::now());
+        link_.wait(0, kLook);
+      }
+    });
   }
   ~Worker() { join(); }
   // The client has taken its leave, or tried to: a session that closes does not get another connection for its goodbye.
@@ -109,12 +126,14 @@ class Worker {
   }
   void join() {
     if (thread_.joinable()) thread_.join();
+    if (warden_.joinable()) warden_.join();
   }
   link::Link& link() { return link_; }
 
  private:
   void serve() {
     auto end = session_->begin();
+    begun_ = !end;
     if (!end) end = session_->run();
     if (end->cause != server::EndCause::finished && end->cause != server::EndCause::cut) verdict_.fail("the worker's session ended: " + end->reason);
     done_ = true;
@@ -123,12 +142,14 @@ class Worker {
 
   test::FakeDriver driver_;
   link::Link link_;
+  link::Heartbeat heartbeat_{link_, link::GivingUp::closes, kLook};
   server::CallTable calls_;
   capnp::MallocMessageBuilder welcome_;
   Verdict& verdict_;
   std::unique_ptr<server::Session> session_;
+  std::atomic<bool> begun_{false};  // behind Welcome; before it nothing else may be sent
   std::atomic<bool> done_{false};  // a hint for who waits; the thread is joined before anything else is looked at
-  std::thread thread_;
+  std::thread thread_, warden_;
 };
 
 void check_executed(Executed& executed, const Scenario& scenario, Verdict& verdict) {
@@ -182,12 +203,13 @@ Scenario scenario_of(uint64_t seed) {
   scenario.cuts = unsigned(random() % 40);
   scenario.piece_bytes_max = random() % 2 ? 0 : 1 + size_t(random() % 5000);
   scenario.delay_looks_max = random() % 2 ? 0 : unsigned(random() % 4);
+  scenario.swallows = random() % 8 == 0;
   return scenario;
 }
 
 std::string describe(const Scenario& s) {
-  return fmt::format("{} threads, {} calls each, bulk up to {} bytes, {} cuts within {} bytes, pieces of {}, delays of {} looks", s.threads, s.calls, s.bulk_bytes_max, s.cuts,
-                     s.cut_bytes_max, s.piece_bytes_max, s.delay_looks_max);
+  return fmt::format("{} threads, {} calls each, bulk up to {} bytes, {} cuts within {} bytes, pieces of {}, delays of {} looks{}", s.threads, s.calls, s.bulk_bytes_max, s.cuts,
+                     s.cut_bytes_max, s.piece_bytes_max, s.delay_looks_max, s.swallows ? ", some swallow instead" : "");
 }
 
 Outcome run(const Scenario& scenario) {
@@ -198,7 +220,7 @@ Outcome run(const Scenario& scenario) {
   Notices notices(verdict);
   // The handshake itself is over a connection that lasts: a session that has not begun is not resumed.
   auto [near, far] = transport::simulated_pair({.seed = scenario.seed});
-  Worker worker(std::move(far), verdict);
+  Worker worker(std::move(far), scenario.swallows, verdict);
   Outcome outcome;
   {
     auto started = client::ConnectedSession::greet(std::move(near), "simulation", notices);
@@ -207,7 +229,8 @@ Outcome run(const Scenario& scenario) {
       return {started.error().cause};
     }
     client::ConnectedSession& session = **started;
-    session.outlive_connections(std::make_unique<SimulatedReconnector>(network, worker.link()), std::chrono::minutes(1));
+    session.outlive_connections(std::make_unique<SimulatedReconnector>(network, worker.link()), std::chrono::minutes(1),
+                                scenario.swallows ? kLook : std::chrono::milliseconds(0));
     if (scenario.cuts) worker.link().detach();
     run_program(session, scenario, verdict);
     outcome.bytes_sent_again = worker.link().bytes_sent_again() + session.stats().bytes_sent_again;

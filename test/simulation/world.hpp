@@ -64,6 +64,7 @@ struct Scenario {
   size_t piece_bytes_max = 0;
   unsigned delay_looks_max = 0;
   bool shared_memory = false;     // connections are rings in shared memory; pieces and delays are then theirs
+  bool swallows = false;          // some connections do not break, but swallow what is sent from then on: only heartbeats find out
 };
 Scenario scenario_of(uint64_t seed);
 std::string describe(const Scenario& scenario);

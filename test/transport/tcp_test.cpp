@@ -120,7 +120,7 @@ TEST_CASE("sockets of a session are close-on-exec and do not collect small packe
     CHECK((fcntl(descriptor, F_GETFD) & FD_CLOEXEC));
     CHECK(option(descriptor, IPPROTO_TCP, TCP_NODELAY) == 1);
     CHECK(option(descriptor, SOL_SOCKET, SO_KEEPALIVE) == 1);
-    CHECK(option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT) == kPeerLostMs);
+    CHECK(option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
   }
 }
 
@@ -155,4 +155,46 @@ TEST_CASE("a Unix socket in the file system connects two sides") {
   CHECK_FALSE(connect_unix(path));
   unlink(path.c_str());
   rmdir(folder);
+}
+
+TEST_CASE("of a name's addresses one that does not answer leaves the others their time, and one that refuses costs none") {
+  auto answers = TcpListener::listen({"127.0.0.1", 0});
+  REQUIRE(answers);
+  uint16_t port = (*answers)->endpoint().port;
+  // Listens and takes nobody: its queue is full, so the kernel drops who comes, as a firewall does.
+  int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(0x7f000002);
+  address.sin_port = htons(port);
+  REQUIRE(bind(silent, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(listen(silent, 0) == 0);
+  std::vector<int> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    connect(waiting.back(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+  }
+  auto connected = connect_first({{"127.0.0.3", port}, {"127.0.0.2", port}, {"127.0.0.1", port}}, std::chrono::milliseconds(600));
+  CHECK(connected);
+  auto nobody = connect_first({{"127.0.0.2", port}}, std::chrono::milliseconds(10));
+  REQUIRE_FALSE(nobody);
+  CHECK(nobody.error() == "no answer within 0.01 s");
+  for (int one : waiting) close(one);
+  close(silent);
+}
+
+TEST_CASE("who is silent is asked after 5 s and lost after 15; what it does not take counts only without heartbeats, and never on loopback") {
+  int pair[2] = {socket(AF_INET, SOCK_STREAM, 0), socket(AF_INET, SOCK_STREAM, 0)};
+  for (auto [how, lost_ms] : {std::pair{LostPeer::is_the_end, kPeerLostMs}, {LostPeer::replaceable, kReplaceablePeerLostMs}, {LostPeer::by_heartbeat, 0}}) {
+    notice_lost_peer(pair[0], how);
+    CHECK(option(pair[0], IPPROTO_TCP, TCP_USER_TIMEOUT) == lost_ms);
+    int idle = option(pair[0], IPPROTO_TCP, TCP_KEEPIDLE), interval = option(pair[0], IPPROTO_TCP, TCP_KEEPINTVL), probes = option(pair[0], IPPROTO_TCP, TCP_KEEPCNT);
+    CHECK((idle + interval * probes) * 1000 == (how == LostPeer::is_the_end ? kPeerLostMs : kReplaceablePeerLostMs));
+  }
+  auto listener = TcpListener::listen({"127.0.0.1", 0});
+  REQUIRE(listener);
+  auto near = connect_tcp((*listener)->endpoint(), std::chrono::seconds(10));
+  REQUIRE(near);
+  CHECK(option((*near)->descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
+  for (int one : pair) close(one);
 }
