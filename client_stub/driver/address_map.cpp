@@ -61,13 +61,34 @@ bool AddressMap::insert_if_free(AddressRange range) {
   return true;
 }
 
+const AddressRange* AddressMap::holder(uint64_t address) const noexcept {
+  auto at = ranges_.upper_bound(address);
+  if (at == ranges_.begin()) return nullptr;
+  const AddressRange& range = std::prev(at)->second;
+  return address < range.end() ? &range : nullptr;
+}
+
 std::optional<AddressRange> AddressMap::find(uint64_t address) const {
   std::shared_lock lock(mutex_);
-  auto at = ranges_.upper_bound(address);
-  if (at == ranges_.begin()) return std::nullopt;
-  const AddressRange& range = std::prev(at)->second;
-  if (address >= range.end()) return std::nullopt;
-  return range;
+  const AddressRange* range = holder(address);
+  return range ? std::optional(*range) : std::nullopt;
+}
+
+bool AddressMap::find(uint64_t address, AddressRange& out) const noexcept {
+  std::shared_lock lock(mutex_);
+  const AddressRange* range = holder(address);
+  if (range) out = *range;
+  return range != nullptr;
+}
+
+std::pair<bool, bool> AddressMap::find_both(uint64_t first, AddressRange& first_out, uint64_t second,
+                                            AddressRange& second_out) const noexcept {
+  std::shared_lock lock(mutex_);
+  const AddressRange* one = holder(first);
+  if (one) first_out = *one;
+  const AddressRange* other = holder(second);
+  if (other) second_out = *other;
+  return {one != nullptr, other != nullptr};
 }
 
 std::optional<AddressRange> AddressMap::take(uint64_t base, const std::function<bool(const AddressRange&)>& accept) {

@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 namespace gpuwire::client {
@@ -59,6 +60,10 @@ class AddressMap {
   bool insert_if_free(AddressRange range);
   // The range that holds `address`.
   std::optional<AddressRange> find(uint64_t address) const;
+  // The same into `out`, which is left alone when there is none; calls classify their addresses by these (place.hpp).
+  bool find(uint64_t address, AddressRange& out) const noexcept;
+  std::pair<bool, bool> find_both(uint64_t first, AddressRange& first_out, uint64_t second,
+                                  AddressRange& second_out) const noexcept;
   // Takes out the range that begins at `base`, if `accept` says so.
   std::optional<AddressRange> take(uint64_t base, const std::function<bool(const AddressRange&)>& accept);
   // Changes the range that holds `address`; base and bytes must stay. False: there is none.
@@ -70,6 +75,8 @@ class AddressMap {
   void after_fork_in_child() noexcept { new (&mutex_) std::shared_mutex; }
 
  private:
+  // The range that holds `address`, or null. Under the lock.
+  const AddressRange* holder(uint64_t address) const noexcept;
   // The first range that ends behind `base`. Under the lock.
   std::map<uint64_t, AddressRange>::iterator first_overlap(uint64_t base);
 

@@ -140,7 +140,8 @@ CUresult announce_streams(const Caller& caller) noexcept {
       continue;
     }
     CUresult error = post<schema::CuStreamCreateParams>(
-        *caller.session, forward_ordinal::cuStreamCreate, caller.context, message_words<schema::CuStreamCreateParams>(), [&](auto params) {
+        *caller.session, forward_ordinal::cuStreamCreate, caller.context,
+        message_words<schema::CuStreamCreateParams>(), [&](auto params) {
           params.setPhStream(own.stream);
           params.setFlags(CU_STREAM_DEFAULT);
         });
@@ -178,8 +179,13 @@ CUresult before_work(const Caller& caller) noexcept {
   return t_unannounced ? announce_streams(caller) : CUDA_SUCCESS;
 }
 
-void note_address(const Caller& caller, uint64_t address) noexcept { caller.server->pinned_pointers.look_at(address); }
-void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept { caller.server->pinned_pointers.look_through(data); }
+void note_address(const Caller& caller, uint64_t address) noexcept {
+  caller.server->pinned_pointers.look_at(address);
+}
+
+void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept {
+  caller.server->pinned_pointers.look_through(data);
+}
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;

@@ -52,21 +52,21 @@ uint64_t create_handle(const Caller& caller, wire::HandleKind kind) noexcept;
 bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 
-// --- streams: a call resolves its own once, and says so before it sends work ----------------------------------------------------------------
+// --- streams: a call resolves its own once, and says so before it sends work ---------------------------------------
 
-// What travels for a stream argument: NULL and CU_STREAM_LEGACY as they are, a per-thread stream (CU_STREAM_PER_THREAD, or NULL in the
-// _ptds/_ptsz forms: `per_thread`) as this thread's own stream of the context, which is made when first asked for; the server hears of it by
-// before_work(). A look-up: nothing is sent or waited for. error: CUDA_ERROR_INVALID_HANDLE, or why no work may be sent there while streams
-// capture.
+// What travels for a stream argument: NULL and CU_STREAM_LEGACY as they are, a per-thread stream (CU_STREAM_PER_THREAD,
+// or NULL in the _ptds/_ptsz forms: `per_thread`) as this thread's own stream of the context, which is made when first
+// asked for; the server hears of it by before_work(). A look-up: nothing is sent or waited for. error:
+// CUDA_ERROR_INVALID_HANDLE, or why no work may be sent there while streams capture.
 uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept;
 // What a call tells the device may be addresses of pinned memory, which the device must know before the frame leaves (host_regions): an
 // address, or bytes that hold some.
 void note_address(const Caller& caller, uint64_t address) noexcept;
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept;
-// The one step between resolving and beginning a frame that is work in a stream, or waits for some; after the last address was noted. Sends what
-// that work may look at: what the program has written to managed memory and to host regions, of which it makes those that are wanted; and the
-// thread's own streams that the server has not heard of. Managed memory is out of the program's reach from here on. Not success: the session is
-// over.
+// The one step between resolving and beginning a frame that is work in a stream, or waits for some; after the last
+// address was noted. Sends what that work may look at: what the program has written to managed memory and to host
+// regions, of which it makes those that are wanted; and the thread's own streams that the server has not heard of.
+// Managed memory is out of the program's reach from here on. Not success: the session is over.
 CUresult before_work(const Caller& caller) noexcept;
 // Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire handle, frame's sequence.
 void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept;

@@ -20,7 +20,8 @@
 namespace gpuwire::client {
 namespace {
 
-// Programs may tell captures by these over the lifetime of the process (CUDA driver API, cuStreamGetCaptureInfo), of all sessions.
+// Programs may tell captures by these over the lifetime of the process (CUDA driver API, cuStreamGetCaptureInfo), of
+// all sessions.
 constinit std::atomic<uint64_t> g_next_capture{1};
 
 bool valid_mode(CUstreamCaptureMode mode) noexcept {
@@ -215,7 +216,8 @@ void Captures::join(StreamState& stream, uint64_t capture) noexcept {
   if (capture == 0) return;
   std::lock_guard lock(mutex_);
   uint64_t none = 0;
-  if (find(capture)) stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
+  if (!find(capture)) return;
+  stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
 }
 
 CUresult Captures::permit_unsafe_call() noexcept {

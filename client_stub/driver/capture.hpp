@@ -28,7 +28,8 @@ struct ToldOfCapture {
   std::vector<CUgraphEdgeData> edges;  // empty: plain ones
 
   bool edges_matter() const {
-    return std::any_of(edges.begin(), edges.end(), [](const CUgraphEdgeData& edge) { return edge.from_port || edge.to_port || edge.type; });
+    auto matters = [](const CUgraphEdgeData& edge) { return edge.from_port || edge.to_port || edge.type; };
+    return std::any_of(edges.begin(), edges.end(), matters);
   }
 };
 
@@ -50,7 +51,7 @@ class Captures final : public SessionPart {
  public:
   explicit Captures(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // --- rules, as measured on driver 580 --------------------------------------------------------------------------------------------------
+  // --- rules, as measured on driver 580 ----------------------------------------------------------------------------
 
   // ACTIVE or INVALIDATED for a stream that takes part in a capture, else NONE.
   CUstreamCaptureStatus status(const StreamState& stream) noexcept;
@@ -60,20 +61,24 @@ class Captures final : public SessionPart {
   void invalidate(const StreamState& stream) noexcept;
   void invalidate(uint64_t capture) noexcept;
 
-  // For work sent to this stream of the context. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: it is the NULL stream, and one that synchronises with it
-  // captures, which becomes invalid; CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: it takes part in an invalid capture.
+  // For work sent to this stream of the context. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: it is the NULL stream, and one
+  // that synchronises with it captures, which becomes invalid; CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: it takes part in
+  // an invalid capture.
   CUresult permit_work(ContextState& context, uint64_t wire_stream) noexcept;
-  // For calls that wait for all of a context. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while something of it is captured, which becomes invalid.
+  // For calls that wait for all of a context. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while something of it is captured,
+  // which becomes invalid.
   CUresult permit_synchronisation(ContextState& context) noexcept;
-  // A stream waits for an event that was recorded in the capture `from` (0: in none). Not success: the captures are invalid.
+  // A stream waits for an event that was recorded in the capture `from` (0: in none). Not success: the captures are
+  // invalid.
   CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept;
   // For calls that CUDA forbids while a capture may notice them (allocating memory, for one). Success, or
-  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then the captures in question are invalid. Costs one atomic load while nothing is captured.
+  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then the captures in question are invalid. Costs one atomic load while
+  // nothing is captured.
   CUresult permit_unsafe_call() noexcept;
   // Is this the graph of a capture under way?
   bool has_graph(uint64_t graph) noexcept;
 
-  // --- which there are ---------------------------------------------------------------------------------------------------------------------
+  // --- which there are ---------------------------------------------------------------------------------------------
 
   // A capture has begun; `capture.id` is chosen here. CUDA_ERROR_OUT_OF_MEMORY.
   CUresult add(Capture capture, StreamState& origin) noexcept;
@@ -81,8 +86,8 @@ class Captures final : public SessionPart {
   void remove(const Capture& capture) noexcept;
   // A copy of the one that the stream takes part in. False: none.
   bool find(const StreamState& stream, Capture& out);
-  // Keeps what the program is told of a capture in this stream, and shows it to `tell`: valid until the stream's next such call (CUDA driver
-  // API, cuStreamGetCaptureInfo). False: the capture is over.
+  // Keeps what the program is told of a capture in this stream, and shows it to `tell`: valid until the stream's next
+  // such call (CUDA driver API, cuStreamGetCaptureInfo). False: the capture is over.
   template <class Tell>
   bool keep(uint64_t capture, uint64_t wire_stream, ToldOfCapture told, Tell&& tell) {
     std::lock_guard lock(mutex_);
@@ -102,9 +107,10 @@ class Captures final : public SessionPart {
   Capture* find(uint64_t id) noexcept;
 
   std::mutex mutex_;
-  std::vector<Capture> active_;     // a handful
-  std::atomic<uint32_t> count_{0};  // active_.size(), for the check that nothing is captured; relaxed: a capture that another thread is
-                                    // just starting may or may not be seen
+  std::vector<Capture> active_;  // a handful
+  // active_.size(), for the check that nothing is captured; relaxed: a capture that another thread is just starting may
+  // or may not be seen.
+  std::atomic<uint32_t> count_{0};
 };
 
 }  // namespace gpuwire::client

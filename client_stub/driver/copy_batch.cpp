@@ -21,7 +21,8 @@ bool flags_are_valid(unsigned flags) { return (flags & ~unsigned(CU_MEMCPY_FLAG_
 // "Must not be legacy NULL stream" (cuda.h, cuMemcpyBatchAsync).
 Caller begin(CUstream stream, bool per_thread) {
   Caller caller = enter(Needs::context);
-  if (!caller.error && (stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread))) caller.error = CUDA_ERROR_INVALID_VALUE;
+  bool null_stream = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
+  if (!caller.error && null_stream) caller.error = CUDA_ERROR_INVALID_VALUE;
   return caller;
 }
 
@@ -36,8 +37,9 @@ CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* fi
 
 // The program may change the source when the call returns. What the server copies by address out of a host region or managed memory is read
 // later.
-CUresult settle_during_call(const Caller& caller, CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
-  if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || !(caller.server->host_regions.holds(source, bytes) || is_managed_memory(source, bytes))) return CUDA_SUCCESS;
+CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
+  if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return CUDA_SUCCESS;
+  if (!classify(source, bytes).on_both_sides()) return CUDA_SUCCESS;
   return hand::cuStreamSynchronize(stream, per_thread);
 }
 
@@ -52,7 +54,7 @@ CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* source
   for (size_t i = 0, at = 0; i < count; ++i) {
     if (at + 1 < attribute_count && first[at + 1] == i) ++at;
     CUresult error = hand::cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream, per_thread);
-    if (!error) error = settle_during_call(caller, attributes[at].srcAccessOrder, sources[i], sizes[i], stream, per_thread);
+    if (!error) error = settle_during_call(attributes[at].srcAccessOrder, sources[i], sizes[i], stream, per_thread);
     if (error) {
       failed = i;
       return error;

@@ -6,7 +6,7 @@
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/graph_copies.hpp"
-#include "client_stub/driver/server_session.hpp"
+#include "client_stub/driver/place.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client {
@@ -37,23 +37,14 @@ struct EndFields {
   size_t x_bytes, y, z, lod, pitch, height;
 };
 
-bool is_mirrored(const Caller& caller, uint64_t address) {
-  return is_managed_memory(address, 1) || caller.server->host_regions.holds(address, 1);
-}
-
-CUresult read_end(const Caller& caller, const EndFields& fields, const BoxSize& size, BoxEnd& out, bool& unknown) {
+CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, BoxCopy& copy) {
   CUmemorytype type = fields.type;
-  CUdeviceptr address = fields.device;
-  const void* memory = fields.host;
-  if (type == CU_MEMORYTYPE_UNIFIED) {
-    type = is_device_address(address) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-    memory = reinterpret_cast<const void*>(address);
-  }
+  const uint64_t address = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(fields.host) : fields.device;
+  const bool by_address = type == CU_MEMORYTYPE_HOST || type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+  const Place begin = by_address ? classify(address, 1) : Place();
+  if (type == CU_MEMORYTYPE_UNIFIED) type = begin.on_device() ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
   // The server has it, too, wherever it is said to be.
-  if (type == CU_MEMORYTYPE_HOST && is_mirrored(caller, reinterpret_cast<uint64_t>(memory))) {
-    type = CU_MEMORYTYPE_DEVICE;
-    address = reinterpret_cast<uint64_t>(memory);
-  }
+  if (type == CU_MEMORYTYPE_HOST && begin.on_both_sides()) type = CU_MEMORYTYPE_DEVICE;
   if (type == CU_MEMORYTYPE_ARRAY) {
     auto handle = reinterpret_cast<uint64_t>(fields.array);
     if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
@@ -67,31 +58,33 @@ CUresult read_end(const Caller& caller, const EndFields& fields, const BoxSize& 
   uint64_t pitch = fields.pitch ? fields.pitch : row_end, height = fields.height ? fields.height : slice_end;
   if (pitch < row_end || (size.depth > 1 && height < slice_end)) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEMORYTYPE_HOST) {
-    if (!memory) return CUDA_ERROR_INVALID_VALUE;
+    if (!address) return CUDA_ERROR_INVALID_VALUE;
     out.side = Side::host;
-    out.host = {static_cast<std::byte*>(const_cast<void*>(memory)), pitch, height, fields.x_bytes, fields.y, fields.z};
+    out.host = {reinterpret_cast<std::byte*>(address), pitch, height, fields.x_bytes, fields.y, fields.z};
     return CUDA_SUCCESS;
   }
   out.side = Side::device;
   out.device = {.device = address, .pitch_bytes = pitch, .height_rows = height, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z};
   uint64_t first = ((fields.z * height) + fields.y) * pitch + fields.x_bytes;
   uint64_t last = (((fields.z + size.depth - 1) * height) + fields.y + size.height - 1) * pitch + row_end;
-  return check_device_range(address + first, last - first, unknown);
+  Place box = classify_near(begin, address + first, last - first);
+  CUresult error = check_on_device(box, copy.unknown);
+  copy.mirrored |= begin.on_both_sides() || box.kind == PlaceKind::region;
+  return error;
 }
 
 // Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified addressing).
 template <class Copy3D>
-CUresult read_copy(const Caller& caller, const Copy3D& from, BoxCopy& out) {
+CUresult read_copy(const Copy3D& from, BoxCopy& out) {
   out.size = {from.WidthInBytes, from.Height, from.Depth};
   if (out.size.bytes() == 0) return CUDA_SUCCESS;
   EndFields source{from.srcMemoryType, from.srcHost, from.srcDevice, from.srcArray, from.srcXInBytes,
                    from.srcY,          from.srcZ,    from.srcLOD,    from.srcPitch, from.srcHeight};
   EndFields destination{from.dstMemoryType, from.dstHost, from.dstDevice, from.dstArray, from.dstXInBytes,
                         from.dstY,          from.dstZ,    from.dstLOD,    from.dstPitch, from.dstHeight};
-  if (CUresult error = read_end(caller, source, out.size, out.source, out.unknown)) return error;
-  if (CUresult error = read_end(caller, destination, out.size, out.destination, out.unknown)) return error;
+  if (CUresult error = read_end(source, out.size, out.source, out)) return error;
+  if (CUresult error = read_end(destination, out.size, out.destination, out)) return error;
   out.array = out.source.side == Side::array || out.destination.side == Side::array;
-  for (const BoxEnd* end : {&out.source, &out.destination}) out.mirrored |= end->side == Side::device && is_mirrored(caller, end->device.device);
   return CUDA_SUCCESS;
 }
 
@@ -159,7 +152,7 @@ CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream
 CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& size, uint64_t stream) {
   std::byte* first = box.row(0, 0);
   std::byte* last = box.row(size.height - 1, size.depth - 1) + size.width_bytes;
-  return settle_source(caller, first, size_t(last - first), stream);
+  return settle_source(caller, classify(reinterpret_cast<uint64_t>(first), size_t(last - first)), stream);
 }
 
 CUresult perform(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread, bool blocking) {
@@ -222,7 +215,7 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   BoxCopy copy;
-  if (CUresult error = read_copy(caller, request, copy)) return error;
+  if (CUresult error = read_copy(request, copy)) return error;
   CUresult result = CUDA_SUCCESS;
   if (!captured(caller, request, stream, per_thread, blocking, result)) result = perform(caller, copy, stream, per_thread, blocking);
   // The program may change or read such memory as soon as a blocking copy has returned.

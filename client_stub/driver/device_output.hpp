@@ -27,7 +27,8 @@ class DeviceOutput final : public SessionPart {
   void write() noexcept {
     if (any_.load(std::memory_order_acquire)) [[unlikely]] write_kept();
   }
-  // Closed: the last is written. Lost: by the call that finds it out, since it may be written in calls of the program alone.
+  // Closed: the last is written. Lost: by the call that finds it out, since it may be written in calls of the program
+  // alone.
   void ended(SessionEnd how) noexcept override;
   void after_fork_in_child() noexcept override {}  // what the parent has kept is the parent's
 

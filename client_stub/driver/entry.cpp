@@ -136,7 +136,8 @@ void HeldArguments::hold(const void* arguments) noexcept {
     uint64_t first = words[i], last = words[i] + kReachBytes;
     if (!hold_one(first)) continue;
     held_[count_++] = first;
-    if (first / ManagedSegment::kChunkBytes != last / ManagedSegment::kChunkBytes && hold_one(last)) held_[count_++] = last;
+    bool another = first / ManagedSegment::kChunkBytes != last / ManagedSegment::kChunkBytes;
+    if (another && hold_one(last)) held_[count_++] = last;
   }
 }
 

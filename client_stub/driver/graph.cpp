@@ -114,7 +114,8 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* out) {
   return forwarded(
       Needs::initialised, [&](const Caller& caller) { return forward::cuGraphChildGraphNodeGetGraph(caller, node, out); },
       [&](ServerSession& server) {
-        if (uint64_t graph = server.graph_records.graph_of(word_of(node))) server.graph_records.note_inner(graph, word_of(*out));
+        GraphRecords& records = server.graph_records;
+        if (uint64_t graph = records.graph_of(word_of(node))) records.note_inner(graph, word_of(*out));
       });
 }
 

@@ -4,7 +4,6 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
-#include "client_stub/driver/address_map.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/graph.hpp"
 #include "client_stub/driver/copy_rules.hpp"
@@ -20,23 +19,24 @@ namespace {
 // kernels do.
 constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
 
-bool in_mapped_memory(uint64_t address, uint64_t bytes) {
-  auto range = address_map().find(address);
-  if (!range || !is_host(range->kind)) return false;
-  if (range->server->host_regions.holds(address, bytes)) return true;
+bool is_likely_mapped(const Place& place) {
+  if (place.kind == PlaceKind::region) return true;
+  if (place.kind != PlaceKind::pinned || !place.whole) return false;
   static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
-  bool likely = (range->host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || range->bytes <= kSharedWithKernelsBytesMax;
-  return likely && reach_pinned(address, bytes);
+  bool likely = (place.entry.host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || place.entry.bytes <= kSharedWithKernelsBytesMax;
+  return likely && reach_pinned(place.entry);
 }
 
 // One range of the program's memory; `address` becomes where the server has it.
-CUresult to_place(const Caller& caller, uint64_t& address, uint64_t bytes, bool written, std::vector<GraphUse>& uses) {
+CUresult to_place(const Caller& caller, const Place& place, bool written, uint64_t& address,
+                  std::vector<GraphUse>& uses) {
+  address = place.address;
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes == 0 || is_device_address(address) || in_mapped_memory(address, bytes)) return CUDA_SUCCESS;
+  if (place.bytes == 0 || place.on_device() || is_likely_mapped(place)) return CUDA_SUCCESS;
   GraphUse use;
-  uint64_t place = 0;
-  if (CUresult error = caller.server->graph_memory.use(caller, address, bytes, written, use, place)) return error;
-  address = place;
+  uint64_t at_server = 0;
+  if (CUresult error = caller.server->graph_memory.use(caller, address, place.bytes, written, use, at_server)) return error;
+  address = at_server;
   uses.push_back(std::move(use));
   return CUDA_SUCCESS;
 }
@@ -50,7 +50,7 @@ struct Side {
 };
 
 bool in_program(const Side& side) {
-  return side.type == CU_MEMORYTYPE_HOST || (side.type == CU_MEMORYTYPE_UNIFIED && !is_device_address(side.device));
+  return side.type == CU_MEMORYTYPE_HOST || (side.type == CU_MEMORYTYPE_UNIFIED && !classify(side.device, 1).on_device());
 }
 
 CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written, uint64_t& pointer, std::vector<GraphUse>& uses) {
@@ -61,8 +61,8 @@ CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY
   if (base == 0 || pitch < row_end || (copy.Depth > 1 && height < slice_end)) return CUDA_ERROR_INVALID_VALUE;
   uint64_t first = (side.z * height + side.y) * pitch + side.x_bytes;
   uint64_t last = ((side.z + copy.Depth - 1) * height + side.y + copy.Height - 1) * pitch + row_end;
-  uint64_t address = base + first;
-  if (CUresult error = to_place(caller, address, last - first, written, uses)) return error;
+  uint64_t address = 0;
+  if (CUresult error = to_place(caller, classify(base + first, last - first), written, address, uses)) return error;
   pointer = address - first;
   side.type = CU_MEMORYTYPE_HOST;
   return CUDA_SUCCESS;
@@ -110,17 +110,18 @@ uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept {
   return stream ? stream->capture.load(std::memory_order_acquire) : 0;
 }
 
-CUresult capture_linear(const Caller& caller, uint64_t capture, uint64_t destination, bool to_program, uint64_t source, bool from_program,
-                        size_t bytes, uint64_t wire_stream) {
+CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program, bool from_program,
+                        uint64_t wire_stream) {
   std::vector<GraphUse> uses;
+  uint64_t destination = places.destination.address, source = places.source.address;
   if (from_program) {
-    if (CUresult error = to_place(caller, source, bytes, false, uses)) return error;
+    if (CUresult error = to_place(caller, places.source, false, source, uses)) return error;
   }
   if (to_program) {
-    if (CUresult error = to_place(caller, destination, bytes, true, uses)) return error;
+    if (CUresult error = to_place(caller, places.destination, true, destination, uses)) return error;
   }
   caller.server->graph_records.add(capture, 0, uses);
-  return forward::cuMemcpyAsync(caller, destination, source, bytes, reinterpret_cast<CUstream>(wire_stream));
+  return forward::cuMemcpyAsync(caller, destination, source, places.source.bytes, reinterpret_cast<CUstream>(wire_stream));
 }
 
 CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy, uint64_t wire_stream) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client_stub/driver/graph_memory.hpp"
+#include "client_stub/driver/place.hpp"
 
 namespace gpuwire::client {
 
@@ -19,8 +20,8 @@ void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept;
 // The capture that a stream takes part in; 0: none. Costs one atomic load while nothing in the context is captured.
 uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept;
 // Copies in a stream that takes part in a capture. Addresses are the program's; a side in its memory is marked.
-CUresult capture_linear(const Caller& caller, uint64_t capture, uint64_t destination, bool to_program, uint64_t source, bool from_program,
-                        size_t bytes, uint64_t wire_stream);
+CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program, bool from_program,
+                        uint64_t wire_stream);
 CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy, uint64_t wire_stream);
 
 }  // namespace gpuwire::client

@@ -40,9 +40,7 @@ void GraphMemory::find_changes(GraphBlock& block, uint64_t address, uint64_t byt
                      });
 }
 
-GraphBlock::~GraphBlock() {
-  all.forget(*this);
-}
+GraphBlock::~GraphBlock() { all.forget(*this); }
 
 void GraphMemory::forget(const GraphBlock& block) noexcept {
   {
@@ -52,8 +50,9 @@ void GraphMemory::forget(const GraphBlock& block) noexcept {
   }
   if (!process() || !block.place || !session_.connected()) return;
   // When it cannot be sent the session is over, and the block with it.
-  static_cast<void>(post<schema::RegionDestroy>(session_.connection(), uint32_t(wire::SessionOrdinal::graph_memory_destroy), 0,
-                                                message_words<schema::RegionDestroy>(), [&](auto destroy) { destroy.setAddress(block.number); }));
+  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::graph_memory_destroy);
+  static_cast<void>(post<schema::RegionDestroy>(session_.connection(), kOrdinal, 0, message_words<schema::RegionDestroy>(),
+                                                [&](auto destroy) { destroy.setAddress(block.number); }));
 }
 
 CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept {

@@ -91,12 +91,16 @@ void HandleTable::visit_slots(wire::HandleKind kind_name, Visit&& visit) const {
 }
 
 void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint64_t, void*)>& visit) const {
-  visit_slots(kind, [&](uint64_t handle, const Slot& slot) { visit(handle, slot.object.load(std::memory_order_acquire)); });
+  visit_slots(kind, [&](uint64_t handle, const Slot& slot) {
+    visit(handle, slot.object.load(std::memory_order_acquire));
+  });
 }
 
-void HandleTable::for_each(wire::HandleKind kind, const ServerSession* session, const std::function<void(uint64_t, void*)>& visit) const {
+void HandleTable::for_each(wire::HandleKind kind, const ServerSession* session,
+                           const std::function<void(uint64_t, void*)>& visit) const {
   visit_slots(kind, [&](uint64_t handle, const Slot& slot) {
-    if (slot.session.load(std::memory_order_relaxed) == session) visit(handle, slot.object.load(std::memory_order_acquire));
+    if (slot.session.load(std::memory_order_relaxed) != session) return;
+    visit(handle, slot.object.load(std::memory_order_acquire));
   });
 }
 

@@ -1,4 +1,5 @@
-// The client's handles: which were given out, of which session they are, and what the stub keeps for each. Wire numbers, see protocol/wire/handle.hpp.
+// The client's handles: which were given out, of which session they are, and what the stub keeps for each. Wire
+// numbers, see protocol/wire/handle.hpp.
 #pragma once
 
 #include <atomic>
@@ -16,8 +17,8 @@ class ServerSession;
 // Any thread; lookups take no lock. Never destroyed: programs call the driver until their last exit handler has run.
 class HandleTable {
  public:
-  // Gives out a handle of something that this session has, with `object` attached. 0: kHandlesPerSessionMax of this kind are in use, or no
-  // memory.
+  // Gives out a handle of something that this session has, with `object` attached. 0: kHandlesPerSessionMax of this
+  // kind are in use, or no memory.
   uint64_t create(wire::HandleKind kind, ServerSession* session, void* object = nullptr) noexcept;
 
   // Given out as this kind and not forgotten?
@@ -46,7 +47,8 @@ class HandleTable {
   // Visits the known handles of a kind at some moment during the call; others may come and go meanwhile.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* object)>& visit) const;
   // The same of one session.
-  void for_each(wire::HandleKind kind, const ServerSession* session, const std::function<void(uint64_t handle, void* object)>& visit) const;
+  void for_each(wire::HandleKind kind, const ServerSession* session,
+                const std::function<void(uint64_t handle, void* object)>& visit) const;
 
   // In the child after fork(): the locks may have been held by threads that no longer exist.
   void after_fork_in_child() noexcept;

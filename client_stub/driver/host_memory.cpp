@@ -121,7 +121,8 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                      .server = caller.server,
                      .context = caller.context_handle,
                      .host_flags = Flags};
-  if (range.end() < range.base || is_managed_memory(range.base, 1) || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const bool managed = classify(range.base, 1).kind == PlaceKind::managed;
+  if (range.end() < range.base || managed || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   caller.server->pinned_pointers.add(range.base, range.bytes);
   return CUDA_SUCCESS;

@@ -85,13 +85,10 @@ void* map_pinned(size_t mapped_bytes, int file) noexcept {
   return anywhere == MAP_FAILED ? nullptr : anywhere;
 }
 
-bool reach_pinned(uint64_t address, uint64_t bytes) noexcept {
-  auto range = address_map().find(address);
-  if (!range || !is_host(range->kind) || !range->contains(address, bytes)) return false;
-  HostRegions& regions = range->server->host_regions;
-  if (regions.holds(address, bytes)) return true;
+bool reach_pinned(const AddressRange& pinned) noexcept {
   Caller caller = enter(Needs::context);
-  if (caller.error || regions.mirror(caller, range->base, range->bytes)) return false;
+  HostRegions& regions = pinned.server->host_regions;
+  if (caller.error || regions.mirror(caller, pinned.base, pinned.bytes)) return false;
   regions.push(caller);
   return true;
 }

@@ -20,6 +20,7 @@
 namespace gpuwire::client {
 
 class ServerSession;
+struct AddressRange;
 
 // Those of one session. Any thread. push() compares every region.
 class HostRegions final : public SessionPart {
@@ -100,8 +101,8 @@ void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 // A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before the server is told.
 void forget_host_memory_of(const ContextState& context) noexcept;
 
-// An address that a call uses as a device pointer, in pinned memory of the program: makes it a region if it is none yet. False: it is not in
-// pinned memory, or cannot be reached by the device.
-bool reach_pinned(uint64_t address, uint64_t bytes) noexcept;
+// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends what is in it. False:
+// the device cannot reach it.
+bool reach_pinned(const AddressRange& pinned) noexcept;
 
 }  // namespace gpuwire::client

@@ -164,7 +164,8 @@ void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexc
 }
 
 // Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves.
-void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parameters, const FunctionState& function) noexcept {
+void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parameters,
+                            const FunctionState& function) noexcept {
   PinnedPointers& pinned = caller.server->pinned_pointers;
   if (!pinned.any()) [[likely]] return;
   if (!parameters.each) {

@@ -111,7 +111,9 @@ CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void forget_managed_variable(const AddressRange& range) noexcept { range.server->managed_memory.unmap_holder(range.base); }
+void forget_managed_variable(const AddressRange& range) noexcept {
+  range.server->managed_memory.unmap_holder(range.base);
+}
 
 namespace hand {
 

@@ -12,7 +12,8 @@
 
 namespace gpuwire::client {
 
-// Those of one session; contexts by handle. Any thread; a leaf lock: never held while something is asked of the server or mapped.
+// Those of one session; contexts by handle. Any thread; a leaf lock: never held while something is asked of the server
+// or mapped.
 class ManagedAllocations final : public SessionPart {
  public:
   explicit ManagedAllocations(SessionParts& parts) noexcept : SessionPart(parts) {}

@@ -291,7 +291,8 @@ ManagedFaults& managed_faults() noexcept {
 ManagedMemory* ManagedFaults::holder(uint64_t address) noexcept {
   if (!maybe_managed(address)) return nullptr;
   std::lock_guard lock(memories_mutex_);
-  auto found = std::find_if(memories_.begin(), memories_.end(), [&](const ManagedMemory* memory) { return memory->holds(address); });
+  auto holds = [&](const ManagedMemory* memory) { return memory->holds(address); };
+  auto found = std::find_if(memories_.begin(), memories_.end(), holds);
   return found == memories_.end() ? nullptr : *found;
 }
 

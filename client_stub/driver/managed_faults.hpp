@@ -12,13 +12,15 @@ namespace gpuwire::client {
 
 class ManagedMemory;
 
-// One for the process, as the signal is; knows the managed memory of each session. Any thread. The thread that serves faults also calls
-// ManagedMemory::refresh() while there is need.
+// One for the process, as the signal is; knows the managed memory of each session. Any thread. The thread that serves
+// faults also calls ManagedMemory::refresh() while there is need.
 class ManagedFaults {
  public:
-  // Faults in this memory are served from here on: installs the handler and starts the thread, once. False: the system gives no thread.
+  // Faults in this memory are served from here on: installs the handler and starts the thread, once. False: the system
+  // gives no thread.
   bool start(ManagedMemory& memory) noexcept;
-  // The memory goes, and has no range that is watched. When it returns, the thread does not use it any more. Tests only.
+  // The memory goes, and has no range that is watched. When it returns, the thread does not use it any more. Tests
+  // only.
   void leave(ManagedMemory& memory) noexcept;
   // The memory that holds the address; null: none. Costs no lock where nothing is watched.
   ManagedMemory* holder(uint64_t address) noexcept;

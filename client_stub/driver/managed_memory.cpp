@@ -71,7 +71,8 @@ CUresult read(Session& session, uint64_t address, std::byte* to, uint64_t bytes)
 static_assert(ManagedSegment::kChunkBytes <= wire::kRegionPieceBytes);
 static_assert(ManagedSegment::kChunkBytes * ManagedSegment::kWindowChunksMax <= wire::kManagedReadBytesMax);
 
-ManagedMemory::ManagedMemory(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
+ManagedMemory::ManagedMemory(ServerSession& session, SessionParts& parts) noexcept
+    : SessionPart(parts), session_(session) {}
 
 ManagedMemory::~ManagedMemory() { managed_faults().leave(*this); }
 

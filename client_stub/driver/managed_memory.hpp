@@ -1,5 +1,6 @@
-// Managed memory of one session: mapped at the server's addresses, readable and writable page by page. What the program writes goes to the
-// server before any work that could read it; what the device may have changed is fetched when the program touches it.
+// Managed memory of one session: mapped at the server's addresses, readable and writable page by page. What the program
+// writes goes to the server before any work that could read it; what the device may have changed is fetched when the
+// program touches it.
 #pragma once
 
 #include <atomic>

@@ -19,7 +19,8 @@ CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t b
   if (error) return error;
   if (address % bytes != 0 || (flags & ~known_flags) != 0) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
-  if ((error = check_device_range(address, bytes, unknown))) return error;
+  Place word = classify(address, bytes);
+  if ((error = check_on_device(word, unknown))) return error;
   CUresult result = forward_call(caller);
   return leave(caller, !result && unknown ? await_verdict(caller) : result);
 }

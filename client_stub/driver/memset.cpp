@@ -6,14 +6,19 @@
 namespace gpuwire::client::hand {
 namespace {
 
+CUresult check_at(CUdeviceptr destination, size_t bytes, bool& unknown) {
+  Place place = classify(destination, bytes);
+  return check_on_device(place, unknown);
+}
+
 // `width` and `height` in elements; a height of 1 needs no pitch.
 CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height, bool& unknown) {
   if (destination % element_bytes != 0 || width > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
   size_t row_bytes = width * element_bytes;
-  if (height == 1) return check_device_range(destination, row_bytes, unknown);
+  if (height == 1) return check_at(destination, row_bytes, unknown);
   if (pitch_bytes < row_bytes || pitch_bytes % element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   if (height - 1 > (SIZE_MAX - row_bytes) / pitch_bytes) return CUDA_ERROR_INVALID_VALUE;
-  return check_device_range(destination, (height - 1) * pitch_bytes + row_bytes, unknown);
+  return check_at(destination, (height - 1) * pitch_bytes + row_bytes, unknown);
 }
 
 template <class Send>

@@ -2,7 +2,9 @@
 
 namespace gpuwire::client {
 
-CUresult ServerSession::connect(std::string_view server, std::string& error) { return Session::connect(server, notices, connection_, error); }
+CUresult ServerSession::connect(std::string_view server, std::string& error) {
+  return Session::connect(server, notices, connection_, error);
+}
 
 // A session that broke off has told its parts already; they may be told twice.
 void ServerSession::end() noexcept {

@@ -1,6 +1,6 @@
-// One server, as this process knows it: the connection, and everything that is kept for it. Reached by the context, stream, address or handle at
-// hand. Process-wide are only what the program's own values lead through: the handle table, the address map, the handler of SIGSEGV and the
-// error log (process.hpp).
+// One server, as this process knows it: the connection, and everything that is kept for it. Reached by the context,
+// stream, address or handle at hand. Process-wide are only what the program's own values lead through: the handle
+// table, the address map, the handler of SIGSEGV and the error log (process.hpp).
 #pragma once
 
 #include <atomic>
@@ -45,20 +45,22 @@ class ServerSession {
   // The same over a connection that is already there.
   void adopt(std::unique_ptr<Session> connection) noexcept { connection_ = std::move(connection); }
 
-  bool connected() const noexcept { return connection_ != nullptr; }  // by now, whatever became of it; else as good as ended
-  // Once it is.
+  // By now, whatever became of it since.
+  bool connected() const noexcept { return connection_ != nullptr; }
+  // Once it is connected.
   Session& connection() const noexcept { return *connection_; }
   // A caller that is no call of the program: without a context.
   Caller own_caller() noexcept { return {.session = connection_.get(), .server = this}; }
 
-  // The two things that happen to a session as a whole. end(): orderly, at the program's end, with no lock held. When the connection breaks
-  // off, `notices` tells the parts.
+  // The two things that happen to a session as a whole. end(): orderly, at the program's end, with no lock held. When
+  // the connection breaks off, `notices` tells the parts.
   void end() noexcept;
   void after_fork_in_child() noexcept { parts_.tell_forked(); }
 
-  // Counts what the program may have learned about the server's progress: synchronisations, and everything the server tells. What was not
-  // ready at the present count is still not ready as far as the program can know; at a higher count something that it waited for may imply
-  // the contrary (a stream that waited for the event, say), so the server is asked once more.
+  // Counts what the program may have learned about the server's progress: synchronisations, and everything the server
+  // tells. What was not ready at the present count is still not ready as far as the program can know; at a higher count
+  // something that it waited for may imply the contrary (a stream that waited for the event, say), so the server is
+  // asked once more.
   uint64_t progress() const noexcept { return progress_.load(std::memory_order_acquire); }
   void note_progress() noexcept {
     progress_.fetch_add(1, std::memory_order_release);
@@ -67,7 +69,8 @@ class ServerSession {
 
  private:
   SessionParts parts_;
-  // From 1 on, so that a state that never asked differs. Release and acquire: whoever sees the count sees the `done` raised before it.
+  // From 1 on, so that a state that never asked differs. Release and acquire: whoever sees the count sees the `done`
+  // raised before it.
   std::atomic<uint64_t> progress_{1};
 
  public:

@@ -112,7 +112,8 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
         if (given) std::copy(data.begin(), data.end(), token.begin());
       });
   if (result) return result;
-  int descriptor = given ? caller.server->shares.give_out(token, wire::handle_kind(handle) == wire::HandleKind::memory_allocation) : -1;
+  bool close_on_exec = wire::handle_kind(handle) == wire::HandleKind::memory_allocation;
+  int descriptor = given ? caller.server->shares.give_out(token, close_on_exec) : -1;
   if (descriptor < 0) {
     if (given) withdraw(caller, token);
     return CUDA_ERROR_OPERATING_SYSTEM;

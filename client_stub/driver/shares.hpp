@@ -19,7 +19,8 @@ using ShareToken = std::array<uint8_t, 16>;
 
 inline constexpr size_t kSharesMax = 1024;  // of one session, at a time; the server has the same bound
 
-// All threads. What this process has exported of one session, until the last copy of the descriptor is closed, in whichever process.
+// All threads. What this process has exported of one session, until the last copy of the descriptor is closed, in
+// whichever process.
 class Shares final : public SessionPart {
  public:
   explicit Shares(SessionParts& parts) noexcept : SessionPart(parts) {}

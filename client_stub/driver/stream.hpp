@@ -61,7 +61,8 @@ uint64_t create_event_handle(ServerSession* session, ContextState* context) noex
 bool forget_stream_handle(uint64_t handle) noexcept;
 bool forget_event_handle(uint64_t handle) noexcept;
 
-// Everything that was sent to the context up to `sequence` is done (a context was synchronised), and the program is told.
+// Everything that was sent to the context up to `sequence` is done (a context was synchronised), and the program is
+// told.
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;
 // The same for one stream of a context of this session.
 void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequence) noexcept;

@@ -8,9 +8,9 @@
 
 namespace gpuwire::client {
 
-// Resolves the program's stream argument, and the context the call belongs to: the stream's own, or the current one for the default
-// streams. A look-up: sends nothing. What is sent then passes before_work(), by the forward functions if not before. `error`: not success: return
-// it, and nothing else is set.
+// Resolves the program's stream argument, and the context the call belongs to: the stream's own, or the current one for
+// the default streams. A look-up: sends nothing. What is sent then passes before_work(), by the forward functions if
+// not before. `error`: not success: return it, and nothing else is set.
 struct StreamCall {
   Caller caller;
   uint64_t wire_stream = 0;

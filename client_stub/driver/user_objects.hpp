@@ -1,5 +1,5 @@
-// User objects: references that graphs and the program hold on something of the program's, whose destructor is called with the last one. Counted
-// here alone, since no device work looks at them.
+// User objects: references that graphs and the program hold on something of the program's, whose destructor is called
+// with the last one. Counted here alone, since no device work looks at them.
 #pragma once
 
 #include <cuda.h>
@@ -20,8 +20,8 @@ struct UserObject {
   int64_t references = 0;  // under the lock of UserObjects
 };
 
-// What the graphs of one session hold. Any thread; one leaf lock, not held while a destructor runs. Without user objects in graphs each costs one
-// atomic load.
+// What the graphs of one session hold. Any thread; one leaf lock, not held while a destructor runs. Without user
+// objects in graphs each costs one atomic load.
 class UserObjects final : public SessionPart {
  public:
   explicit UserObjects(SessionParts& parts) noexcept : SessionPart(parts) {}

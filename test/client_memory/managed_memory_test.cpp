@@ -178,7 +178,7 @@ TEST_CASE("Memory stays open once the session has ended, whatever calls of other
   test::server_session().managed_memory.clear();
 }
 
-TEST_CASE("Look-ups send nothing, however much the program has written; the step before work sends it, and the thread's own stream") {
+TEST_CASE("Look-ups send nothing, whatever the program has written; the step before work sends it") {
   ManagedProcess process;
   process.memory[5] = 5;
   const size_t before = process.session->total();
