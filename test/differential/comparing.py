@@ -7,7 +7,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-RUN_LIMIT_SECONDS = 60
+RUN_LIMIT_SECONDS = 120  # of a process
+STOPPED, WRONG_SEQUENCE = 3, 2  # the interpreter's exit status
 RULES_MAX = 20
 SHRINK_RUNS_MAX = 150
 
@@ -19,22 +20,51 @@ class Side:
     name: str
     command: list  # before the sequence's file
     environment: dict
+    limit_seconds: float = RUN_LIMIT_SECONDS
 
     def run(self, lines):
-        with tempfile.NamedTemporaryFile("w", suffix=".sequence") as file:
-            file.write("\n".join(lines) + "\n")
-            file.flush()
-            try:
-                ran = subprocess.run([*self.command, file.name], capture_output=True, text=True, errors="replace", timeout=RUN_LIMIT_SECONDS,
-                                     env={**os.environ, **self.environment})
-            except subprocess.TimeoutExpired as late:
-                return (late.stdout or b"").decode(errors="replace").splitlines() + ["did not end"]
-        log = ran.stdout.splitlines()
-        if ran.returncode != 0:
-            log.append(f"ended with {ran.returncode}")
-            if ran.returncode == 2:
+        return self.run_all([lines])[0]
+
+    def run_all(self, sequences):
+        """The log of each sequence. They share processes as far as they can: a process ends with the sequence that crashes, hangs or faults."""
+        logs = []
+        with tempfile.TemporaryDirectory(prefix="differential-") as folder:
+            files = []
+            for number, lines in enumerate(sequences):
+                files.append(Path(folder, f"{number}.sequence"))
+                files[-1].write_text("\n".join(lines) + "\n")
+            while len(logs) < len(files):
+                logs += self.run_files(files[len(logs):])
+        return logs
+
+    def run_files(self, files):
+        """The logs of as many of the sequences as one process got through, at least one."""
+        command = [*self.command, *map(str, files)]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=self.limit_seconds, env={**os.environ, **self.environment})
+            output, last_words = ran.stdout, f"- - ended:{ran.returncode}"
+            if ran.returncode == WRONG_SEQUENCE:
                 raise RuntimeError(ran.stderr)
-        return log
+        except subprocess.TimeoutExpired as late:
+            output, last_words = (late.stdout or b"").decode(errors="replace"), "- - hung"
+        logs = split(output)
+        if not logs or logs[-1][-1:] != ["end"]:
+            logs = logs or [[]]
+            logs[-1].append(last_words)
+        elif len(logs) < len(files) and last_words != f"- - ended:{STOPPED}":
+            logs[-1].append(f"{last_words} between sequences")
+        return logs
+
+
+def split(output):
+    """The logs of the sequences that a process began."""
+    logs = []
+    for line in output.splitlines():
+        if line.startswith("sequence "):
+            logs.append([])
+        elif logs:
+            logs[-1].append(line)
+    return logs
 
 
 @dataclass
@@ -56,6 +86,7 @@ class Difference:
     call: str
     direct: str
     remote: str
+    first: bool = False  # of its sequence: those behind it may follow from it
 
     @property
     def kind(self):
@@ -82,7 +113,7 @@ def differences(direct, remote, rules=()):
         if left == right:
             continue
         first, second = (left.split(" ", 2) + ["", ""])[:3], (right.split(" ", 2) + ["", ""])[:3]
-        difference = Difference(first[0], first[1] if first[1] != "-" else second[1], first[2], second[2])
+        difference = Difference(first[0] if first[0] != "-" else second[0], first[1] if first[1] != "-" else second[1], first[2], second[2], not found)
         if not any(rule.explains(difference) for rule in rules):
             found.append(difference)
         if first[0] != second[0]:

@@ -1,9 +1,11 @@
 """The parts of the differential machine that need no device: sequences, comparing, shrinking, rules."""
 
+import sys
 import unittest
 from pathlib import Path
 
 import comparing
+import reporting
 import sequences
 from grammar import Sequence
 
@@ -43,7 +45,7 @@ class Comparing(unittest.TestCase):
         self.assertEqual(comparing.differences(direct, remote, [rule]), [])
 
     def test_a_side_that_ends_early_differs(self):
-        found = comparing.differences(["0 cuInit CUDA_SUCCESS", "end"], ["ended with -11"])
+        found = comparing.differences(["0 cuInit CUDA_SUCCESS", "end"], ["- - ended:-11"])
         self.assertEqual(len(found), 1)
 
     def test_shrinking_leaves_what_matters(self):
@@ -59,6 +61,50 @@ class Comparing(unittest.TestCase):
         for rule in comparing.read_rules(HERE / "explained.toml"):
             if "software device" not in rule.reason:
                 self.assertIn(rule.reason, text)
+
+
+INTERPRETER = """
+import sys
+for path in sys.argv[1:]:
+    print("sequence", path)
+    for line in open(path):
+        if line.startswith("crash"): sys.exit(9)
+        if line.startswith("fault"): print("end"); sys.exit(3)
+        print(line.strip())
+    print("end")
+"""
+
+
+class Batches(unittest.TestCase):
+    """Sequences that share a process: each has the log that it has alone."""
+
+    def logs(self, *sequences_):
+        return comparing.Side("test", [sys.executable, "-c", INTERPRETER], {}).run_all(sequences_)
+
+    def test_each_sequence_has_a_log(self):
+        self.assertEqual(self.logs(["a"], ["b", "c"]), [["a", "end"], ["b", "c", "end"]])
+
+    def test_sequences_behind_a_crash_run_in_another_process(self):
+        self.assertEqual(self.logs(["a"], ["b", "crash"], ["c"]), [["a", "end"], ["b", "- - ended:9"], ["c", "end"]])
+
+    def test_sequences_behind_a_fault_run_in_another_process(self):
+        self.assertEqual(self.logs(["fault"], ["c"]), [["end"], ["c", "end"]])
+
+
+class Reporting(unittest.TestCase):
+    LINES = ["0 t0 cuInit 0", "1 t0 cuMemAlloc_v2 >m1@64 64", "2 t0 cuStreamCreate >stream2 0", "3 t0 cuMemFree_v2 $m1"]
+
+    def test_a_kind_is_told_once_with_the_calls_that_its_example_depends_on(self):
+        report = reporting.Report()
+        logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_SUCCESS"], ["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_ERROR_UNKNOWN"]]
+        for seed in (1, 2):
+            report.add(seed, self.LINES, comparing.differences(*logs), logs)
+        report.add(3, self.LINES, [], logs)
+        [(kind, row)] = report.ordered()
+        self.assertEqual(kind, ("cuMemFree_v2", "CUDA_SUCCESS", "CUDA_ERROR_UNKNOWN"))
+        self.assertEqual((row["count"], row["first"], row["seeds"], report.differing), (2, 2, [1, 2], 2))
+        self.assertEqual(row["examples"][0]["lines"], ["1 t0 cuMemAlloc_v2 >m1@64 64  => CUDA_SUCCESS $m1",
+                                                       "3 t0 cuMemFree_v2 $m1  => CUDA_SUCCESS | CUDA_ERROR_UNKNOWN"])
 
 
 if __name__ == "__main__":

@@ -91,14 +91,14 @@ def begin(sequence):
         sequence.call(thread, "cuCtxSetCurrent", sequence.contexts[thread % len(sequence.contexts)])
 
 
-def make(seed, api, families=None, devices=1, software=False):
+def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX):
     """The lines of a seed's sequence. `software`: for the software device, without what it does not offer."""
     sequence = Sequence(seed, 1, devices)
     sequence.threads = sequence.pick(1, 1, 2, 4, THREADS_MAX)
     begin(sequence)
     names = families or [name for name in SCENARIOS if not (software and name in NOT_BY_SOFTWARE)]
     running = []
-    for _ in range(sequence.random.randrange(1, SCENARIOS_MAX + 1)):
+    for _ in range(sequence.random.randrange(1, scenarios_max + 1)):
         thread, name = sequence.random.randrange(sequence.threads), sequence.random.choice(names)
         running.append(nulls(sequence, thread, api) if name == "null" else SCENARIOS[name](sequence, thread))
     while running:

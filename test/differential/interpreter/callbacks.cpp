@@ -30,4 +30,9 @@ uint64_t callback_address(std::string_view name) {
 
 CallbackCounts callback_counts() { return {g_host, g_stream, g_destroyed, g_status}; }
 
+void reset_callback_counts() {
+  g_host = g_stream = g_destroyed = 0;
+  g_status = 0;
+}
+
 }  // namespace differential

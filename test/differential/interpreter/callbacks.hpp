@@ -14,5 +14,6 @@ struct CallbackCounts {
   int status = 0;
 };
 CallbackCounts callback_counts();
+void reset_callback_counts();
 
 }  // namespace differential

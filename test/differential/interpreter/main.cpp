@@ -1,5 +1,6 @@
-// usage: differential_interpreter SEQUENCE_FILE: makes the calls of a sequence, each on the thread that its line names, one after the other, and
-// prints what they returned. The same sequence on the same kind of device prints the same.
+// usage: differential_interpreter SEQUENCE_FILE...: makes the calls of each sequence, each on the thread that its line names, one after the other,
+// and prints what they returned. The same sequence on the same kind of device prints the same. Between two sequences everything that the first
+// left is ended; after an error that only a new process is free of it stops with exit status 3.
 #include <sys/mman.h>
 
 #include <condition_variable>
@@ -14,6 +15,7 @@
 #include "arguments.hpp"
 #include "callbacks.hpp"
 #include "calls.hpp"
+#include "leftovers.hpp"
 
 namespace differential {
 namespace {
@@ -93,7 +95,7 @@ std::string own_command(Slots& slots, const std::string& command, std::istringst
   return text;
 }
 
-void run_line(Slots& slots, const std::string& line) {
+void run_line(Slots& slots, Leftovers& leftovers, const std::string& line) {
   // NUMBER THREAD COMMAND ARGUMENTS
   std::istringstream in(line);
   std::string number, thread, command;
@@ -104,18 +106,25 @@ void run_line(Slots& slots, const std::string& line) {
     std::getline(in, text);
     // ~ before a name: whether the device is done already is nobody's difference.
     bool loose = command.starts_with('~');
+    std::string_view command_name = command;
     Arguments arguments(slots, text);
-    Outcome outcome = arguments.would_fault() ? Outcome{false, "skipped"} : make_call(loose ? std::string_view(command).substr(1) : std::string_view(command), arguments.all());
+    if (loose) command_name = command_name.substr(1);
+    Outcome outcome{false, "skipped"};
+    if (!arguments.would_fault()) {
+      outcome = make_call(command_name, arguments.all());
+      leftovers.note(command_name, arguments.all(), outcome);
+    }
     if (loose && (outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady")) outcome.name = "CUDA_SUCCESS";
     shown = outcome.name + arguments.finish(outcome.success);
   }
   std::printf("%s %s %s\n", number.c_str(), command.c_str(), shown.c_str());
 }
 
-int run(const char* path) {
+constexpr int kStopped = 3;  // exit status: what comes after wants a new process
+
+void run_sequence(const char* path, Leftovers& leftovers) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("no sequence");
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Slots slots;
   std::map<std::string, Worker> workers;
   std::string line, error;
@@ -126,14 +135,26 @@ int run(const char* path) {
     in >> number >> thread;
     workers[thread].run([&] {
       try {
-        run_line(slots, line);
+        run_line(slots, leftovers, line);
       } catch (const std::exception& fault) {
         error = fault.what();
       }
     });
   }
   if (!error.empty()) throw std::runtime_error(line + ": " + error);
-  std::printf("end\n");
+}
+
+int run(const std::vector<const char*>& paths) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (const char* path : paths) {
+    Leftovers leftovers;
+    std::printf("sequence %s\n", path);
+    run_sequence(path, leftovers);
+    std::printf("end\n");
+    if (path == paths.back()) break;
+    if (leftovers.sticky()) return kStopped;
+    leftovers.clear();
+  }
   return 0;
 }
 
@@ -149,8 +170,8 @@ Outcome make_call(std::string_view name, const std::vector<Argument>& arguments)
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 2) throw std::runtime_error("usage: differential_interpreter SEQUENCE_FILE");
-    return differential::run(argv[1]);
+    if (argc < 2) throw std::runtime_error("usage: differential_interpreter SEQUENCE_FILE...");
+    return differential::run({argv + 1, argv + argc});
   } catch (const std::exception& fault) {
     std::fprintf(stderr, "differential_interpreter: %s\n", fault.what());
     return 2;

@@ -16,7 +16,7 @@ cudaError_t instantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long 
 
 const std::unordered_map<std::string_view, Call>& calls() {
   static const std::unordered_map<std::string_view, Call> all = {
-      CALL(cudaDeviceSynchronize), CALL(cudaGetDevice), CALL(cudaSetDevice), CALL(cudaGetDeviceCount),
+      CALL(cudaDeviceSynchronize), CALL(cudaDeviceReset), CALL(cudaGetDevice), CALL(cudaSetDevice), CALL(cudaGetDeviceCount),
       CALL(cudaGetLastError), CALL(cudaPeekAtLastError), CALL(cudaDeviceGetAttribute), CALL(cudaDeviceCanAccessPeer),
       CALL(cudaMalloc), CALL(cudaFree), CALL(cudaMallocHost), CALL(cudaFreeHost), CALL(cudaHostAlloc),
       CALL(cudaHostRegister), CALL(cudaHostUnregister), CALL(cudaMallocManaged), CALL(cudaMallocAsync), CALL(cudaFreeAsync),

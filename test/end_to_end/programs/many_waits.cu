@@ -25,6 +25,12 @@ static void CUDART_CB stand(void*) {
 
 __global__ void add(unsigned* at) { atomicAdd(at, 1); }
 
+// What was reached is told, so that a run that hangs says where.
+static void tell(const char* reached) {
+  std::printf("%s\n", reached);
+  std::fflush(stdout);
+}
+
 int main() {
   cudaStream_t first;
   cudaEvent_t gone;
@@ -56,11 +62,13 @@ int main() {
   for (int i = 0; i < kEventWaits; ++i) start([gone] { return cudaEventSynchronize(gone); });
   for (int i = 0; i < kDeviceWaits; ++i) start([] { return cudaDeviceSynchronize(); });
   while (waiting != kStreamWaits + kEventWaits + kDeviceWaits) std::this_thread::yield();
+  tell("all wait");
   for (int i = 0; i < kRoundTrips; ++i) {
     void* memory;
     CHECK_RUNTIME(cudaMalloc(&memory, 4096));
     CHECK_RUNTIME(cudaStreamQuery(first) == cudaErrorNotReady ? cudaSuccess : cudaErrorUnknown);
   }
+  tell("calls went on");
   bool early = returned != 0;
   {
     std::lock_guard lock(mutex);
