@@ -11,6 +11,7 @@ KIND_PREFIX = {"memory": "m", "host": "h"}
 # - invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows.
 # - host addresses that are not the program's: the driver reads them.
 # - waits for a value that nobody will write, and kernels that do not end.
+# - device attributes about memory of the host that a server's device cannot reach.
 # - memory that nobody has written, times, identities (cuCtxGetId, buffer ids), free memory: they differ from run to run.
 # - cuMemGetInfo and the marks of pools while other scenarios allocate: the driver's granularity is its own.
 

@@ -13,16 +13,17 @@ THREAD_STATE = re.compile(r"cuCtx(Set|Push|Pop|Create|Destroy|Attach|Detach)|cuD
 
 
 def names_of(line):
-    return set(re.findall(r"[$>]([a-z]+[0-9]*)", line))
+    return set(re.findall(r"(?:[$>]|digest |host )([a-z]+[0-9]*)", line))
 
 
 def slice_of(lines, number):
-    """The lines before a line, and itself, that share a name with it, directly or through others, or set what is current."""
+    """The lines before a line, and itself, that share a name with it, directly or through others, or set what is current on its thread."""
     at = next((i for i, line in enumerate(lines) if line.split(" ", 1)[0] == number), len(lines) - 1)
     wanted, kept = names_of(lines[at]), [at]
     for i in range(at - 1, -1, -1):
-        if names_of(lines[i]) & wanted or THREAD_STATE.match(lines[i].split()[2]):
-            wanted |= names_of(lines[i]) if not THREAD_STATE.match(lines[i].split()[2]) else set()
+        of_thread = lines[i].split()[1] == lines[at].split()[1] and THREAD_STATE.match(lines[i].split()[2])
+        if names_of(lines[i]) & wanted or of_thread:
+            wanted |= set() if of_thread else names_of(lines[i])
             kept.append(i)
     return [lines[i] for i in reversed(kept[:SLICE_MAX])]
 
