@@ -448,6 +448,9 @@ def memory_operations(sequence, thread):
     """Words that a stream writes, and waits for where they are there already."""
     stream = stream_of(sequence, thread)
     block = allocate(sequence, thread, 4096)
+    # Each wait is for 0 or more, so none waits for a write that failed.
+    sequence.call(thread, "cuMemsetD8_v2", block, 0, 4096)
+    sequence.call(thread, "cuStreamSynchronize", 0)
     for _ in range(sequence.random.randrange(2, 6)):
         at = 8 * sequence.random.randrange(64)
         sequence.risky(thread, "cuStreamWriteValue32_v2", sequence.pick(stream, 0), (block.at(at), block.at(at + 2), 0), 7, (0, 99))
