@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_LIMIT_SECONDS = 120  # of a process
+HUNG = "- - hung"  # in a log
 STOPPED, WRONG_SEQUENCE = 3, 2  # the interpreter's exit status
 RULES_MAX = 20
 SHRINK_RUNS_MAX = 150
@@ -46,7 +47,7 @@ class Side:
             if ran.returncode == WRONG_SEQUENCE:
                 raise RuntimeError(ran.stderr)
         except subprocess.TimeoutExpired as late:
-            output, last_words = (late.stdout or b"").decode(errors="replace"), "- - hung"
+            output, last_words = (late.stdout or b"").decode(errors="replace"), HUNG
         logs = split(output)
         if not logs or logs[-1][-1:] != ["end"]:
             logs = logs or [[]]
@@ -110,7 +111,7 @@ def differences(direct, remote, rules=()):
     for i in range(max(len(direct), len(remote))):
         left = direct[i] if i < len(direct) else "- - missing"
         right = remote[i] if i < len(remote) else "- - missing"
-        if left == right:
+        if left == right and left != HUNG:  # a sequence that hangs on both sides is one that compares nothing
             continue
         first, second = (left.split(" ", 2) + ["", ""])[:3], (right.split(" ", 2) + ["", ""])[:3]
         difference = Difference(first[0] if first[0] != "-" else second[0], first[1] if first[1] != "-" else second[1], first[2], second[2], not found)
