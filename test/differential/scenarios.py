@@ -63,8 +63,9 @@ def memory(sequence, thread):
     check(sequence, thread, other)
     yield
     sequence.risky(thread, "cuMemFree_v2", (block, block.at(1) if size > 1 else 0), probability=0.3)
-    sequence.call(thread, "cuMemFree_v2", other)
     yield
+    # Used after its end: at once, since any allocation may be given the address.
+    sequence.call(thread, "cuMemFree_v2", other)
     sequence.call(thread, "cuMemFree_v2", sequence.pick(other, 0))
     sequence.call(thread, "cuMemcpyDtoH_v2", host, other, 1)
     sequence.call(thread, "cuMemGetAddressRange_v2", ">base", "?u64", other)
