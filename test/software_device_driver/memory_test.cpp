@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "fixture.hpp"
@@ -27,6 +30,41 @@ TEST_CASE("Memory is limited to the device's, and comes back when it is freed") 
   const CurrentContext other(1);
   REQUIRE(cuMemGetInfo(&again, nullptr) == CUDA_SUCCESS);
   CHECK(again == kMemoryBytes);
+}
+
+TEST_CASE("Memory that goes waits for the work of its own context, whichever is current") {
+  constexpr int kTurns = 10'000;  // another thread's, in which a call that does not wait would be over
+  constexpr size_t kBytes = 4096;
+  const CurrentContext owner;
+  void *pinned = nullptr, *registered = std::aligned_alloc(4096, kBytes);
+  REQUIRE(cuMemAllocHost(&pinned, kBytes) == CUDA_SUCCESS);
+  REQUIRE(cuMemHostRegister(registered, kBytes, 0) == CUDA_SUCCESS);
+  const CUdeviceptr memory = allocate(kBytes), other_memory = allocate(kBytes);
+  CUstream stream = nullptr;
+  REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  auto waits = [&](const void* target, const std::function<CUresult()>& give_up) {
+    std::atomic<bool> may_go{false}, over{false}, early{false};
+    const auto stand = [](void* flag) {
+      while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+    };
+    REQUIRE(cuLaunchHostFunc(stream, stand, &may_go) == CUDA_SUCCESS);
+    REQUIRE(cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(target), other_memory, kBytes, stream) == CUDA_SUCCESS);
+    std::thread gate([&] {
+      for (int i = 0; i < kTurns && !over; ++i) std::this_thread::yield();
+      early = over.load();
+      may_go = true;
+    });
+    const CurrentContext current;
+    CHECK(give_up() == CUDA_SUCCESS);
+    over = true;
+    gate.join();
+    CHECK_FALSE(early);
+  };
+  waits(reinterpret_cast<void*>(memory), [&] { return cuMemFree(memory); });
+  waits(pinned, [&] { return cuMemFreeHost(pinned); });
+  waits(registered, [&] { return cuMemHostUnregister(registered); });
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  std::free(registered);
 }
 
 TEST_CASE("New memory holds nothing that the process has left where it lies") {

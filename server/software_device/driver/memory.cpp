@@ -16,6 +16,16 @@ constexpr size_t kPitchAlignment = 512;
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
+// Waits for what may still use memory that goes: the work of the current context and of the one it was allocated in.
+CUresult settle(Context& current, const MemoryRange& range) {
+  const CUresult result = current.synchronize();
+  const auto slot = range.context == current.handle() ? nullptr : driver().contexts.find(range.context);
+  if (const auto owner = slot == nullptr ? nullptr : slot->live()) {
+    owner->synchronize();  // its fault is its own
+  }
+  return result;
+}
+
 CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
   return with_context([&](Context& context) -> CUresult {
     if (out == nullptr || bytes == 0) {
@@ -91,7 +101,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     if (!range || range->begin != address || !freeable(*range)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = context.synchronize();
+    const CUresult result = settle(context, *range);
     // The address stays a graph's, for its next launch.
     if (const auto allocation = find_graph_allocation(address)) {
       return result != CUDA_SUCCESS ? result : note_freed(*allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -133,7 +143,7 @@ CUresult cuMemFreeHost(void* pointer) {
     if (!range || range->begin != address_of(pointer) || range->kind != MemoryKind::pinned) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const CUresult result = context.synchronize();
+    const CUresult result = settle(context, *range);
     driver().memory.remove(range->begin, [](const MemoryRange& found) { return found.kind == MemoryKind::pinned; });
     return result;
   });
@@ -166,7 +176,7 @@ CUresult cuMemHostUnregister(void* pointer) {
     if (!range || range->begin != address_of(pointer) || range->kind != MemoryKind::registered) {
       return pointer == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
-    const CUresult result = context.synchronize();
+    const CUresult result = settle(context, *range);
     driver().memory.remove(range->begin, [](const MemoryRange& found) { return found.kind == MemoryKind::registered; });
     return result;
   });
