@@ -128,10 +128,24 @@ void Captures::remove(const Capture& capture) noexcept {
     if (object) static_cast<StreamState*>(object)->capture.compare_exchange_strong(id, 0, std::memory_order_relaxed);
   });
   std::lock_guard lock(mutex_);
-  std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; });
+  // The context may have ended, and its captures with it.
+  if (std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; }) == 0) return;
   count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
   capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
   if (capture.blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Captures::remove_of(ContextState& context) noexcept {
+  std::lock_guard lock(mutex_);
+  std::erase_if(active_, [&](const Capture& capture) { return capture.context == &context; });
+  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  context.captures.store(0, std::memory_order_relaxed);
+  context.blocking_captures.store(0, std::memory_order_relaxed);
+}
+
+CUresult permit_unsafe_call() noexcept {
+  Caller caller = enter(Needs::initialised);
+  return caller.error ? CUDA_SUCCESS : caller.server->captures.permit_unsafe_call();
 }
 
 bool Captures::find(const StreamState& stream, Capture& out) {

@@ -84,6 +84,8 @@ class Captures final : public SessionPart {
   CUresult add(Capture capture, StreamState& origin) noexcept;
   // Takes the capture out, and all streams with it.
   void remove(const Capture& capture) noexcept;
+  // The context's captures end with it.
+  void remove_of(ContextState& context) noexcept;
   // A copy of the one that the stream takes part in. False: none.
   bool find(const StreamState& stream, Capture& out);
   // Keeps what the program is told of a capture in this stream, and shows it to `tell`: valid until the stream's next
@@ -112,5 +114,8 @@ class Captures final : public SessionPart {
   // or may not be seen.
   std::atomic<uint32_t> count_{0};
 };
+
+// The same for a call that has not been entered yet: what is wrong with it otherwise it says itself.
+CUresult permit_unsafe_call() noexcept;
 
 }  // namespace gpuwire::client

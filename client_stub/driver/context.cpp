@@ -66,8 +66,7 @@ void end_context(ContextState& context) noexcept {
     auto* stream = static_cast<StreamState*>(object);
     if (stream && stream->context == &context) forget_stream_handle(handle);
   });
-  context.captures.store(0, std::memory_order_relaxed);
-  context.blocking_captures.store(0, std::memory_order_relaxed);
+  context.server->captures.remove_of(context);
 }
 
 void set_flags(ContextState& context, Session& session, unsigned flags) noexcept {
@@ -116,6 +115,7 @@ CUresult hand::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int
 CUresult hand::cuCtxDestroy_v2(CUcontext handle) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   CUresult error;
   ContextState* context = usable_context(handle, error);
   if (!context) return error;
@@ -214,7 +214,8 @@ CUresult hand::cuCtxGetDevice(CUdevice* device) { return hand::cuCtxGetDevice_v2
 
 CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   CUresult error;
-  if (!queried_context(handle, error)) return error;
+  // Of a context that has ended another error than elsewhere (as measured on driver 580).
+  if (!queried_context(handle, error)) return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = kApiVersion;
   return CUDA_SUCCESS;

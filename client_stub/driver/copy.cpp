@@ -8,6 +8,7 @@
 #include "client_stub/driver/graph_copies.hpp"
 #include "client_stub/driver/place.hpp"
 #include "client_stub/driver/server_session.hpp"
+#include "client_stub/driver/stream_call.hpp"
 #include "client_stub/driver/transfer.hpp"
 
 namespace gpuwire::client::hand {
@@ -146,10 +147,14 @@ CUresult unified(const Begun& begun, Places& places) {
     // The program may change or read managed memory as soon as a blocking copy has returned.
     bool wait = begun.form == Form::blocking && (places.destination.in_managed() || places.source.in_managed());
     if (CUresult error = on_device(begun, places)) return error;
-    return wait ? hand::cuStreamSynchronize(begun.wire(), false) : CUDA_SUCCESS;
+    return wait ? synchronise_stream(begun.wire(), false) : CUDA_SUCCESS;
   }
   if (to) return to_device(begun, places);
   if (from) return from_device(begun, places);
+  if (begun.form == Form::blocking && places.destination.bytes) {
+    // Before the memory is touched, which the program may not have got.
+    if (CUresult error = begun.caller.server->captures.permit_unsafe_call()) return error;
+  }
   return host_to_host(begun, places);
 }
 

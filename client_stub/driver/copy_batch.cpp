@@ -6,6 +6,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/copy_rules.hpp"
 #include "client_stub/driver/server_session.hpp"
+#include "client_stub/driver/stream_call.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -40,7 +41,7 @@ CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* fi
 CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
   if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return CUDA_SUCCESS;
   if (!classify(source, bytes).on_both_sides()) return CUDA_SUCCESS;
-  return hand::cuStreamSynchronize(stream, per_thread);
+  return synchronise_stream(stream, per_thread);
 }
 
 CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* sources, const size_t* sizes, size_t count, const CUmemcpyAttributes* attributes,

@@ -4,6 +4,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/context.hpp"
 #include "client_stub/driver/server_session.hpp"
+#include "client_stub/driver/stream_call.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
@@ -21,10 +22,10 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
   }
   // What the device writes there arrives with a synchronisation.
   if (server.host_regions.any() && server.host_regions.holds(source.address, 1) && !in_host_callback()) {
-    return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
+    return synchronise_stream(reinterpret_cast<CUstream>(stream), false);
   }
   if (server.graph_memory.being_written(source.address, source.bytes) && !in_host_callback()) {
-    return hand::cuStreamSynchronize(reinterpret_cast<CUstream>(stream), false);
+    return synchronise_stream(reinterpret_cast<CUstream>(stream), false);
   }
   if (!server.host_callbacks.any_to_come() || in_host_callback() || !source.in_pinned()) return CUDA_SUCCESS;
   return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));

@@ -134,6 +134,7 @@ CUresult hand::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned i
 
 // Records all work of a context; known to be done with the context, or by a watch.
 CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
   CUresult error;
   ContextState* context = context_or_current(handle, error);
   if (!context) return error;
@@ -148,6 +149,7 @@ CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
 }
 
 CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
   CUresult error;
   ContextState* context = context_or_current(handle, error);
   if (!context) return error;
@@ -162,6 +164,13 @@ CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
   return leave(caller, result);
 }
 
+CUresult hand::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!event) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  return leave(caller, forward::cuIpcGetEventHandle(caller, handle, event));
+}
+
 CUresult hand::cuEventQuery(CUevent event) {
   EventCall on(event);
   if (on.error) return on.error;
@@ -169,6 +178,7 @@ CUresult hand::cuEventQuery(CUevent event) {
     on.caller.server->captures.invalidate(capture);
     return CUDA_ERROR_CAPTURED_EVENT;
   }
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (event_done(*on.state)) return finished(on);
   uint64_t now = on.caller.server->progress();
   uint64_t record = on.state->record.load(std::memory_order_acquire);
@@ -191,6 +201,7 @@ CUresult hand::cuEventSynchronize(CUevent event) {
     on.caller.server->captures.invalidate(capture);
     return CUDA_ERROR_CAPTURED_EVENT;
   }
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (event_done(*on.state)) return finished(on);
   uint64_t record = on.state->record.load(std::memory_order_acquire);
   on.caller.server->host_regions.push(on.caller);  // a kernel may be waiting for what the program has written

@@ -101,7 +101,7 @@ CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
 CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!hmod) return CUDA_ERROR_INVALID_VALUE;
+  if (!hmod || !hfunc) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (function->module->kind == wire::HandleKind::library) {
@@ -114,7 +114,7 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
 CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !hfunc) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->name.c_str();
@@ -125,6 +125,7 @@ CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
+  if (!func) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function || function->kind != wire::HandleKind::function) return CUDA_ERROR_INVALID_HANDLE;
   return parameter_info(*function, paramIndex, paramOffset, paramSize);

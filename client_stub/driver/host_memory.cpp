@@ -50,9 +50,13 @@ constexpr unsigned kRegisterFlags =
 CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!pp || bytes == 0 || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
+  if (!pp || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
+  if (bytes == 0) {  // the NULL pointer, and no error (as measured on driver 580)
+    *pp = nullptr;
+    return leave(caller, CUDA_SUCCESS);
+  }
   size_t mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   void* memory = caller.server->host_regions.allocate_shared(caller, mapped);
   bool shared = memory != nullptr;
@@ -133,7 +137,11 @@ CUresult cuMemHostUnregister(void* p) {
   if (caller.error) return caller.error;
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   auto range = find_host(p, RangeKind::host_registered);
-  if (!range) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (!range) {
+    auto around = address_map().find(reinterpret_cast<uint64_t>(p));
+    bool inside = around && around->kind == RangeKind::host_registered;
+    return inside ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  }
   settle(caller, *range);
   bool taken = address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; }).has_value();
   if (taken) caller.server->host_regions.end(caller, range->base);
@@ -152,13 +160,14 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
   return leave(caller, CUDA_SUCCESS);
 }
 
+// With unified addressing all host memory is mapped, and its flags say so (as measured on driver 580).
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!pFlags || !p) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
-  if (!range || (range->kind != RangeKind::host_allocated && !is_managed(range->kind))) return CUDA_ERROR_INVALID_VALUE;
-  *pFlags = range->host_flags;
+  if (!range || (!is_host(range->kind) && !is_managed(range->kind))) return CUDA_ERROR_INVALID_VALUE;
+  *pFlags = is_host(range->kind) ? (range->host_flags & kAllocFlags) | CU_MEMHOSTALLOC_DEVICEMAP : range->host_flags;
   return CUDA_SUCCESS;
 }
 

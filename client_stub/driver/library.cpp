@@ -280,7 +280,7 @@ CUresult cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
 CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !hfunc) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* state = find_kernel(hfunc);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   *name = state->name.c_str();

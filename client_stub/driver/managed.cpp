@@ -192,6 +192,11 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   if (caller.error) return caller.error;
   if (!pool || !poolProps) return CUDA_ERROR_INVALID_VALUE;
   if (poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) return CUDA_ERROR_NOT_SUPPORTED;
+  if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    CUresult error = CUDA_SUCCESS;
+    server_device(poolProps->location.id, error);
+    if (error) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return leave(caller, forward::cuMemPoolCreate(caller, pool, poolProps));
 }
 

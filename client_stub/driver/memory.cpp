@@ -94,11 +94,16 @@ RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread)
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
 }
 
-// In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
-CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out, CUstream stream, bool per_thread) {
+// Memory in the order of a stream that captures is part of the graph; in that of another it is what a capture forbids.
+CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
-  resolve_stream(caller, stream, per_thread, error);
-  if (error) return error;
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
+  if (error || capture_of(caller, wire_stream)) return error;
+  return caller.server->captures.permit_unsafe_call();
+}
+
+// In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
+CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out) {
   *out = 0;
   return leave(caller, CUDA_SUCCESS);
 }
@@ -179,7 +184,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
-  if (bytesize == 0) return allocate_nothing(caller, dptr, hStream, per_thread);
+  if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
+  if (bytesize == 0) return allocate_nothing(caller, dptr);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -195,7 +201,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool))) return CUDA_ERROR_INVALID_VALUE;
-  if (bytesize == 0) return allocate_nothing(caller, dptr, hStream, per_thread);
+  if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
+  if (bytesize == 0) return allocate_nothing(caller, dptr);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -214,9 +221,11 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
+  uint64_t capture = capture_of(caller, wire_stream);
+  if (!capture && (error = caller.server->captures.permit_unsafe_call())) return error;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
-  if (uint64_t capture = capture_of(caller, wire_stream)) caller.server->graph_records.note_free(capture, dptr);
+  if (capture) caller.server->graph_records.note_free(capture, dptr);
   if (range && range->kind == RangeKind::graph) {
     CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
     return leave(caller, result ? result : await_verdict(caller));

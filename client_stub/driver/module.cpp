@@ -83,7 +83,7 @@ CUresult cuModuleUnload(CUmodule hmod) {
 CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!hfunc || !name) return CUDA_ERROR_INVALID_VALUE;
+  if (!hfunc || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_module(hmod);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   FunctionState* function = nullptr;

@@ -79,15 +79,38 @@ CUresult hand::cuStreamDestroy_v2(CUstream stream) {
   return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
 }
 
+namespace {
+
+// A stream that captures is at rest only when the capture is over.
+CUresult refuse_captured(const StreamCall& on) noexcept {
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (on.caller.server->captures.status(*on.state) == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
+  on.caller.server->captures.invalidate(*on.state);
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult wait_for_stream(StreamCall& on) {
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0 && stream_idle(*on.state)) return finished(on);
+  uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
+  CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
+  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, up_to);
+  return leave(on.caller, result);
+}
+
+}  // namespace
+
+CUresult synchronise_stream(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (CUresult error = refuse_captured(on)) return error;
+  return wait_for_stream(on);
+}
+
 CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
-  if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    if (on.caller.server->captures.status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
-      on.caller.server->captures.invalidate(*on.state);
-      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-  }
+  if (CUresult error = refuse_captured(on)) return error;
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (stream_idle(*on.state)) return finished(on);
   uint64_t now = on.caller.server->progress();
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
@@ -109,18 +132,9 @@ CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
-  if (on.caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    if (on.caller.server->captures.status(*on.state) != CU_STREAM_CAPTURE_STATUS_NONE) {
-      on.caller.server->captures.invalidate(*on.state);
-      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-  } else if (stream_idle(*on.state)) {
-    return finished(on);
-  }
-  uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
-  CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
-  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, up_to);
-  return leave(on.caller, result);
+  if (CUresult error = refuse_captured(on)) return error;
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  return wait_for_stream(on);
 }
 
 CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {

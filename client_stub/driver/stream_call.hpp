@@ -43,6 +43,9 @@ struct StreamCall {
   CUstream stream() const noexcept { return reinterpret_cast<CUstream>(wire_stream); }
 };
 
+// What calls of ours wait with: cuStreamSynchronize, which a program may not call while it captures elsewhere.
+CUresult synchronise_stream(CUstream stream, bool per_thread);
+
 // A stream in the caller's context. `out` is not null; flags and priority are checked here.
 CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept;
 

@@ -404,12 +404,13 @@ def entry_body(function, per_thread):
     flag = [per_thread] if f.takes_per_thread else []
     if f.unsupported:
         return "return CUDA_ERROR_NOT_SUPPORTED;"
+    permit = "if (CUresult refused = permit_unsafe_call()) return refused; " if f.unsafe_in_capture else ""
     if f.via and f.target.is_hand:
         return f"return hand::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
-        return f"return hand::{f.name}({names(function, flag)});"
+        return permit + f"return hand::{f.name}({names(function, flag)});"
     needs = f"Needs::{f.needs}"
-    enter = f"Caller caller = enter({needs}); if (caller.error) return caller.error; "
+    enter = f"Caller caller = enter({needs}); if (caller.error) return caller.error; " + permit
     if f.via:
         values = names(function, ["nullptr", per_thread])
         return enter + f"return leave(caller, forward::{f.target.name}(caller, {values}));"
@@ -455,6 +456,7 @@ def exports_source(family):
 #include "client/hand.hpp"
 #include "client/trace.hpp"
 #include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/capture.hpp"
 #include "client_stub/driver/entry.hpp"
 
 #define GPUWIRE_EXPORT extern "C" __attribute__((visibility("default")))

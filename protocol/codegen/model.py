@@ -177,6 +177,7 @@ class Function:
     via: str = ""
     null_stream: bool = False
     results_always: bool = False
+    unsafe_in_capture: bool = False
     gives_work: str = ""
     work_key: list = field(default_factory=list)  # C expressions over parameter names
     work_bytes: str = ""
@@ -340,7 +341,7 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
-    "results_always", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
+    "results_always", "unsafe_in_capture", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
 
@@ -363,6 +364,7 @@ def parse_function(name, table, family):
         via=table.get("via", ""),
         null_stream=table.get("null_stream", False),
         results_always=table.get("results_always", False),
+        unsafe_in_capture=table.get("unsafe_in_capture", False),
         gives_work=table.get("gives_work", ""),
         work_key=table.get("work_key", []),
         work_bytes=table.get("work_bytes", ""),

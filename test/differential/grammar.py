@@ -7,7 +7,8 @@ KIND_PREFIX = {"memory": "m", "host": "h"}
 
 # Left out of every sequence, because NVIDIA's driver crashes, hangs or answers by chance, so that nothing can be compared:
 # - handles of graphs, nodes, streams, events, modules, arrays and texture objects after their end: the driver follows the pointer. What is
-#   looked up instead is used after its end: addresses, physical memory, contexts.
+#   looked up instead is used after its end: addresses, physical memory. Contexts that have ended crash later calls.
+# - NULL where the driver reads or writes without looking: cuGetErrorName, cuMemPoolSetAttribute.
 # - invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows.
 # - host addresses that are not the program's: the driver reads them.
 # - waits for a value that nobody will write, and kernels that do not end.

@@ -163,7 +163,7 @@ def pools(sequence, thread):
     sequence.risky(thread, "cuMemAllocFromPoolAsync", (out, 0), 0, (pool, 0), stream)
     sequence.call(thread, "cuMemPoolGetAttribute", pool, sequence.pick(1, 2, 3, 99), "?u32")
     sequence.call(thread, "cuMemPoolGetAttribute", pool, 4, "?u64")
-    sequence.risky(thread, "cuMemPoolSetAttribute", (pool, 0), (4, 99), ("[4096]", 0))
+    sequence.risky(thread, "cuMemPoolSetAttribute", (pool, 0), (4, 99), "[4096]")
     sequence.risky(thread, "cuMemPoolTrimTo", (pool, 0), (0, 1 << 40))
     sequence.risky(thread, "cuMemPoolGetAccess", ("?u32", 0), pool, structure("CUmemLocation", {"type": 1, "id": sequence.edge(0, sequence.devices + 7)}))
     sequence.risky(thread, "cuDeviceGetDefaultMemPool", (">default", 0), (0, sequence.devices + 7))
@@ -403,11 +403,7 @@ def contexts(sequence, thread):
     sequence.call(thread, "cuCtxDestroy_v2", context)
     sequence.call(thread, "cuMemFree_v2", block)
     yield
-    # What is looked up: a context that has ended.
-    sequence.call(thread, "cuCtxDestroy_v2", sequence.pick(context, 0))
-    sequence.call(thread, "cuCtxGetApiVersion", context, "?hide")
-    sequence.call(thread, "cuCtxPushCurrent_v2", context)
-    sequence.call(thread, "cuCtxSetCurrent", sequence.contexts[0])
+    sequence.call(thread, "cuCtxDestroy_v2", 0)
     sequence.call(thread, "cuDevicePrimaryCtxGetState", sequence.edge(0, sequence.devices + 7), "?u32", "?i32")
     sequence.call(thread, "cuDevicePrimaryCtxSetFlags_v2", sequence.edge(0, sequence.devices + 7), sequence.pick(0x1000, 0))
 
@@ -426,7 +422,7 @@ def devices(sequence, thread):
             lambda: sequence.risky(thread, "cuCtxDisablePeerAccess", (sequence.contexts[0], 0)),
             lambda: sequence.risky(thread, "cuDeviceGetP2PAttribute", ("?i32", 0), (1, 99), 0, (0, wrong)),
             lambda: sequence.risky(thread, "cuGetErrorString", (sequence.pick(*range(0, 1000)), 12345), "?text"),
-            lambda: sequence.risky(thread, "cuGetErrorName", (sequence.pick(*range(0, 1000)), -1), ("?text", 0)),
+            lambda: sequence.risky(thread, "cuGetErrorName", (sequence.pick(*range(0, 1000)), -1), "?text"),
             lambda: sequence.risky(thread, "cuDriverGetVersion", ("?i32", 0)),
             lambda: sequence.risky(thread, "cuInit", (0, 1)),
         )()

@@ -74,6 +74,9 @@ CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned 
 }
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return with_driver([&]() -> CUresult {
     const auto slot = driver().contexts.find(handle);
     if (slot == nullptr || slot->primary || slot->green_of != nullptr) {
@@ -208,13 +211,14 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 }
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
-  return with_named_context(handle, [&](Context& context) -> CUresult {
+  const CUresult result = with_named_context(handle, [&](Context& context) -> CUresult {
     if (version == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *version = context.api_version;
     return CUDA_SUCCESS;
   });
+  return handle != nullptr && result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : result;  // as measured on driver 580
 }
 
 CUresult cuCtxGetFlags(unsigned int* flags) {

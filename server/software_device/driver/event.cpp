@@ -105,6 +105,9 @@ CUresult cuEventQuery(CUevent handle) {
     if (event->captured.load(std::memory_order_acquire)) {
       return CUDA_ERROR_CAPTURED_EVENT;
     }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const OperationPtr operation = recorded_by(*event);
     const bool done = operation == nullptr || operation->done();
     const CUresult fault = fault_of(*event);
@@ -116,6 +119,9 @@ CUresult cuEventSynchronize(CUevent handle) {
   return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
     if (event->captured.load(std::memory_order_acquire)) {
       return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
     }
     const auto context = event->context.lock();
     return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context->synchronize(recorded_by(*event));
@@ -144,6 +150,9 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 }
 
 CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   return with_event(event_handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
     const auto slot = driver().contexts.find(handle);
     const auto context = slot == nullptr ? nullptr : slot->live();
@@ -158,6 +167,9 @@ CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
 
 // Everything submitted from now on waits: through the legacy stream for blocking streams, and each other stream by itself.
 CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   return with_event(event_handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
     const auto slot = driver().contexts.find(handle);
     const auto context = slot == nullptr ? nullptr : slot->live();

@@ -135,6 +135,9 @@ CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
 }
 
 CUresult cuFuncGetName(const char** name, CUfunction handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_function(handle, [&](Function& function) -> CUresult {
     if (name == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -145,6 +148,9 @@ CUresult cuFuncGetName(const char** name, CUfunction handle) {
 }
 
 CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_function(handle, [&](Function& function) -> CUresult {
     const auto module = function.module.lock();
     if (out == nullptr || module == nullptr) {
@@ -156,6 +162,9 @@ CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_function(handle, [&](Function& function) { return parameter_info(function.info(), index, offset, bytes); });
 }
 
@@ -203,6 +212,9 @@ CUresult cuKernelGetLibrary(CUlibrary* out, CUkernel handle) {
 }
 
 CUresult cuKernelGetName(const char** name, CUkernel handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_kernel(handle, [&](Kernel& kernel) -> CUresult {
     if (name == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;

@@ -14,6 +14,9 @@ namespace {
 constexpr cuuint64_t kKnownFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
+  if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+    return refused;
+  }
   return with_graph(handle, [&](Graph& graph) -> CUresult {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -133,6 +136,10 @@ CUresult cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode* error_
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
+  const CUresult known = with_exec(handle, [](GraphExec&) { return CUDA_SUCCESS; });
+  if (const CUresult refused = known != CUDA_SUCCESS ? known : permit_unsafe_call(); refused != CUDA_SUCCESS) {
+    return refused;
+  }
   return with_exec(handle, [&](GraphExec&) {
     driver().graph_execs.take(handle);
     return CUDA_SUCCESS;

@@ -48,11 +48,15 @@ CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
 
 CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || bytes == 0 || (flags & ~kHostAllocFlags) != 0) {
+    if (out == nullptr || (flags & ~kHostAllocFlags) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
       return result;
+    }
+    if (bytes == 0) {  // no error (as measured on driver 580)
+      *out = nullptr;
+      return CUDA_SUCCESS;
     }
     const auto address = allocate_range(
         {.bytes = bytes, .kind = MemoryKind::pinned, .device = context.device().ordinal, .context = context.handle(), .flags = flags | CU_MEMHOSTALLOC_DEVICEMAP},
@@ -173,8 +177,9 @@ CUresult cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) { re
 CUresult cuMemHostUnregister(void* pointer) {
   return with_context([&](Context& context) -> CUresult {
     const auto range = driver().memory.find(address_of(pointer));
-    if (!range || range->begin != address_of(pointer) || range->kind != MemoryKind::registered) {
-      return pointer == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    const bool registered = range && range->kind == MemoryKind::registered;
+    if (!registered || range->begin != address_of(pointer)) {
+      return registered || pointer == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
     const CUresult result = settle(context, *range);
     driver().memory.remove(range->begin, [](const MemoryRange& found) { return found.kind == MemoryKind::registered; });
@@ -197,10 +202,10 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned 
 CUresult cuMemHostGetFlags(unsigned int* flags, void* pointer) {
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address_of(pointer));
-    if (flags == nullptr || !range || range->kind != MemoryKind::pinned) {
+    if (flags == nullptr || !range || (range->kind != MemoryKind::pinned && range->kind != MemoryKind::registered)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *flags = range->flags;
+    *flags = (range->flags & kHostAllocFlags) | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
   });
 }
@@ -270,6 +275,9 @@ CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, 
 
 CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation) {
   return with_context([&](Context&) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const bool known = advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY;
     return known ? check_managed(address, bytes) : CUDA_ERROR_INVALID_VALUE;
   });

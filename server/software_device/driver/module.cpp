@@ -69,6 +69,9 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 
 CUresult cuModuleUnload(CUmodule handle) {
   return with_context([&](Context& context) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const auto module = driver().modules.find(handle);
     if (module == nullptr || module->library != nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
@@ -87,7 +90,7 @@ CUresult cuModuleUnload(CUmodule handle) {
 
 CUresult cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
   return with_module(handle, [&](ModuleInstance& module) -> CUresult {
-    if (out == nullptr || name == nullptr) {
+    if (out == nullptr || name == nullptr || *name == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto function = module.function(std::string_view(name));

@@ -18,6 +18,15 @@ CUresult with_pool(CUmemoryPool handle, Body&& body) noexcept {
   });
 }
 
+// What captures forbid (as measured on driver 580).
+template <typename Body>
+CUresult with_pool_outside_captures(CUmemoryPool handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const CUresult refused = permit_unsafe_call();
+    return refused != CUDA_SUCCESS ? refused : with_pool(handle, std::forward<Body>(body));
+  });
+}
+
 template <typename Body>
 CUresult with_device(CUdevice ordinal, Body&& body) noexcept {
   return with_driver([&]() -> CUresult {
@@ -42,6 +51,9 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& p
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (const CUresult refused = is_capturing(stream) ? CUDA_SUCCESS : permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
     }
     if (bytes == 0) {  // no error in stream order (as measured on driver 580), unlike from cuMemAlloc
       *out = 0;
@@ -120,6 +132,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (address == 0) {
       return CUDA_SUCCESS;
     }
+    if (const CUresult refused = is_capturing(stream) ? CUDA_SUCCESS : permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const auto range = driver().memory.find(address);
     if (!range || range->begin != address || range->kind != MemoryKind::device || range->variable) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -148,6 +163,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
   return with_driver([&]() -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -155,7 +173,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
       return not_supported("a memory pool for other processes or in host memory");
     }
     if (driver().device(properties->location.id) == nullptr) {
-      return CUDA_ERROR_INVALID_DEVICE;
+      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
     }
     auto pool = std::make_shared<Pool>();
     pool->handle = driver().pools.reserve();
@@ -169,7 +187,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (!pool->created) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -219,11 +237,11 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
 
 // Freed memory goes back at once, so there is never anything to trim.
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
-  return with_pool(handle, [](const std::shared_ptr<Pool>&) { return CUDA_SUCCESS; });
+  return with_pool_outside_captures(handle, [](const std::shared_ptr<Pool>&) { return CUDA_SUCCESS; });
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (value == nullptr || !valid_setting(attribute)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -249,7 +267,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (value == nullptr || !valid_setting(attribute)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -264,7 +282,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries, size_t count) {
-  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (entries == nullptr && count != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -284,7 +302,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries,
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
-  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
       return CUDA_ERROR_INVALID_VALUE;
     }

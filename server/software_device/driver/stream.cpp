@@ -47,8 +47,12 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 CUresult cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
 
 CUresult cuStreamSynchronize(CUstream handle) {
-  return with_stream(handle, [](Context& context, Stream& stream) {
-    return is_capturing(stream) ? invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : context.synchronize(stream);
+  return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) {
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    const CUresult refused = permit_unsafe_call();
+    return refused != CUDA_SUCCESS ? refused : context.synchronize(stream);
   });
 }
 
@@ -56,6 +60,9 @@ CUresult cuStreamQuery(CUstream handle) {
   return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
       return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
     }
     const bool done = context.pending(stream).empty();
     const CUresult fault = context.fault();

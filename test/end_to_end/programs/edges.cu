@@ -175,7 +175,7 @@ void errors_are_the_drivers() {
   CUmodule module;
   CUfunction function;
   DRIVER(cuModuleLoadData(&module, image), CUDA_SUCCESS);
-  DRIVER(cuModuleGetFunction(&function, module, ""), CUDA_ERROR_NOT_FOUND);
+  DRIVER(cuModuleGetFunction(&function, module, ""), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuModuleGetFunction(&function, module, "other"), CUDA_ERROR_NOT_FOUND);
   DRIVER(cuModuleGetFunction(&function, module, "nothing"), CUDA_SUCCESS);
   DRIVER(cuModuleUnload(module), CUDA_SUCCESS);

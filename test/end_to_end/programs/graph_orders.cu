@@ -120,13 +120,15 @@ class RandomGraph {
       case 2: {
         // What an earlier node wrote to the host goes to the device and back.
         const int from = ancestor(stream);
-        if (from < 0) return down(node, board_.device, stream);
+        // When a driver reads pageable memory that a host function of the graph writes is its own affair.
+        if (from < 0 || (!pinned_ && by_host_.test(size_t(from)))) return down(node, board_.device, stream);
         unsigned* const word = board_.device + 1 + node;
         CHECK_RUNTIME(cudaMemcpyAsync(word, board_.done + from, sizeof(unsigned), cudaMemcpyHostToDevice, streams_[stream]));
         down(node, word, stream);
         break;
       }
       default:
+        by_host_.set(size_t(node));
         nodes_.push_back({&board_, node, before_[stream]});
         CHECK_RUNTIME(cudaLaunchHostFunc(streams_[stream], look, &nodes_.back()));
     }
@@ -150,6 +152,7 @@ class RandomGraph {
   std::vector<unsigned> pageable_;
   Board board_;
   Ancestors before_[kStreams];
+  Ancestors by_host_;  // nodes that are host functions
   std::vector<HostNode> nodes_;
   cudaGraphExec_t exec_ = nullptr;
 };
