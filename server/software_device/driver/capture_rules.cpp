@@ -55,6 +55,12 @@ void note_capture_end(const CaptureSession& session) {
   active_count.store(active().size(), std::memory_order_relaxed);
 }
 
+void end_captures(const Context& context) {
+  const std::lock_guard lock(graph_mutex());
+  std::erase_if(active(), [&](const auto& each) { return each->context == &context; });
+  active_count.store(active().size(), std::memory_order_relaxed);
+}
+
 CUresult permit_unsafe_call() {
   const CUstreamCaptureMode mode = capture_mode();
   if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) {

@@ -15,6 +15,8 @@ CUstreamCaptureMode& capture_mode() noexcept;
 // A capture begins or has ended. With graph_mutex held.
 void note_capture(std::shared_ptr<CaptureSession> session);
 void note_capture_end(const CaptureSession& session);
+// A context takes its captures along.
+void end_captures(const Context& context);
 
 // The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question are invalid.
 // For calls that a capture may notice: allocating memory, blocking copies.

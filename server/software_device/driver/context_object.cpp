@@ -6,6 +6,7 @@
 
 #include "protocol/cuda_abi/private_tables.hpp"
 #include "server/software_device/driver/allocation.hpp"
+#include "server/software_device/driver/capture_rules.hpp"
 #include "server/software_device/driver/driver_state.hpp"
 #include "server/software_device/driver/module_object.hpp"
 
@@ -292,6 +293,7 @@ void Context::shut_down() {
     }
   }
   output.flush();
+  end_captures(*this);
   cuda_abi::context_local_storage().drop_context(handle_);
   {
     const std::lock_guard lock(code_mutex);

@@ -19,6 +19,8 @@ constexpr std::array<std::string_view, 11> kSticky = {
 
 void Leftovers::note(std::string_view name, const std::vector<Argument>& arguments, const Outcome& outcome) {
   sticky_ = sticky_ || std::ranges::find(kSticky, outcome.name) != kSticky.end();
+  if (name == "cuCtxSynchronize") unsettled_ = !outcome.success;
+  if (name == "cuStreamSynchronize" && !outcome.success) unsettled_ = true;
   if (!outcome.success || arguments.empty()) return;
   if (name.starts_with("cuCtxCreate")) {
     contexts_.push_back(*arguments[0].as<const uint64_t*>());

@@ -18,11 +18,14 @@ class Leftovers {
   void clear();
   // An error that outlives the context, as CUDA says: "the process must be terminated and relaunched".
   bool sticky() const { return sticky_; }
+  // A wait was refused, so how often the program's functions have run by now is chance.
+  bool unsettled() const { return unsettled_; }
 
  private:
   std::vector<uint64_t> contexts_;
   int retained_ = 0;  // device 0's
   bool sticky_ = false;
+  bool unsettled_ = false;
 };
 
 }  // namespace differential

@@ -74,7 +74,7 @@ void map_host(Slots& slots, const std::string& name, size_t bytes) {
 }
 
 // What is not a call of the API. Empty: it is one.
-std::string own_command(Slots& slots, const std::string& command, std::istringstream& rest) {
+std::string own_command(Slots& slots, const Leftovers& leftovers, const std::string& command, std::istringstream& rest) {
   std::string name;
   size_t bytes = 0, offset = 0;
   char text[128] = "done";
@@ -87,6 +87,7 @@ std::string own_command(Slots& slots, const std::string& command, std::istringst
     if (slot.value == 0 || offset + bytes > slot.bytes) return "none";
     std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(digest(reinterpret_cast<const std::byte*>(slot.value) + offset, bytes)));
   } else if (command == "counts") {
+    if (leftovers.unsettled()) return "unsettled";
     CallbackCounts counts = callback_counts();
     std::snprintf(text, sizeof text, "host %u stream %u destroyed %u status %d", counts.host, counts.stream, counts.destroyed, counts.status);
   } else {
@@ -100,7 +101,7 @@ void run_line(Slots& slots, Leftovers& leftovers, const std::string& line) {
   std::istringstream in(line);
   std::string number, thread, command;
   in >> number >> thread >> command;
-  std::string shown = own_command(slots, command, in);
+  std::string shown = own_command(slots, leftovers, command, in);
   if (shown.empty()) {
     std::string text;
     std::getline(in, text);

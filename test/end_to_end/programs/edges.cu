@@ -181,6 +181,109 @@ void errors_are_the_drivers() {
   DRIVER(cuModuleUnload(module), CUDA_SUCCESS);
 }
 
+// What a capture of the calling thread forbids breaks it off; what creates and destroys streams and events does not.
+template <class Call>
+void forbidden(int line, const char* name, Call call) {
+  cudaStream_t capturing;
+  cudaGraph_t graph = nullptr;
+  RUNTIME(cudaStreamCreateWithFlags(&capturing, cudaStreamNonBlocking), cudaSuccess);
+  RUNTIME(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  compare(line, name, error_name(call()), "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
+  RUNTIME(cudaStreamEndCapture(capturing, &graph), cudaErrorStreamCaptureInvalidated);
+  RUNTIME(cudaStreamDestroy(capturing), cudaSuccess);
+}
+#define FORBIDDEN(call) forbidden(__LINE__, #call, [&] { return call; })
+
+void captures_forbid() {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool pool, none;
+  CUstream other;
+  CUgraph graph;
+  CUgraphExec exec, again;
+  CUdeviceptr memory, managed, more;
+  CUmodule module;
+  int flag;
+  DRIVER(cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+  DRIVER(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  DRIVER(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+  DRIVER(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
+  DRIVER(cuMemAllocAsync(&memory, 64, other), CUDA_SUCCESS);
+  DRIVER(cuMemAllocManaged(&managed, 64, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  DRIVER(cuModuleLoadData(&module, ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n"), CUDA_SUCCESS);
+  FORBIDDEN(cuStreamSynchronize(other));
+  FORBIDDEN(cuGraphInstantiate(&again, graph, 0));
+  FORBIDDEN(cuGraphExecDestroy(exec));
+  FORBIDDEN(cuMemAllocAsync(&more, 0, other));
+  FORBIDDEN(cuMemAllocAsync(&more, 64, other));
+  FORBIDDEN(cuMemAllocFromPoolAsync(&more, 64, pool, other));
+  FORBIDDEN(cuMemFreeAsync(memory, other));
+  FORBIDDEN(cuMemPoolCreate(&none, &properties));
+  FORBIDDEN(cuMemPoolDestroy(pool));
+  FORBIDDEN(cuMemPoolTrimTo(pool, 0));
+  FORBIDDEN(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &flag));
+  FORBIDDEN(cuMemAdvise(managed, 64, CU_MEM_ADVISE_SET_READ_MOSTLY, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}));
+  FORBIDDEN(cuModuleUnload(module));
+  DRIVER(cuMemFreeAsync(memory, other), CUDA_SUCCESS);
+  DRIVER(cuMemFree(managed), CUDA_SUCCESS);
+  DRIVER(cuModuleUnload(module), CUDA_SUCCESS);
+  DRIVER(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  DRIVER(cuGraphDestroy(graph), CUDA_SUCCESS);
+  DRIVER(cuStreamDestroy(other), CUDA_SUCCESS);
+  DRIVER(cuMemPoolDestroy(pool), CUDA_SUCCESS);
+}
+
+// A capture that its context takes along forbids nothing any more.
+void captures_end_with_their_context() {
+  CUcontext before, context;
+  CUstream stream;
+  CUdeviceptr memory;
+  DRIVER(cuCtxGetCurrent(&before), CUDA_SUCCESS);
+  DRIVER(cuCtxCreate(&context, nullptr, 0, 0), CUDA_SUCCESS);
+  DRIVER(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  DRIVER(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  DRIVER(cuCtxDestroy(context), CUDA_SUCCESS);
+  DRIVER(cuCtxSetCurrent(before), CUDA_SUCCESS);
+  DRIVER(cuMemAlloc(&memory, 64), CUDA_SUCCESS);
+  DRIVER(cuMemFree(memory), CUDA_SUCCESS);
+}
+
+void null_is_told_by_each_call_in_its_way() {
+  const char* name;
+  size_t offset, bytes;
+  CUmodule module;
+  DRIVER(cuFuncGetName(&name, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuFuncGetModule(&module, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuFuncGetParamInfo(nullptr, 0, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuKernelGetName(&name, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuCtxDestroy(nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuCtxRecordEvent(nullptr, nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  DRIVER(cuCtxWaitEvent(nullptr, nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  CUmemPoolProps properties{};
+  CUmemoryPool pool;
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 77};
+  DRIVER(cuMemPoolCreate(&pool, &properties), CUDA_ERROR_INVALID_VALUE);
+}
+
+void host_memory() {
+  void* memory = &memory;
+  unsigned flags = 0;
+  DRIVER(cuMemHostAlloc(&memory, 0, CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
+  HOLDS(memory == nullptr);
+  DRIVER(cuMemHostAlloc(&memory, 100, CU_MEMHOSTALLOC_PORTABLE), CUDA_SUCCESS);
+  DRIVER(cuMemHostGetFlags(&flags, memory), CUDA_SUCCESS);
+  HOLDS(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+  DRIVER(cuMemFreeHost(memory), CUDA_SUCCESS);
+  static char own[3 * 4096];
+  DRIVER(cuMemHostRegister(own, sizeof own, 0), CUDA_SUCCESS);
+  DRIVER(cuMemHostGetFlags(&flags, own), CUDA_SUCCESS);
+  DRIVER(cuMemHostUnregister(own + 100), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMemHostUnregister(own), CUDA_SUCCESS);
+  DRIVER(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
 }  // namespace
 
 int main() {
@@ -191,6 +294,10 @@ int main() {
   virtual_memory_needs_no_context();
   nothing_is_no_error();
   errors_are_the_drivers();
+  captures_forbid();
+  captures_end_with_their_context();
+  null_is_told_by_each_call_in_its_way();
+  host_memory();
   std::printf("%s\n", g_wrong ? "FAILED" : "PASSED");
   return g_wrong != 0;
 }
