@@ -152,9 +152,9 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
   void* memory = map_pinned(mapped_bytes, file);
   // Where the system has large pages for such memory, pinning it is many times faster.
   if (memory) madvise(memory, mapped_bytes, MADV_HUGEPAGE);
+  const uint64_t given = number.fetch_add(1, std::memory_order_relaxed) + 1;
   CUresult result = memory ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_OUT_OF_MEMORY;
   for (unsigned tries = 0; tries < kTriesMax && result == CUDA_ERROR_NOT_FOUND; ++tries) {
-    uint64_t given = number.fetch_add(1, std::memory_order_relaxed) + 1;
     if (!road->give_descriptor(given, file)) break;
     result = call<schema::RegionShare, schema::Result>(
         *caller.session, kOrdinal, caller.context, message_words<schema::RegionShare>(),

@@ -57,6 +57,7 @@ class SideChannel {
  public:
   explicit SideChannel(int socket) : socket_(socket) {}
   ~SideChannel() {
+    if (unnamed_ >= 0) close(unnamed_);
     for (const Waiting& waiting : waiting_) close(waiting.descriptor);
   }
 
@@ -138,7 +139,7 @@ class SideChannel {
       for (size_t i = 0; i < count; ++i) {
         int descriptor = -1;
         std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
-        if (room && unnamed_ < 0 && waiting_.size() < kDescriptorsWaitingMax) {
+        if (room && unnamed_ < 0) {
           unnamed_ = descriptor;
         } else {
           close(descriptor);
@@ -156,6 +157,10 @@ class SideChannel {
       if (unnamed_ < 0) return false;
       uint64_t number;
       std::memcpy(&number, number_, sizeof number);
+      if (waiting_.size() == kDescriptorsWaitingMax) {
+        close(waiting_.front().descriptor);
+        waiting_.pop_front();
+      }
       waiting_.push_back({number, std::exchange(unnamed_, -1)});
       return true;
     }

@@ -68,7 +68,7 @@ enum class SocketRecord : uint8_t {
   descriptor = 2,  // 8 bytes of a number follow, and a file descriptor comes with them (SCM_RIGHTS)
 };
 inline constexpr size_t kDescriptorRecordBytes = 9;
-// Descriptors that have come and that nobody has asked for; one more is a fault.
+// Descriptors that have come and that nobody has asked for; with one more the oldest is closed.
 inline constexpr size_t kDescriptorsWaitingMax = 16;
 
 }  // namespace gpuwire::transport::shared_memory

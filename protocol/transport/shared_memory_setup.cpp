@@ -109,7 +109,9 @@ Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds time
   }
   if (answer.sequence == 0 || descriptor < 0) {
     if (descriptor >= 0) close(descriptor);
-    return {std::move(socket), "the server has none to give", answer.sequence != 0};
+    // Something between the two passes on bytes only.
+    if (answer.sequence != 0) return {std::move(socket), "its descriptor did not arrive (--transport tcp does without)", true};
+    return {std::move(socket), "the server has none to give"};
   }
   // From here on the server uses it.
   auto file = SharedMemoryFile::open(descriptor);

@@ -1,9 +1,14 @@
 #include "client_stub/driver/host_regions.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <vector>
 
 #include "client_stub/driver/notices.hpp"
+#include "protocol/wire/shared_memory.hpp"
+#include "schema/shared_memory.capnp.h"
 #include "test/client_memory/fixture.hpp"
 
 namespace gpuwire::client {
@@ -224,6 +229,77 @@ TEST_CASE("The device pointer of pinned memory is its own address, and asking fo
   CHECK(hand::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(memory + 3)) == CUDA_SUCCESS);
   CHECK(pointer == reinterpret_cast<CUdeviceptr>(memory + 3));
   CHECK(process.session->total() == before);
+}
+
+// --- with a server on the same machine ----------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kSharedBytes = 1u << 20;
+
+struct SharedProcess : RegionProcess {
+  SharedProcess() { session->road = "shm"; }
+  ~SharedProcess() {
+    for (auto& [number, descriptor] : session->given) close(descriptor);
+  }
+  size_t shares() const { return session->count(uint32_t(wire::kRegionShare)); }
+};
+
+}  // namespace
+
+TEST_CASE("With a server on this machine pinned memory is shared from the beginning, and nothing of it is sent") {
+  SharedProcess process;
+  std::byte* memory = process.allocate(kSharedBytes - 100);
+  REQUIRE(process.shares() == 1);
+  REQUIRE(process.session->given.size() == 1);
+  auto [number, file] = process.session->given[0];
+  process.session->newest().read<schema::RegionShare>([&](auto share) {
+    CHECK(share.getAddress() == reinterpret_cast<uint64_t>(memory));
+    CHECK(share.getBytes() == kSharedBytes);
+    CHECK(share.getDescriptor() == number);
+  });
+  CHECK((fcntl(file, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW));
+  // The same pages on both sides.
+  memory[70'000] = std::byte{7};
+  std::byte seen{}, written{9};
+  REQUIRE(pread(file, &seen, 1, 70'000) == 1);
+  CHECK(seen == std::byte{7});
+  REQUIRE(pwrite(file, &written, 1, 3) == 1);
+  CHECK(memory[3] == std::byte{9});
+  CHECK(device_pointer(memory) == reinterpret_cast<CUdeviceptr>(memory));
+  process.fill(memory, 100);
+  CHECK(process.count(SessionOrdinal::region_create) == 0);
+  CHECK(process.count(SessionOrdinal::region_write) == 0);
+  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_destroy) == 1);
+}
+
+TEST_CASE("A descriptor that was lost with its connection is given again, a bounded number of times") {
+  SharedProcess process;
+  int lost = 2;
+  process.session->answer(uint32_t(wire::kRegionShare), [&](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::Result>().setResult(lost-- > 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS);
+  });
+  std::byte* memory = process.allocate(100);
+  CHECK(process.shares() == 3);
+  CHECK(process.session->given.size() == 3);
+  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(memory), 100));
+  lost = 1000;
+  memory = process.allocate(100);
+  CHECK(process.shares() == 7);
+  CHECK_FALSE(host_regions().holds(reinterpret_cast<uint64_t>(memory), 100));
+}
+
+TEST_CASE("Pinned memory that the server refuses to share, or that cannot be given to it, is what it is over a network") {
+  SharedProcess process;
+  SUBCASE("refused") { process.session->answer_with(uint32_t(wire::kRegionShare), CUDA_ERROR_OUT_OF_MEMORY); }
+  SUBCASE("not carried") { process.session->gives = false; }
+  SUBCASE("another road") { process.session->road = "tcp"; }
+  std::byte* memory = process.allocate(kSharedBytes);
+  memory[0] = std::byte{1};
+  CHECK_FALSE(host_regions().holds(reinterpret_cast<uint64_t>(memory), 1));
+  CHECK(device_pointer(memory) == reinterpret_cast<CUdeviceptr>(memory));
+  CHECK(process.count(SessionOrdinal::region_create) == 1);
 }
 
 }  // namespace gpuwire::client

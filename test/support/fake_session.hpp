@@ -3,6 +3,7 @@
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "client_stub/session/kept_bulk.hpp"
+#include "client_stub/session/road.hpp"
 #include "client_stub/session/session.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -40,7 +42,7 @@ struct SentFrame {
   }
 };
 
-class FakeSession final : public client::Session {
+class FakeSession final : public client::Session, public client::Road {
  public:
   explicit FakeSession(client::ServerFacts facts) : facts_(std::move(facts)) {}
 
@@ -80,6 +82,16 @@ class FakeSession final : public client::Session {
   SentFrame newest() const { return frames().back(); }
   void end_with(CUresult result) { state_ = result; }
   bool closed() const { return closed_; }
+
+  // What carries the session; only shared memory carries descriptors, as long as `gives`.
+  const char* road = "stream";
+  bool gives = true;
+  std::vector<std::pair<uint64_t, int>> given;  // a copy of each, which is the test's
+  const char* road_name() const override { return road; }
+  bool give_descriptor(uint64_t number, int descriptor) noexcept override {
+    if (gives) given.emplace_back(number, dup(descriptor));
+    return gives;
+  }
 
   const client::ServerFacts& facts() const noexcept override { return facts_; }
   client::SessionStats& stats() noexcept override { return stats_; }

@@ -400,17 +400,48 @@ TEST_CASE("descriptors arrive under their numbers, in whichever order they are a
   CHECK(works(*exposed.client, *exposed.server));
 }
 
-TEST_CASE("descriptors that nobody asks for are closed, and too many end the connection") {
+TEST_CASE("of descriptors that nobody asks for the oldest are closed, and the others when the connection goes") {
   Exposed exposed;
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   for (size_t i = 0; i <= kDescriptorsWaitingMax; ++i) REQUIRE(exposed.client->give_descriptor(i, ends[1]));
   close(ends[1]);
-  exposed.server->take_descriptor(kDescriptorsWaitingMax + 1);
-  CHECK(exposed.server->damaged());
+  CHECK(exposed.server->take_descriptor(0) == -1);
+  int last = exposed.server->take_descriptor(kDescriptorsWaitingMax);
+  CHECK(last >= 0);
+  close(last);
+  CHECK(works(*exposed.client, *exposed.server));
   exposed.server.reset();
   exposed.client.reset();
   // Nobody has the writing end any more.
+  char letter;
+  CHECK(read(ends[0], &letter, 1) == 0);
+  close(ends[0]);
+}
+
+TEST_CASE("more descriptors at once than there are numbers end the connection, and none of them stays open") {
+  Exposed exposed;
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  std::byte record[kDescriptorRecordBytes] = {std::byte(SocketRecord::descriptor)};
+  iovec piece{record, sizeof record};
+  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(3 * sizeof(int));
+  int three[3] = {ends[1], ends[1], ends[1]};
+  std::memcpy(CMSG_DATA(header), three, sizeof three);
+  REQUIRE(sendmsg(exposed.client->descriptor(), &message, MSG_NOSIGNAL) == ssize_t(sizeof record));
+  close(ends[1]);
+  CHECK(exposed.server->take_descriptor(0) == -1);
+  CHECK(exposed.server->damaged());
+  exposed.server.reset();
   char letter;
   CHECK(read(ends[0], &letter, 1) == 0);
   close(ends[0]);
