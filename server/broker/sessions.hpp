@@ -24,7 +24,7 @@ class Sessions final : public SessionControl {
   // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted its session has to begin it.
   using PoolFor = std::function<WorkerPool&(const SessionRecord&)>;
   Sessions(boost::asio::io_context& io, SessionBook& book, Admission& admission, PoolFor pool_for, uint32_t begin_ms)
-      : book_(book), admission_(admission), around_{io, book, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }, {}, nullptr} {}
+      : book_(book), admission_(admission), around_{io, book, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }} {}
 
   // Before the first session; the part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
