@@ -146,7 +146,9 @@ struct OverSocket {
   Lab lab;
   std::string path = lab.bundle.path() + ".socket";
   std::string address = "unix:" + path;
-  LoginServer::Options offering{.unix_path = path, .flags = wire::kPrefaceLogin | wire::kPrefaceSharedMemory};
+  LoginServer::Options offering(uint32_t ring_bytes = transport::shared_memory::kRingBytes) const {
+    return {.unix_path = path, .flags = wire::kPrefaceLogin | wire::kPrefaceSharedMemory, .ring_bytes = ring_bytes};
+  }
 };
 
 }  // namespace
@@ -159,7 +161,7 @@ TEST_CASE_FIXTURE(
     Environment environment;
     if (!choice.empty()) setenv("GPUWIRE_TRANSPORT", choice.c_str(), 1);
     std::filesystem::remove(path);
-    LoginServer server(offering, admit);
+    LoginServer server(offering(), admit);
     auto outcome = try_connect(address);
     CHECK(outcome.error == "");
     CHECK(outcome.works);
@@ -182,8 +184,7 @@ TEST_CASE_FIXTURE(OverSocket,
                   "a server that has no shared memory to give just now is told of in one line, and the session goes "
                   "over its socket") {
   Environment environment;
-  offering.ring_bytes = transport::shared_memory::kRingBytesMax * 2;
-  LoginServer server(offering, admit);
+  LoginServer server(offering(transport::shared_memory::kRingBytesMax * 2), admit);
   auto outcome = try_connect(address);
   CHECK(outcome.works);
   CHECK(outcome.printed ==
@@ -194,7 +195,7 @@ TEST_CASE_FIXTURE(OverSocket,
 
 TEST_CASE_FIXTURE(OverSocket, "management sessions go over the socket without a word") {
   Environment environment;
-  LoginServer server(offering, admit);
+  LoginServer server(offering(), admit);
   auto outcome = try_connect(address, client::SessionKind::management);
   CHECK(outcome.works);
   CHECK(outcome.printed == "");
