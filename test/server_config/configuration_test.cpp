@@ -228,3 +228,20 @@ TEST_CASE("durations are read with their units") {
   CHECK(parse_duration_ms("5min") == 300'000);
   CHECK_FALSE(parse_duration_ms("30"));
 }
+
+TEST_CASE("sessions outlive their connection by five minutes unless the server or a tenant says otherwise") {
+  auto plain = read("[tenants.anna]\n");
+  REQUIRE(plain);
+  CHECK(plain->resume_grace_ms == 300'000);
+  CHECK(plain->hang_up_grace_ms == 20'000);
+  CHECK_FALSE(plain->tenants[0].resume_grace_max_ms);
+  auto said = read("[server]\nresume_grace = \"1h\"\nhang_up_grace = \"0s\"\n[defaults]\nresume_grace_max = \"10min\"\n[tenants.anna]\n[tenants.ben]\nresume_grace_max = \"0s\"\n");
+  REQUIRE(said);
+  CHECK(said->resume_grace_ms == 3'600'000);
+  CHECK(said->hang_up_grace_ms == 0);
+  CHECK(said->tenants[0].resume_grace_max_ms == 600'000);
+  CHECK(said->tenants[1].resume_grace_max_ms == 0);
+  auto errors = mistakes("[server]\nresume_grace = \"8d\"\n[tenants.anna]\nresume_grace_max = \"30d\"\n");
+  CHECK(names(errors, "2", "resume_grace of [server] is more than 7 days"));
+  CHECK(names(errors, "4", "resume_grace_max of [tenants.anna] is more than 7 days"));
+}
