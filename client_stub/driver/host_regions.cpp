@@ -19,7 +19,6 @@
 #include "client_stub/session/call.hpp"
 #include "client_stub/session/road.hpp"
 #include "protocol/wire/byte_changes.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "schema/session.capnp.h"
 #include "schema/shared_memory.capnp.h"
 
@@ -141,7 +140,7 @@ int make_shared_file(size_t bytes) noexcept {
 void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept try {
   // A connection that was lost has lost descriptors that were on their way, and so may the next one.
   constexpr unsigned kTriesMax = 4;
-  constexpr auto kOrdinal = uint32_t(wire::kRegionShare);
+  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::region_share);
   // A counter alone: nothing is published through it.
   static std::atomic<uint64_t> number{0};
   // Within a host function the server may only answer when it has returned.

@@ -16,7 +16,6 @@
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "schema/login.capnp.h"
 
 namespace gpuwire::client {

@@ -11,7 +11,6 @@
 
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/ordinals.hpp"
-#include "protocol/wire/shared_memory.hpp"
 
 namespace gpuwire::transport {
 
@@ -21,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 wire::FrameHeader setup_frame(uint64_t version) {
   return {
-      .kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::kControlSharedMemory), .sequence = version};
+      .kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::shared_memory), .sequence = version};
 }
 
 bool is_setup_frame(const wire::FrameHeader& header) {

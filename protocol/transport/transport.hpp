@@ -90,8 +90,8 @@ class Transport : public ByteSource {
   // "tcp", "tls", "unix" or "shm", for people.
   virtual const char* road() const noexcept { return "stream"; }
 
-  // A file descriptor for the peer, which is beside the stream and before what is sent from now on. `number`: by which the peer asks for it. The caller keeps its own.
-  // False: this connection carries none, or not now.
+  // A file descriptor for the peer, which is beside the stream and before what is sent from now on. `number`: by which
+  // the peer asks for it. The caller keeps its own. False: this connection carries none, or not now.
   virtual bool give_descriptor(uint64_t, int) noexcept { return false; }
   // One that the peer has given, the caller's from here on; -1: none of this number has come.
   virtual int take_descriptor(uint64_t) noexcept { return -1; }

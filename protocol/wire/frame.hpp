@@ -36,6 +36,7 @@ enum PrefaceFlag : uint32_t {
   kPrefaceManagement = 1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
   kPrefaceTls = 2,         // client: wants it; server: behind its preface both speak TLS 1.3
   kPrefaceLogin = 4,       // server: the client logs in before its Hello (schema/login.capnp)
+  kPrefaceSharedMemory = 8,  // server: the client may ask for shared memory (ControlOrdinal::shared_memory)
 };
 
 // Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is wrong. It is the

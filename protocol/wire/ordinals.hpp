@@ -21,6 +21,10 @@ enum class ControlOrdinal : uint32_t {
   resume = 8,            // client: Resume
   resumed = 9,           // server: Resumed; behind it the streams go on
   heartbeat = 10,        // either way, in a session that is otherwise idle; no message
+  // Before the first frame of either stream, on a Unix socket whose server offers it (kPrefaceSharedMemory): the client
+  // asks, the server answers; no message. `sequence`: the version of the memory's layout; in an answer 0: there is none,
+  // and the socket carries the session. Else the memory's descriptor comes with it.
+  shared_memory = 11,
 };
 
 // FrameKind::posted or called; structures in schema/session.capnp, named alike in PascalCase.
@@ -52,6 +56,7 @@ enum class SessionOrdinal : uint32_t {
   region_create = 50,    // called: RegionCreate
   region_destroy = 51,   // posted: RegionDestroy
   region_write = 52,     // posted: RegionChange + bulk (what the client's threads wrote)
+  region_share = 55,     // called: RegionShare (schema/shared_memory.capnp), pages that both sides have
   managed_write = 53,    // posted: ManagedWrite + bulk (what the client's threads wrote to managed memory)
   managed_read = 54,     // called: ManagedRead -> the reply's bulk; waits for no work of the device
   graph_memory_create = 60,   // called: RegionCreate -> GraphMemoryCreateReply

@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 
 #include "protocol/wire/preface.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "server/login/limits.hpp"
 
 namespace gpuwire::server {

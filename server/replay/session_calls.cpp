@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "protocol/wire/limits.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "server/base/zeroed_memory.hpp"
 #include "server/replay/copies.hpp"
 #include "server/replay/reply.hpp"
@@ -70,7 +69,7 @@ constexpr auto kTable = [] {
   set(wire::SessionOrdinal::region_create, "region_create", &server::region_create, false);
   set(wire::SessionOrdinal::region_destroy, "region_destroy", &server::region_destroy, true);
   set(wire::SessionOrdinal::region_write, "region_write", &server::region_write, true);
-  set(wire::kRegionShare, "region_share", &server::region_share, false);
+  set(wire::SessionOrdinal::region_share, "region_share", &server::region_share, false);
   set(wire::SessionOrdinal::share_export, "share_export", &server::share_export, false);
   set(wire::SessionOrdinal::share_import, "share_import", &server::share_import, false);
   set(wire::SessionOrdinal::share_withdraw, "share_withdraw", &server::share_withdraw, true);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "client_stub/driver/notices.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "schema/shared_memory.capnp.h"
 #include "test/client_memory/fixture.hpp"
 
@@ -242,7 +241,7 @@ struct SharedProcess : RegionProcess {
   ~SharedProcess() {
     for (auto& [number, descriptor] : session->given) close(descriptor);
   }
-  size_t shares() const { return session->count(uint32_t(wire::kRegionShare)); }
+  size_t shares() const { return session->count(uint32_t(wire::SessionOrdinal::region_share)); }
 };
 
 }  // namespace
@@ -277,7 +276,7 @@ TEST_CASE("With a server on this machine pinned memory is shared from the beginn
 TEST_CASE("A descriptor that was lost with its connection is given again, a bounded number of times") {
   SharedProcess process;
   int lost = 2;
-  process.session->answer(uint32_t(wire::kRegionShare), [&](capnp::MessageBuilder& reply) {
+  process.session->answer(uint32_t(wire::SessionOrdinal::region_share), [&](capnp::MessageBuilder& reply) {
     reply.initRoot<schema::Result>().setResult(lost-- > 0 ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS);
   });
   std::byte* memory = process.allocate(100);
@@ -292,7 +291,7 @@ TEST_CASE("A descriptor that was lost with its connection is given again, a boun
 
 TEST_CASE("Pinned memory that the server refuses to share, or that cannot be given to it, is what it is over a network") {
   SharedProcess process;
-  SUBCASE("refused") { process.session->answer_with(uint32_t(wire::kRegionShare), CUDA_ERROR_OUT_OF_MEMORY); }
+  SUBCASE("refused") { process.session->answer_with(uint32_t(wire::SessionOrdinal::region_share), CUDA_ERROR_OUT_OF_MEMORY); }
   SUBCASE("not carried") { process.session->gives = false; }
   SUBCASE("another road") { process.session->road = "tcp"; }
   std::byte* memory = process.allocate(kSharedBytes);

@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include "protocol/wire/preface.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "test/server_login/login_fixture.hpp"
 
 using namespace gpuwire;

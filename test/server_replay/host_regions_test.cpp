@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "protocol/wire/limits.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "schema/api_context.capnp.h"
 #include "schema/shared_memory.capnp.h"
 #include "server/replay/host_regions.hpp"
@@ -250,7 +249,7 @@ struct SharedFixture : Fixture {
   }
   int share(uint64_t address, uint64_t bytes, uint64_t number) {
     return session.result(
-        session.call<schema::RegionShare>(wire::kRegionShare, [&](schema::RegionShare::Builder params) {
+        session.call<schema::RegionShare>(wire::SessionOrdinal::region_share, [&](schema::RegionShare::Builder params) {
           params.setAddress(address);
           params.setBytes(bytes);
           params.setDescriptor(number);

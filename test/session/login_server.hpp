@@ -10,7 +10,6 @@
 #include "protocol/tls/context.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/tcp.hpp"
-#include "protocol/wire/shared_memory.hpp"
 #include "test/session/fake_server.hpp"
 
 namespace gpuwire::test {
