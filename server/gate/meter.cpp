@@ -350,7 +350,8 @@ void Meter::collect(Context& context, std::unique_lock<std::mutex>& lock) {
       context.estimated -= mark.estimate;
       context.unknown -= !mark.known;
       --context.marks;
-      completions_ += mark.key != 0;
+      // A sample may have ended the burst with this mark outstanding, and counted it.
+      completions_ = std::min(completions_ + (mark.key != 0), submissions_);
       context.done.push_back(mark);
       lane.marks.pop_front();
     }
