@@ -39,7 +39,7 @@ std::vector<Command> installed_commands(const std::string& folder) {
   return commands;
 }
 
-bool is_internal(const std::string& command) { return command == "worker" || command == "login"; }
+bool is_internal(const std::string& command) { return command == "worker" || command == "login" || command == "keeper"; }
 
 std::string summary_of(const std::string& command) {
   if (command == "run") return "run a program whose CUDA calls go to a server";

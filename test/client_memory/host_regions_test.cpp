@@ -282,11 +282,11 @@ TEST_CASE("A descriptor that was lost with its connection is given again, a boun
   std::byte* memory = process.allocate(100);
   CHECK(process.shares() == 3);
   CHECK(process.session->given.size() == 3);
-  CHECK(host_regions().holds(reinterpret_cast<uint64_t>(memory), 100));
+  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 100));
   lost = 1000;
   memory = process.allocate(100);
   CHECK(process.shares() == 7);
-  CHECK_FALSE(host_regions().holds(reinterpret_cast<uint64_t>(memory), 100));
+  CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 100));
 }
 
 TEST_CASE("Pinned memory that the server refuses to share, or that cannot be given to it, is what it is over a network") {
@@ -296,7 +296,7 @@ TEST_CASE("Pinned memory that the server refuses to share, or that cannot be giv
   SUBCASE("another road") { process.session->road = "tcp"; }
   std::byte* memory = process.allocate(kSharedBytes);
   memory[0] = std::byte{1};
-  CHECK_FALSE(host_regions().holds(reinterpret_cast<uint64_t>(memory), 1));
+  CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 1));
   CHECK(device_pointer(memory) == reinterpret_cast<CUdeviceptr>(memory));
   CHECK(process.count(SessionOrdinal::region_create) == 1);
 }
