@@ -8,10 +8,12 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -182,10 +184,29 @@ std::string this_machine() {
   return text;
 }
 
+namespace {
+
+using NameOf = decltype(&getsockname);
+
+// The end of a Unix socket that connects has no name, so both call it by the server's: what lies between them listens at another path.
+ConnectionEnd unix_end(int descriptor, NameOf name_of_server, const std::string& machine) {
+  sockaddr_un storage{};
+  socklen_t size = sizeof storage;
+  if (name_of_server(descriptor, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {};
+  size_t bytes = size > offsetof(sockaddr_un, sun_path) ? std::min<size_t>(size - offsetof(sockaddr_un, sun_path), sizeof storage.sun_path) : 0;
+  std::string path(storage.sun_path, bytes);
+  if (!path.empty() && path[0] == 0) path[0] = '@';  // an abstract one
+  path.resize(strnlen(path.data(), path.size()));
+  return {"unix:" + path, machine};
+}
+
+}  // namespace
+
 ConnectionEnd own_end_of(int descriptor) {
   sockaddr_storage storage{};
   socklen_t size = sizeof storage;
   if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {};
+  if (storage.ss_family == AF_UNIX) return unix_end(descriptor, &getpeername, this_machine());
   bool loopback = false;
   ConnectionEnd end = end_of(storage, loopback);
   if (loopback) end.machine = this_machine();
@@ -196,6 +217,7 @@ ConnectionEnd other_end_of(int descriptor, const std::string& machine) {
   sockaddr_storage storage{};
   socklen_t size = sizeof storage;
   if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {};
+  if (storage.ss_family == AF_UNIX) return unix_end(descriptor, &getsockname, machine);
   bool loopback = false;
   ConnectionEnd end = end_of(storage, loopback);
   if (loopback) end.machine = machine;

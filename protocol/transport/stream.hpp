@@ -25,7 +25,7 @@ void notice_lost_peer(int descriptor, LostPeer how);
 
 // One end of a connection, as text that the other end can compare.
 struct ConnectionEnd {
-  std::string address;  // "192.0.2.7:41234"; empty: a Unix socket, or none
+  std::string address;  // "192.0.2.7:41234"; of a Unix socket "unix:" and the path that its server has bound; empty: none
   std::string machine;  // of an address that cannot leave the machine: what tells this run of it from every other
   bool operator==(const ConnectionEnd&) const = default;
 };

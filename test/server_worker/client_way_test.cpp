@@ -34,7 +34,9 @@ TEST_CASE("only an end that nobody but the client's own system can have sent is 
 
 TEST_CASE("a way is direct when both ends name the client's end alike, and on one machine only when it is the same run of it") {
   const ConnectionEnd far{"192.0.2.7:41234", ""}, near{"127.0.0.1:41234", "run 1"};
-  CHECK(way_of({}, far) == ClientWay::same_machine);  // a Unix socket has no address, whatever the client says
+  const ConnectionEnd bound{"unix:/run/gpuwire.sock", "run 1"};
+  CHECK(way_of(bound, bound) == ClientWay::same_machine);
+  CHECK(way_of(bound, {"unix:/tmp/proxy.sock", "run 1"}) == ClientWay::indirect);  // the client has connected to something else
   CHECK(way_of(far, far) == ClientWay::direct);
   CHECK(way_of(near, near) == ClientWay::same_machine);
   CHECK(way_of(far, {"10.0.0.7:41234", ""}) == ClientWay::indirect);
@@ -51,8 +53,8 @@ TEST_CASE("both ends of a connection name its ends alike") {
     ConnectionEnd own = transport::own_end_of(ends.first->descriptor());
     CHECK(own == transport::other_end_of(ends.second->descriptor(), transport::this_machine()));
     bool tcp = kind.name == "tcp" || kind.name == "tls";
-    CHECK(own.address.empty() == !tcp);
-    CHECK(own.machine.empty() == !tcp);
+    CHECK(own.address.empty() == (ends.first->descriptor() < 0));
+    CHECK(own.machine.empty() == own.address.empty());
     if (tcp) CHECK(own.address.starts_with("127.0.0.1:"));
   }
 }
