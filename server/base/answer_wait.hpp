@@ -1,4 +1,5 @@
-// How long a question to the broker waits for its answer, when the broker may be away for a while and another one come in its place.
+// How long a question to the broker waits for its answer, when the broker may be away for a while and another one come
+// in its place.
 #pragma once
 
 #include <chrono>
@@ -11,7 +12,8 @@ namespace gpuwire::server {
 // While there is no broker, a question waits for so long; then it counts as not answered.
 inline constexpr std::chrono::seconds kUnattendedWait{60};
 
-// Under the mutex of who asks. The broker goes (away), and another one comes (back), which has not heard what was asked of the one before.
+// Under the mutex of who asks. The broker goes (away), and another one comes (back), which has not heard what was asked
+// of the one before.
 class AnswerWait {
  public:
   void away() { away_ = true; }
@@ -20,9 +22,11 @@ class AnswerWait {
     ++epoch_;
   }
 
-  // `ask` asks, false when it could not be said; once for each broker there is. True: `answered` has become true, within `at_most` of a broker's having been asked.
+  // `ask` asks, false when it could not be said; once for each broker there is. True: `answered` has become true,
+  // within `at_most` of a broker's having been asked.
   template <class Ask, class Answered>
-  bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds at_most, Ask&& ask, Answered&& answered) {
+  bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, std::chrono::milliseconds at_most,
+            Ask&& ask, Answered&& answered) {
     for (;;) {
       const uint64_t asked = epoch_;
       if (!ask() && !away_) return false;

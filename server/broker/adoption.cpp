@@ -16,10 +16,12 @@ Adoption::Adoption(Parts parts, std::vector<KeptEntry> entries) : parts_(parts) 
 void Adoption::read(KeptEntry entry) {
   if (entry.session) {
     auto session = decode_kept_session(entry.text);
-    bool whole = session && entry.descriptors.size() == kKeptDescriptors && entry.name == kept_name(session->record.number);
+    bool whole =
+        session && entry.descriptors.size() == kKeptDescriptors && entry.name == kept_name(session->record.number);
     if (whole) return sessions_.push_back({std::move(*session), std::move(entry)});
     // Its worker finds nobody at the other end, and ends it.
-    spdlog::error("what an earlier server has noted as {} cannot be read: {}; the session ends", entry.name, session ? "descriptors are missing" : session.error());
+    spdlog::error("what an earlier server has noted as {} cannot be read: {}; the session ends", entry.name,
+                  session ? "descriptors are missing" : session.error());
     parts_.keeping.remove(entry.name);
   } else if (token_of(entry.name)) {
     shares_.push_back(std::move(entry));
@@ -35,7 +37,9 @@ void Adoption::read(KeptEntry entry) {
 std::vector<ServerDevice> Adoption::devices(std::vector<ServerDevice> devices) const {
   if (sessions_.empty()) return devices;
   for (ServerDevice& device : devices) {
-    auto before = std::find_if(devices_before_.begin(), devices_before_.end(), [&](const ServerDevice& one) { return one.index == device.index && one.uuid == device.uuid; });
+    auto before = std::find_if(devices_before_.begin(), devices_before_.end(), [&](const ServerDevice& one) {
+      return one.index == device.index && one.uuid == device.uuid;
+    });
     if (before != devices_before_.end()) device.taken_bytes = before->taken_bytes;
   }
   return devices;
@@ -43,7 +47,8 @@ std::vector<ServerDevice> Adoption::devices(std::vector<ServerDevice> devices) c
 
 // Empty: it can go on. Nobody's pages and messages are touched that another release may have laid out.
 std::string Adoption::unfit(const KeptSession& session, const std::vector<ServerDevice>& devices) const {
-  if (session.build != kept_build()) return "the server was upgraded, and the new release cannot carry on what the old one has begun";
+  if (session.build != kept_build())
+    return "the server was upgraded, and the new release cannot carry on what the old one has begun";
   for (size_t i = 0; i < session.record.devices.size(); ++i) {
     scheduler::DeviceIndex index = session.record.devices[i];
     if (index >= devices.size() || devices[index].uuid != session.device_uuids[i])
@@ -63,7 +68,8 @@ size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
   for (Found& found : sessions_) {
     const Tenant& tenant = *parts_.tenants.find(found.session.record.tenant_id);
     found.session.record.service_class = tenant.settings.service_class;
-    if (!tenant.known && found.session.stop_reason.empty()) found.session.stop_reason = fmt::format("this server has no tenant \"{}\" any more", tenant.settings.name);
+    if (!tenant.known && found.session.stop_reason.empty())
+      found.session.stop_reason = fmt::format("this server has no tenant \"{}\" any more", tenant.settings.name);
     parts_.sessions.adopt(found.session, std::move(found.entry), unfit(found.session, devices));
   }
   if (!sessions_.empty()) parts_.sessions.all_adopted();
@@ -74,7 +80,8 @@ size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
 void Adoption::share_again() {
   for (KeptEntry& entry : shares_) {
     auto share = decode_kept_share(entry.text);
-    if (share && entry.descriptors.size() == 1) parts_.sessions.share_again(*share, *token_of(entry.name), std::move(entry.descriptors[0]));
+    if (share && entry.descriptors.size() == 1)
+      parts_.sessions.share_again(*share, *token_of(entry.name), std::move(entry.descriptors[0]));
     else parts_.keeping.remove(entry.name);
   }
 }

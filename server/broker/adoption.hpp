@@ -23,7 +23,8 @@ class Adoption {
   };
   Adoption(Parts parts, std::vector<KeptEntry> entries);
 
-  // How the devices were before sessions took of them, where they are the same ones. Without sessions: `devices` as they are.
+  // How the devices were before sessions took of them, where they are the same ones. Without sessions: `devices` as
+  // they are.
   std::vector<ServerDevice> devices(std::vector<ServerDevice> devices) const;
   // Tells the parts of the devices, and carries all sessions on. How many.
   size_t carry_on(const std::vector<ServerDevice>& devices);

@@ -31,7 +31,10 @@ Handoff entry_message(KeeperKind kind, KeptEntry entry) {
 
 std::optional<KeptEntry> entry_of(Handoff message) {
   if (message.number > message.text.size()) return std::nullopt;
-  KeptEntry entry{.session = message.id[0] != 0, .name = message.text.substr(0, message.number), .text = message.text.substr(message.number), .descriptors = {}};
+  KeptEntry entry{.session = message.id[0] != 0,
+                  .name = message.text.substr(0, message.number),
+                  .text = message.text.substr(message.number),
+                  .descriptors = {}};
   if (message.socket) entry.descriptors.push_back(std::move(message.socket));
   for (OwnedDescriptor& more : message.more) entry.descriptors.push_back(std::move(more));
   return entry;

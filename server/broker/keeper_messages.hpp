@@ -1,5 +1,5 @@
-// What a broker and its keeper (../keeper) say to each other. A keeper outlives the broker that started it and may serve one of another release, so none of this
-// changes its meaning or its layout; kKeeperVersion grows when it has to.
+// What a broker and its keeper (../keeper) say to each other. A keeper outlives the broker that started it and may
+// serve one of another release, so none of this changes its meaning or its layout; kKeeperVersion grows when it has to.
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ inline constexpr size_t kKeeperKeyBytes = 32;
 
 // The kind of a Handoff between the two.
 enum class KeeperKind : uint32_t {
-  hello = 0x4b01,     // broker, first: number: kKeeperVersion; text: the key that shows who it is. The first hello of all says what the key is
+  hello = 0x4b01,  // broker, first: number: kKeeperVersion; text: the key that shows who it is. The first hello of all
+                   // says what the key is
   settings = 0x4b02,  // broker: number: for how many ms sessions stay without a broker
   put = 0x4b03,       // broker: an entry, in the place of the one of this name
   note = 0x4b04,      // broker: another text for the entry of this name, if there is one

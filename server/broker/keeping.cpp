@@ -28,7 +28,9 @@ namespace {
 
 constexpr const char *kLock = "lock", *kKey = "key", *kSocket = "keeper";
 
-std::string failure(const std::filesystem::path& path) { return fmt::format("{}: {}", path.string(), std::strerror(errno)); }
+std::string failure(const std::filesystem::path& path) {
+  return fmt::format("{}: {}", path.string(), std::strerror(errno));
+}
 
 // A process that was killed a moment ago lets go of its lock within that moment.
 bool lock(int descriptor) {
@@ -67,13 +69,16 @@ OwnedDescriptor connect_to(const std::filesystem::path& path) {
 std::optional<Handoff> next(int descriptor) {
   pollfd watched{descriptor, POLLIN, 0};
   Handoff message;
-  if (::poll(&watched, 1, int(kKeeperAnswerMs)) != 1 || receive_handoff(descriptor, false, message) != HandoffReceived::message) return std::nullopt;
+  if (::poll(&watched, 1, int(kKeeperAnswerMs)) != 1 ||
+      receive_handoff(descriptor, false, message) != HandoffReceived::message)
+    return std::nullopt;
   return message;
 }
 
 }  // namespace
 
-tl::expected<std::unique_ptr<Keeping>, std::string> Keeping::open(boost::asio::io_context& io, KeepingSettings settings) {
+tl::expected<std::unique_ptr<Keeping>, std::string> Keeping::open(boost::asio::io_context& io,
+                                                                  KeepingSettings settings) {
   std::unique_ptr<Keeping> keeping(new Keeping(io, std::move(settings)));
   if (auto taken = keeping->take_folder(); !taken) return tl::unexpected(taken.error());
   if (keeping->find_keeper()) return keeping;
@@ -81,9 +86,11 @@ tl::expected<std::unique_ptr<Keeping>, std::string> Keeping::open(boost::asio::i
   return keeping;
 }
 
-Keeping::Keeping(boost::asio::io_context& io, KeepingSettings settings) : io_(io), settings_(std::move(settings)), retry_(io) {}
+Keeping::Keeping(boost::asio::io_context& io, KeepingSettings settings)
+    : io_(io), settings_(std::move(settings)), retry_(io) {}
 
-// A keeper without sessions leaves with its broker, and is awaited so that whoever has started this program finds nothing of it left.
+// A keeper without sessions leaves with its broker, and is awaited so that whoever has started this program finds
+// nothing of it left.
 Keeping::~Keeping() {
   if (channel_) channel_->flush(std::chrono::milliseconds(kKeeperAnswerMs));
   channel_.reset();
@@ -103,14 +110,16 @@ void Keeping::clear_folder() {
 
 tl::expected<void, std::string> Keeping::take_folder() {
   const std::filesystem::path& folder = settings_.directory;
-  if ((folder / kSocket).native().size() >= sizeof(sockaddr_un::sun_path)) return tl::unexpected(fmt::format("{} is too long for the path of a socket", folder.string()));
+  if ((folder / kSocket).native().size() >= sizeof(sockaddr_un::sun_path))
+    return tl::unexpected(fmt::format("{} is too long for the path of a socket", folder.string()));
   std::error_code error;
   std::filesystem::create_directories(folder.parent_path(), error);
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return tl::unexpected(failure(folder));
   struct stat facts {};
   if (::lstat(folder.c_str(), &facts) != 0) return tl::unexpected(failure(folder));
   if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 077))
-    return tl::unexpected(fmt::format("{} has to be a folder that only this user can look into (chmod 0700)", folder.string()));
+    return tl::unexpected(
+        fmt::format("{} has to be a folder that only this user can look into (chmod 0700)", folder.string()));
   return take_lock();
 }
 
@@ -122,14 +131,18 @@ tl::expected<void, std::string> Keeping::take_lock() {
   if (!lock(file.get())) {
     std::string holder;
     std::ifstream(path) >> holder;
-    return tl::unexpected(fmt::format("{} is in use by another server (process {}); two need a runtime_directory each", settings_.directory.string(), holder));
+    return tl::unexpected(fmt::format("{} is in use by another server (process {}); two need a runtime_directory each",
+                                      settings_.directory.string(), holder));
   }
-  struct stat locked {}, there {};
+  struct stat locked {
+  }, there{};
   bool same = ::fstat(file.get(), &locked) == 0 && ::lstat(path.c_str(), &there) == 0 && locked.st_ino == there.st_ino;
   if (!same) return take_folder();
   lock_ = std::move(file);
   std::string process = fmt::format("{}\n", ::getpid());
-  if (::ftruncate(lock_.get(), 0) != 0 || ::write(lock_.get(), process.data(), process.size()) != ssize_t(process.size())) return tl::unexpected(failure(path));
+  if (::ftruncate(lock_.get(), 0) != 0 ||
+      ::write(lock_.get(), process.data(), process.size()) != ssize_t(process.size()))
+    return tl::unexpected(failure(path));
   return {};
 }
 
@@ -141,7 +154,8 @@ bool Keeping::find_keeper() {
   socklen_t bytes = sizeof who;
   key_ = read_key(settings_.directory / kKey);
   bool ours = ::getsockopt(keeper.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == ::geteuid();
-  bool told = ours && send_handoff(keeper.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_)) && send_handoff(keeper.get(), keeper_message(KeeperKind::give));
+  bool told = ours && send_handoff(keeper.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_)) &&
+              send_handoff(keeper.get(), keeper_message(KeeperKind::give));
   while (told) {
     auto message = next(keeper.get());
     if (!message) break;
@@ -162,7 +176,8 @@ bool Keeping::find_keeper() {
 
 tl::expected<void, std::string> Keeping::start_keeper(bool await) {
   key_.assign(kKeeperKeyBytes, '\0');
-  if (::getrandom(key_.data(), key_.size(), 0) != ssize_t(key_.size()) || !write_key(settings_.directory / kKey, key_)) return tl::unexpected(failure(settings_.directory / kKey));
+  if (::getrandom(key_.data(), key_.size(), 0) != ssize_t(key_.size()) || !write_key(settings_.directory / kKey, key_))
+    return tl::unexpected(failure(settings_.directory / kKey));
   OwnedDescriptor ours, theirs;
   if (!open_handoff(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
   auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get());
@@ -170,13 +185,15 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
   child_ = *child;
   send_handoff(ours.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_));
   // It answers when it listens.
-  if (await && (!send_handoff(ours.get(), keeper_message(KeeperKind::give)) || !next(ours.get()))) return tl::unexpected(fmt::format("{} does not answer", settings_.program));
+  if (await && (!send_handoff(ours.get(), keeper_message(KeeperKind::give)) || !next(ours.get())))
+    return tl::unexpected(fmt::format("{} does not answer", settings_.program));
   listen_to(std::move(ours));
   return {};
 }
 
 void Keeping::listen_to(OwnedDescriptor keeper) {
-  channel_ = std::make_unique<MessageChannel>(io_, std::move(keeper), [](Handoff) {}, [this] { keeper_gone(); });
+  channel_ = std::make_unique<MessageChannel>(
+      io_, std::move(keeper), [](Handoff) {}, [this] { keeper_gone(); });
   set_grace(settings_.grace);
 }
 
@@ -185,7 +202,8 @@ void Keeping::keeper_gone() {
   channel_.reset();
   sessions_.clear();
   if (child_ >= 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
-  spdlog::error("the keeper has ended: sessions that run now will not outlive this process; a new one is started for others");
+  spdlog::error(
+      "the keeper has ended: sessions that run now will not outlive this process; a new one is started for others");
   uint32_t delay_ms = std::min(kRestartDelayMinMs << std::min(failures_++, 16u), kRestartDelayMaxMs);
   retry_.expires_after(std::chrono::milliseconds(delay_ms));
   retry_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
@@ -194,11 +212,13 @@ void Keeping::keeper_gone() {
   }));
 }
 
-// --- entries ------------------------------------------------------------------------------------------------------------------------------------
+// --- entries
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 void Keeping::set_grace(std::chrono::milliseconds grace) {
   settings_.grace = grace;
-  if (channel_) channel_->send(keeper_message(KeeperKind::settings, uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))));
+  if (channel_)
+    channel_->send(keeper_message(KeeperKind::settings, uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))));
 }
 
 void Keeping::put(KeptEntry entry) {
@@ -208,7 +228,9 @@ void Keeping::put(KeptEntry entry) {
 }
 
 void Keeping::note(const std::string& name, std::string text) {
-  if (channel_) channel_->send(entry_message(KeeperKind::note, {.session = false, .name = name, .text = std::move(text), .descriptors = {}}));
+  if (channel_)
+    channel_->send(
+        entry_message(KeeperKind::note, {.session = false, .name = name, .text = std::move(text), .descriptors = {}}));
 }
 
 void Keeping::remove(const std::string& name) {

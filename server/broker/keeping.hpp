@@ -1,4 +1,5 @@
-// The broker's side of its keeper (../keeper): what sessions need to go on under the next broker is laid down there, and found again.
+// The broker's side of its keeper (../keeper): what sessions need to go on under the next broker is laid down there,
+// and found again.
 #pragma once
 
 #include <chrono>
@@ -21,13 +22,14 @@ namespace gpuwire::server {
 class MessageChannel;
 
 struct KeepingSettings {
-  std::filesystem::path directory;      // of this server alone; made if it is not there
-  std::string program;                  // gpuwire-keeper
-  std::chrono::milliseconds grace{0};   // how long sessions stay without a broker
-  bool temporary = false;               // the folder goes with the last session
+  std::filesystem::path directory;     // of this server alone; made if it is not there
+  std::string program;                 // gpuwire-keeper
+  std::chrono::milliseconds grace{0};  // how long sessions stay without a broker
+  bool temporary = false;              // the folder goes with the last session
 };
 
-// Where entries are laid down. What is laid down before a worker has its client is there when the worker has it, whenever the broker dies.
+// Where entries are laid down. What is laid down before a worker has its client is there when the worker has it,
+// whenever the broker dies.
 class EntryStore {
  public:
   // In the place of the one of this name.
@@ -40,12 +42,14 @@ class EntryStore {
   ~EntryStore() = default;
 };
 
-// The broker's thread only. The folder holds: `lock`, held by the broker, with its process id; `key`, which shows the keeper that somebody is a broker; `keeper`, its socket.
+// The broker's thread only. The folder holds: `lock`, held by the broker, with its process id; `key`, which shows the
+// keeper that somebody is a broker; `keeper`, its socket.
 class Keeping final : public EntryStore {
  public:
-  // Takes the folder, finds the keeper of an earlier broker and takes what it has, or starts one. Blocks for the keeper's answer. Errors: the folder is not this user's
-  // alone, or another server's.
-  static tl::expected<std::unique_ptr<Keeping>, std::string> open(boost::asio::io_context& io, KeepingSettings settings);
+  // Takes the folder, finds the keeper of an earlier broker and takes what it has, or starts one. Blocks for the
+  // keeper's answer. Errors: the folder is not this user's alone, or another server's.
+  static tl::expected<std::unique_ptr<Keeping>, std::string> open(boost::asio::io_context& io,
+                                                                  KeepingSettings settings);
   ~Keeping();
 
   // What an earlier broker has left, once.
@@ -73,8 +77,8 @@ class Keeping final : public EntryStore {
   std::string key_;
   std::vector<KeptEntry> found_;
   std::unique_ptr<MessageChannel> channel_;
-  pid_t child_ = -1;                    // a keeper that this process has started
-  std::set<std::string> sessions_;      // entries of sessions that it has now
+  pid_t child_ = -1;                // a keeper that this process has started
+  std::set<std::string> sessions_;  // entries of sessions that it has now
   boost::asio::steady_timer retry_;
   unsigned failures_ = 0;
   Lifetime lifetime_;

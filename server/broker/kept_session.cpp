@@ -19,9 +19,12 @@ constexpr size_t kTextBytesMax = 512, kUuidBytesMax = 56, kDevicesMax = 64;
 
 std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
 
-int64_t to_ns(std::chrono::system_clock::time_point time) { return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count(); }
+int64_t to_ns(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
 std::chrono::system_clock::time_point from_ns(int64_t ns) {
-  return std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(ns)));
+  return std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(ns)));
 }
 
 KeptSession read(kept::Session::Reader root) {
@@ -37,7 +40,9 @@ KeptSession read(kept::Session::Reader root) {
                                  .client_pid = root.getClientPid(),
                                  .worker_pid = pid_t(root.getWorkerPid()),
                                  .management = root.getManagement(),
-                                 .state = root.getDetached() ? SessionState::detached : root.getBegun() ? SessionState::running : SessionState::granted,
+                                 .state = root.getDetached() ? SessionState::detached
+                                          : root.getBegun()  ? SessionState::running
+                                                             : SessionState::granted,
                                  .arrived = from_ns(root.getArrivedNs()),
                                  .begun = from_ns(root.getBegunNs()),
                                  .detached_until = from_ns(root.getDetachedUntilNs())},
@@ -72,22 +77,28 @@ std::optional<ShareToken> token_of(const std::string& name) {
   if (!name.starts_with(kSharePrefix) || name.size() != kSharePrefix.size() + 2 * token.size()) return std::nullopt;
   for (size_t i = 0; i < token.size(); ++i) {
     const char* digits = name.data() + kSharePrefix.size() + 2 * i;
-    if (auto [end, error] = std::from_chars(digits, digits + 2, token[i], 16); error != std::errc() || end != digits + 2) return std::nullopt;
+    if (auto [end, error] = std::from_chars(digits, digits + 2, token[i], 16);
+        error != std::errc() || end != digits + 2)
+      return std::nullopt;
   }
   return token;
 }
 
 // Two numbers, then whatever the user's name is.
-std::string encode(const KeptShare& share) { return fmt::format("{} {} {}", uint64_t(share.session), share.kind, share.user); }
+std::string encode(const KeptShare& share) {
+  return fmt::format("{} {} {}", uint64_t(share.session), share.kind, share.user);
+}
 
 tl::expected<KeptShare, std::string> decode_kept_share(const std::string& text) {
   const char *at = text.data(), *end = at + text.size();
   uint64_t session = 0;
   KeptShare share;
   auto first = std::from_chars(at, end, session);
-  if (first.ec != std::errc() || first.ptr == end || *first.ptr != ' ') return tl::unexpected(std::string("a share without a session"));
+  if (first.ec != std::errc() || first.ptr == end || *first.ptr != ' ')
+    return tl::unexpected(std::string("a share without a session"));
   auto second = std::from_chars(first.ptr + 1, end, share.kind);
-  if (second.ec != std::errc() || second.ptr == end || *second.ptr != ' ') return tl::unexpected(std::string("a share without a kind"));
+  if (second.ec != std::errc() || second.ptr == end || *second.ptr != ' ')
+    return tl::unexpected(std::string("a share without a kind"));
   share.session = scheduler::SessionId(session);
   share.user.assign(second.ptr + 1, end);
   return share;
@@ -138,9 +149,11 @@ tl::expected<KeptSession, std::string> decode_kept_session(const std::string& te
     auto root = message.getRoot<kept::Session>();
     KeptSession session = read(root);
     auto id = root.getWireId();
-    if (id.size() != session.record.wire_id.size()) return tl::unexpected(fmt::format("an identity of {} bytes", id.size()));
+    if (id.size() != session.record.wire_id.size())
+      return tl::unexpected(fmt::format("an identity of {} bytes", id.size()));
     std::copy(id.begin(), id.end(), session.record.wire_id.begin());
-    if (session.record.number == scheduler::SessionId{}) return tl::unexpected(std::string("a session without a number"));
+    if (session.record.number == scheduler::SessionId{})
+      return tl::unexpected(std::string("a session without a number"));
     return session;
   } catch (const kj::Exception& error) {
     return tl::unexpected(std::string(error.getDescription().cStr()));

@@ -9,7 +9,8 @@
 namespace gpuwire::server {
 
 tl::expected<std::filesystem::path, std::string> default_runtime_directory(const std::vector<ListenAddress>& listen) {
-  auto lasting = std::find_if(listen.begin(), listen.end(), [](const ListenAddress& one) { return !one.tcp || one.tcp->port() != 0; });
+  auto lasting = std::find_if(listen.begin(), listen.end(),
+                              [](const ListenAddress& one) { return !one.tcp || one.tcp->port() != 0; });
   if (lasting == listen.end()) return {};
   std::string name = "serve-" + text_of(*lasting);
   std::replace(name.begin(), name.end(), '/', '-');

@@ -10,8 +10,8 @@
 
 namespace gpuwire::server {
 
-// A folder in that of the user's servers, named by the address: clients come back there, and so does the server that takes sessions over. Empty: the server picks
-// a free port, so nobody could come back to it.
+// A folder in that of the user's servers, named by the address: clients come back there, and so does the server that
+// takes sessions over. Empty: the server picks a free port, so nobody could come back to it.
 tl::expected<std::filesystem::path, std::string> default_runtime_directory(const std::vector<ListenAddress>& listen);
 
 }  // namespace gpuwire::server

@@ -39,7 +39,8 @@ int descriptor_of(const KeptEntry& entry, KeptDescriptor which) {
 
 }  // namespace
 
-Keeper::Keeper(std::filesystem::path socket, OwnedDescriptor broker) : path_(std::move(socket)), broker_(std::move(broker)) {}
+Keeper::Keeper(std::filesystem::path socket, OwnedDescriptor broker)
+    : path_(std::move(socket)), broker_(std::move(broker)) {}
 
 // Another keeper may stand at this place already.
 Keeper::~Keeper() {
@@ -55,15 +56,16 @@ bool Keeper::listen() {
   listening_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ::unlink(path.c_str());  // of one that was killed: the broker holds the folder's lock
   struct stat facts {};
-  if (::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || ::listen(listening_.get(), kWaitingBrokersMax) != 0) return false;
+  if (::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(listening_.get(), kWaitingBrokersMax) != 0)
+    return false;
   if (::lstat(path.c_str(), &facts) == 0) path_inode_ = facts.st_ino;
   return true;
 }
 
 void Keeper::run() {
   if (!listen()) return;
-  while (turn()) {
-  }
+  while (turn()) {}
 }
 
 int Keeper::time_left() const {
@@ -85,7 +87,8 @@ bool Keeper::turn() {
   return true;
 }
 
-// --- brokers ------------------------------------------------------------------------------------------------------------------------------------
+// --- brokers
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 // One that says nothing makes room for the next.
 void Keeper::meet() { visitor_.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
@@ -93,7 +96,8 @@ void Keeper::meet() { visitor_.reset(::accept4(listening_.get(), nullptr, nullpt
 void Keeper::let_in() {
   Handoff hello;
   if (receive_handoff(visitor_.get(), false, hello) == HandoffReceived::none_yet) return;
-  bool known = keeper_kind(hello) == KeeperKind::hello && hello.number == kKeeperVersion && !key_.empty() && same(hello.text, key_);
+  bool known = keeper_kind(hello) == KeeperKind::hello && hello.number == kKeeperVersion && !key_.empty() &&
+               same(hello.text, key_);
   if (!known) return visitor_.reset();
   // Whoever has the key holds the folder's lock: the one before is dead, whether its end has been seen or not.
   if (broker_) broker_gone();
@@ -125,7 +129,8 @@ void Keeper::answer(Handoff message) {
       if (auto entry = entry_of(std::move(message))) entries_[entry->name] = std::move(*entry);
       return;
     case KeeperKind::note:
-      if (auto entry = entry_of(std::move(message)); entry && entries_.contains(entry->name)) entries_[entry->name].text = std::move(entry->text);
+      if (auto entry = entry_of(std::move(message)); entry && entries_.contains(entry->name))
+        entries_[entry->name].text = std::move(entry->text);
       return;
     case KeeperKind::remove: entries_.erase(message.text); return;
     case KeeperKind::give:
@@ -138,7 +143,8 @@ void Keeper::answer(Handoff message) {
 bool Keeper::give_all() {
   for (const auto& [name, kept] : entries_) {
     KeptEntry copy{.session = kept.session, .name = kept.name, .text = kept.text, .descriptors = {}};
-    for (const OwnedDescriptor& descriptor : kept.descriptors) copy.descriptors.emplace_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
+    for (const OwnedDescriptor& descriptor : kept.descriptors)
+      copy.descriptors.emplace_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
     if (!tell(entry_message(KeeperKind::entry, std::move(copy)))) return false;
   }
   return tell(keeper_message(KeeperKind::given, uint32_t(entries_.size())));
@@ -153,10 +159,13 @@ bool Keeper::tell(const Handoff& message) {
   return true;
 }
 
-// --- without one --------------------------------------------------------------------------------------------------------------------------------
+// --- without one
+// --------------------------------------------------------------------------------------------------------------------------------
 
 bool Keeper::anybody_lives() const {
-  return std::ranges::any_of(entries_, [](const auto& one) { return one.second.session && !readable(descriptor_of(one.second, KeptDescriptor::process)); });
+  return std::ranges::any_of(entries_, [](const auto& one) {
+    return one.second.session && !readable(descriptor_of(one.second, KeptDescriptor::process));
+  });
 }
 
 void Keeper::broker_gone() {
@@ -168,7 +177,9 @@ void Keeper::broker_gone() {
   Handoff word;
   word.kind = HandoffKind::unattended;
   for (const auto& [name, entry] : entries_) {
-    if (entry.session) send_handoff(descriptor_of(entry, KeptDescriptor::worker), word);  // one that cannot be told waits a bit less long for answers
+    if (entry.session)
+      send_handoff(descriptor_of(entry, KeptDescriptor::worker),
+                   word);  // one that cannot be told waits a bit less long for answers
   }
 }
 
@@ -176,7 +187,8 @@ void Keeper::open_gates() {
   gates_open_ = true;
   for (const auto& [name, entry] : entries_) {
     if (!entry.session) continue;
-    auto page = MappedPage::map(OwnedDescriptor(::fcntl(descriptor_of(entry, KeptDescriptor::session_page), F_DUPFD_CLOEXEC, 0)));
+    auto page = MappedPage::map(
+        OwnedDescriptor(::fcntl(descriptor_of(entry, KeptDescriptor::session_page), F_DUPFD_CLOEXEC, 0)));
     if (!page) continue;  // it has none, or its worker has written over it: that is its own affair
     (*page)->gate.store(0, std::memory_order_seq_cst);
     (*page)->copy_bytes_per_ms.store(0, std::memory_order_relaxed);

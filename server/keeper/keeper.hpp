@@ -11,10 +11,12 @@
 
 namespace gpuwire::server {
 
-// After so long without a broker, or when the next one comes, gates are opened: nobody takes turns any more, and work goes on as the hardware shares it.
+// After so long without a broker, or when the next one comes, gates are opened: nobody takes turns any more, and work
+// goes on as the hardware shares it.
 inline constexpr std::chrono::milliseconds kGatesStay{250};
 
-// One thread, which sleeps unless a broker comes, goes or says something. Nothing in here believes a worker: it has no way to the keeper.
+// One thread, which sleeps unless a broker comes, goes or says something. Nothing in here believes a worker: it has no
+// way to the keeper.
 class Keeper {
  public:
   // `socket`: where later brokers find it. `broker`: the one that has started it.
@@ -23,8 +25,8 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // Until nobody needs it: there is no broker, and no session either, or the time for one to come is over. The descriptors close with the process, so workers that
-  // run then see their broker's end.
+  // Until nobody needs it: there is no broker, and no session either, or the time for one to come is over. The
+  // descriptors close with the process, so workers that run then see their broker's end.
   void run();
 
  private:
@@ -47,9 +49,9 @@ class Keeper {
 
   const std::filesystem::path path_;
   OwnedDescriptor listening_, broker_;
-  OwnedDescriptor visitor_;            // has connected, and has not shown the key
+  OwnedDescriptor visitor_;  // has connected, and has not shown the key
   ino_t path_inode_ = 0;
-  std::string key_;                    // empty: no hello yet
+  std::string key_;  // empty: no hello yet
   std::chrono::milliseconds grace_{0};
   std::map<std::string, KeptEntry> entries_;
   std::optional<Clock::time_point> gone_since_;

@@ -1,4 +1,5 @@
-// What a worker has told the broker of its session. Another broker that takes the session over is told again: what the one before has heard died with it.
+// What a worker has told the broker of its session. Another broker that takes the session over is told again: what the
+// one before has heard died with it.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ using namespace gpuwire::test;
 
 namespace {
 
-// A session of an earlier broker whose worker is a process that only waits to be killed, and whose end of the pair is the test's.
+// A session of an earlier broker whose worker is a process that only waits to be killed, and whose end of the pair is
+// the test's.
 struct Left {
   pid_t worker = ::fork();
   OwnedDescriptor brokers_end, own_end;
@@ -32,7 +33,11 @@ struct Left {
     }
     REQUIRE(open_handoff(brokers_end, own_end));
     kept.build = kept_build();
-    kept.record = {.number = scheduler::SessionId(number), .tenant = kOpenTenant, .devices = {0}, .worker_pid = worker, .begun = std::chrono::system_clock::now()};
+    kept.record = {.number = scheduler::SessionId(number),
+                   .tenant = kOpenTenant,
+                   .devices = {0},
+                   .worker_pid = worker,
+                   .begun = std::chrono::system_clock::now()};
     kept.device_uuids = {"GPU-0"};
   }
   ~Left() {
@@ -47,7 +52,8 @@ struct Left {
     entry.descriptors.push_back(nothing());
     return entry;
   }
-  // What the worker is told after the keeper's word that there was no broker; nothing: there is none at the other end any more.
+  // What the worker is told after the keeper's word that there was no broker; nothing: there is none at the other end
+  // any more.
   std::optional<Handoff> told() const {
     Handoff message;
     do {
@@ -66,7 +72,8 @@ class Folder {
  public:
   void leave(std::vector<KeptEntry> entries) {
     boost::asio::io_context io;
-    auto keeping = Keeping::open(io, {.directory = path(), .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+    auto keeping =
+        Keeping::open(io, {.directory = path(), .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
     REQUIRE(keeping);
     for (KeptEntry& entry : entries) (*keeping)->put(std::move(entry));
   }
@@ -178,11 +185,15 @@ TEST_CASE("a worker that has died while there was no broker is accounted for") {
   CHECK(in_book(broker, 43));
 }
 
-TEST_CASE("what a session shares with others of its tenant is found under the next broker, and can be shared again by who has not heard the answer") {
+TEST_CASE(
+    "what a session shares with others of its tenant is found under the next broker, and can be shared again by who has not heard the answer") {
   Left left(41);
   const ShareToken token{1, 2, 3};
   std::vector<KeptEntry> entries = entries_of(left.entry());
-  KeptEntry share{.session = false, .name = kept_name(token), .text = encode(KeptShare{scheduler::SessionId(41), 1, "user"}), .descriptors = {}};
+  KeptEntry share{.session = false,
+                  .name = kept_name(token),
+                  .text = encode(KeptShare{scheduler::SessionId(41), 1, "user"}),
+                  .descriptors = {}};
   share.descriptors.push_back(nothing());
   entries.push_back(std::move(share));
   Folder folder;
@@ -212,13 +223,15 @@ TEST_CASE("what a session shares with others of its tenant is found under the ne
 TEST_CASE("a folder that others can look into, and one that is in use, are refused") {
   boost::asio::io_context io;
   TemporaryDirectory folder;
-  KeepingSettings settings{.directory = folder.path() / "runtime", .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)};
+  KeepingSettings settings{
+      .directory = folder.path() / "runtime", .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)};
   {
     auto first = Keeping::open(io, settings);
     REQUIRE(first);
     auto second = Keeping::open(io, settings);
     REQUIRE_FALSE(second);
-    CHECK(second.error().find("is in use by another server (process " + std::to_string(::getpid()) + ")") != std::string::npos);
+    CHECK(second.error().find("is in use by another server (process " + std::to_string(::getpid()) + ")") !=
+          std::string::npos);
   }
   CHECK(std::filesystem::is_empty(settings.directory));
   ::chmod(settings.directory.c_str(), 0755);

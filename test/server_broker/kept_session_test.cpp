@@ -85,7 +85,8 @@ TEST_CASE("a note whose bits have changed is read as something or nothing, withi
   for (size_t bit = 0; bit < text.size() * 8; ++bit) {
     std::string changed = text;
     changed[bit / 8] = char(changed[bit / 8] ^ (1 << (bit % 8)));
-    if (auto session = decode_kept_session(changed)) CHECK(session->record.devices.size() == session->device_uuids.size());
+    if (auto session = decode_kept_session(changed))
+      CHECK(session->record.devices.size() == session->device_uuids.size());
   }
 }
 

@@ -74,7 +74,9 @@ struct RunningKeeper {
     thread.join();
   }
   std::filesystem::path path() const { return folder.path() / "keeper"; }
-  void say(KeeperKind kind, uint32_t number = 0, std::string text = {}) { REQUIRE(send_handoff(broker.get(), keeper_message(kind, number, std::move(text)))); }
+  void say(KeeperKind kind, uint32_t number = 0, std::string text = {}) {
+    REQUIRE(send_handoff(broker.get(), keeper_message(kind, number, std::move(text))));
+  }
   void put(KeptEntry entry) { REQUIRE(send_handoff(broker.get(), entry_message(KeeperKind::put, std::move(entry)))); }
   std::map<std::string, KeptEntry> all() {
     std::map<std::string, KeptEntry> entries;
@@ -138,8 +140,12 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   keeper.put({.session = false, .name = "gone", .text = "x", .descriptors = {}});
   keeper.put({.session = false, .name = "text alone", .text = "before", .descriptors = {}});
   keeper.say(KeeperKind::remove, 0, "gone");
-  REQUIRE(send_handoff(keeper.broker.get(), entry_message(KeeperKind::note, {.session = false, .name = "text alone", .text = "after", .descriptors = {}})));
-  REQUIRE(send_handoff(keeper.broker.get(), entry_message(KeeperKind::note, {.session = false, .name = "never put", .text = "x", .descriptors = {}})));
+  REQUIRE(send_handoff(
+      keeper.broker.get(),
+      entry_message(KeeperKind::note, {.session = false, .name = "text alone", .text = "after", .descriptors = {}})));
+  REQUIRE(send_handoff(
+      keeper.broker.get(),
+      entry_message(KeeperKind::note, {.session = false, .name = "never put", .text = "x", .descriptors = {}})));
   keeper.change_broker();
   auto all = keeper.all();
   REQUIRE(all.size() == 2);
@@ -161,7 +167,10 @@ TEST_CASE("who does not know the key, or speaks another version, is given nothin
   RunningKeeper keeper;
   keeper.put({.session = false, .name = "secret", .text = "x", .descriptors = {}});
   REQUIRE(keeper.all().size() == 1);
-  const std::pair<uint32_t, std::string> wrong[] = {{kKeeperVersion, std::string(kKeeperKeyBytes, 'x')}, {kKeeperVersion, ""}, {kKeeperVersion, kKey + "k"}, {kKeeperVersion + 1, kKey}};
+  const std::pair<uint32_t, std::string> wrong[] = {{kKeeperVersion, std::string(kKeeperKeyBytes, 'x')},
+                                                    {kKeeperVersion, ""},
+                                                    {kKeeperVersion, kKey + "k"},
+                                                    {kKeeperVersion + 1, kKey}};
   for (const auto& [version, key] : wrong) {
     OwnedDescriptor stranger = keeper.connect();
     send_handoff(stranger.get(), keeper_message(KeeperKind::hello, version, key));
