@@ -131,6 +131,24 @@ TEST_CASE("a sample after a long capture stands for no more than the time since 
   CHECK(std::chrono::nanoseconds(page.busy_ns) <= page_now() - last);
 }
 
+TEST_CASE("what is counted as done is never more than was submitted, also when a sample ends the burst before the mark is looked at") {
+  FakeGpu gpu;
+  SessionPage page;
+  Meter meter(gpu.table(), page);
+  Sampling sampling;
+  meter.enter_context(FakeGpu::context());
+  const Work work{.kind = WorkKind::compute, .stream = FakeGpu::stream(1), .key = 7};
+  for (uint64_t submitted = 1; submitted <= 3; ++submitted) {
+    meter.submitting(work);
+    meter.submitted(work, true);
+    gpu.finish_all();
+    CHECK_FALSE(meter.sample(sampling));
+    CHECK(page.completions == submitted);
+    meter.look();
+    CHECK(page.completions == submitted);
+  }
+}
+
 TEST_CASE_FIXTURE(GateFixture, "the free regime's samples find a busy device and one at rest") {
   CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
   gate.woken();
