@@ -34,6 +34,8 @@ TEST_CASE("only an end that nobody but the client's own system can have sent is 
 
 TEST_CASE("a way is direct when both ends name the client's end alike, and on one machine only when it is the same run of it") {
   const ConnectionEnd far{"192.0.2.7:41234", ""}, near{"127.0.0.1:41234", "run 1"};
+  CHECK(way_of({}, far) == ClientWay::indirect);  // the connection was reset before anybody asked
+  CHECK(way_of({}, {}) == ClientWay::indirect);
   const ConnectionEnd bound{"unix:/run/gpuwire.sock", "run 1"};
   CHECK(way_of(bound, bound) == ClientWay::same_machine);
   CHECK(way_of(bound, {"unix:/tmp/proxy.sock", "run 1"}) == ClientWay::indirect);  // the client has connected to something else
