@@ -351,6 +351,8 @@ void ConnectedSession::reconnect() {
   if (link_.transport()->damaged())
     return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server is of no use any more: " + link_.loss(),
                true);
+  // The server ends the connection behind our goodbye.
+  if (closing_.load(std::memory_order_relaxed)) return;
   stats_.losses.fetch_add(1, std::memory_order_relaxed);
   std::string cause = link_.loss();
   Reconnection attempts(resume_grace_, [this](const std::string& line) { print_line(fmt::format("{}: {}", address_, line)); });

@@ -1,6 +1,7 @@
 // A server that clients have to log in to, for tests: it listens on loopback or on a Unix socket, and answers one client as the test says.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,7 +20,7 @@ struct LoginSeen {
   std::string token, program, host, release, certificate_name;
   uint32_t gpus = 0, process_id = 0;
   uint64_t memory_bytes = 0;
-  std::string road;  // what the session goes by; to be read when a call has come back
+  std::atomic<const char*> road{""};  // what the session goes by: written by the server's thread, read when a call has come back
 };
 
 class LoginServer {

@@ -166,7 +166,7 @@ TEST_CASE_FIXTURE(
     CHECK(outcome.error == "");
     CHECK(outcome.works);
     CHECK(outcome.printed == "");
-    CHECK(server.seen().road == road);
+    CHECK(std::string(server.seen().road) == road);
   }
 }
 
@@ -177,7 +177,7 @@ TEST_CASE_FIXTURE(OverSocket,
   auto outcome = try_connect(address);
   CHECK(outcome.works);
   CHECK(outcome.printed == "gpuwire: the server offers no shared memory; the session goes over its Unix socket\n");
-  CHECK(older.seen().road == "unix");
+  CHECK(std::string(older.seen().road) == "unix");
 }
 
 TEST_CASE_FIXTURE(OverSocket,
@@ -190,7 +190,7 @@ TEST_CASE_FIXTURE(OverSocket,
   CHECK(outcome.printed ==
         "gpuwire: no shared memory with the server (the server has none to give); the session goes over its Unix "
         "socket\n");
-  CHECK(server.seen().road == "unix");
+  CHECK(std::string(server.seen().road) == "unix");
 }
 
 TEST_CASE_FIXTURE(OverSocket, "management sessions go over the socket without a word") {
@@ -199,7 +199,7 @@ TEST_CASE_FIXTURE(OverSocket, "management sessions go over the socket without a 
   auto outcome = try_connect(address, client::SessionKind::management);
   CHECK(outcome.works);
   CHECK(outcome.printed == "");
-  CHECK(server.seen().road == "unix");
+  CHECK(std::string(server.seen().road) == "unix");
 }
 
 TEST_CASE("shared memory with another machine, and a road that there is not, are refused with the reason") {
