@@ -33,6 +33,9 @@ class RoundTrips(ServerCase):
     def test_a_large_copy_from_pinned_memory_waits_for_nothing(self):
         self.assert_waits_per_step(0, "large_pinned")
 
+    def test_a_pageable_copy_of_two_megabytes_waits_for_nothing(self):
+        self.assert_waits_per_step(0, "large_pageable")
+
     def test_replaying_a_graph_waits_for_nothing(self):
         self.assert_waits_per_step(0, "graph")
 

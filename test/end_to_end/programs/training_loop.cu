@@ -1,6 +1,7 @@
 // A loop like a training step, and others: `training_loop MODE STEPS`. The suite compares the round trips of N steps and of 2N.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kFloats = 64 * 28 * 28;      // a batch of small images: 200,704 bytes
 constexpr int kLargeFloats = 2 << 20;      // 8 MiB
+constexpr int kPageableFloats = 512 << 10; // 2 MiB
 constexpr int kLaunches = 50;
 
 __global__ void add(float* data, const float* other, int count) {
@@ -67,6 +69,12 @@ struct Step {
     CHECK_RUNTIME(cudaStreamWaitEvent(copies, computed));
   }
 
+  bool pageable_arrived(float expected) {
+    std::vector<float> back(kPageableFloats);
+    CHECK_RUNTIME(cudaMemcpyAsync(back.data(), large, kPageableFloats * sizeof(float), cudaMemcpyDeviceToHost, copies));
+    CHECK_RUNTIME(cudaStreamSynchronize(copies));
+    return std::all_of(back.begin(), back.end(), [expected](float value) { return value == expected; });
+  }
   // Gives the pinned memory back while it may still be on its way.
   bool large_arrived() {
     for (int i = 0; i < kLargeFloats; ++i) large_pinned[i] = float(i);
@@ -130,6 +138,12 @@ int main(int argc, char** argv) {
       float* scratch = nullptr;
       if (mode == "malloc") CHECK_RUNTIME(cudaMalloc(&scratch, 1 << 20));
       if (mode == "malloc_async") CHECK_RUNTIME(cudaMallocAsync(&scratch, 1 << 20, step.compute));
+      if (mode == "large_pageable") {
+        // The memory is changed at once: what arrives is what it held when the copy was asked for.
+        std::vector<float> values(kPageableFloats, float(i));
+        CHECK_RUNTIME(cudaMemcpyAsync(step.large, values.data(), kPageableFloats * sizeof(float), cudaMemcpyHostToDevice, step.copies));
+        std::fill(values.begin(), values.end(), -1.f);
+      }
       if (mode == "large_pinned") {
         CHECK_RUNTIME(cudaMemcpyAsync(step.large, step.large_pinned, kLargeFloats * sizeof(float), cudaMemcpyHostToDevice, step.copies));
       }
@@ -140,6 +154,7 @@ int main(int argc, char** argv) {
       if (mode == "malloc_async") CHECK_RUNTIME(cudaFreeAsync(scratch, step.compute));
     }
     right = right && converged(step.item());
+    if (mode == "large_pageable") right = right && step.pageable_arrived(float(steps - 1));
     if (mode == "large_pinned") right = right && step.large_arrived();
   }
   CHECK_RUNTIME(cudaDeviceSynchronize());
