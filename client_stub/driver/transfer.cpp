@@ -118,7 +118,8 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   const auto* from = static_cast<const std::byte*>(source);
   const bool stays = after == Source::stays;
   std::shared_ptr<std::byte> kept;
-  if (!stays && bytes > wire::kPostedBulkBytesMax && may_be_posted(caller, stream, arrived)) {
+  // Not when the program may take it that the data are there: it may go on in a stream that is yet to be made, and waits for no other.
+  if (after == Source::free && bytes > wire::kPostedBulkBytesMax) {
     kept = caller.session->keep(bytes);
     if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
   }
@@ -244,7 +245,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
   constexpr auto kOrdinal = wire::SessionOrdinal::copy_2d_to_device;
   const size_t bytes = size.bytes();
   std::shared_ptr<std::byte> kept;
-  if (may_be_posted(caller, stream, arrived) && (bytes <= wire::kPostedBulkBytesMax || (kept = caller.session->keep(bytes)))) {
+  if (may_be_posted(caller, stream, arrived) && (bytes <= wire::kPostedBulkBytesMax || (!arrived && (kept = caller.session->keep(bytes))))) {
     BoxPiece all{.size = size};
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
     Bulk bulk{.bytes = bytes, .gather = &gather};

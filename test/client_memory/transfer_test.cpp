@@ -125,6 +125,15 @@ TEST_CASE("A copy of some megabytes to the device is posted with a copy of the b
   CHECK(process.session->in_flight_max() == 0);
 }
 
+TEST_CASE("A copy of some megabytes without a stream waits until the device has the data, which streams that are made later rely on") {
+  MemoryProcess process;
+  auto bytes = random_bytes(size_t(1) << 20, 7);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  SentFrame frame = process.session->newest();
+  CHECK(frame.kind == wire::FrameKind::called);
+  frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+}
+
 TEST_CASE("A copy beyond what the session keeps for its server waits until it has been sent") {
   MemoryProcess process;
   std::vector<std::shared_ptr<std::byte>> unacknowledged;
