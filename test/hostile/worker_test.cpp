@@ -139,8 +139,10 @@ TEST_CASE_FIXTURE(Fixture, "whatever a worker writes in the memory that it share
   {
     WireClient hostile;
     REQUIRE(hostile.open_session(server->port()));
-    // The tenant's page and the session's.
-    CHECK(order(hostile, Order::scribble) == 3);
+    // 1, the tenant's page and the session's; or the broker has seen what no worker writes, and ended it before it could answer.
+    uint64_t found = order(hostile, Order::scribble);
+    CAPTURE(found);
+    CHECK((found == 3 || hostile.closed_by_server()));
     check_undisturbed(neighbour);
   }
   check_undisturbed(neighbour);
