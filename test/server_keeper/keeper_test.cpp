@@ -1,5 +1,6 @@
 #include "server/keeper/keeper.hpp"
 
+#include <chrono>
 #include <csignal>
 #include <map>
 #include <string>
@@ -97,7 +98,12 @@ struct RunningKeeper {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     path().native().copy(address.sun_path, sizeof address.sun_path - 1);
     OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    // Its thread may not have come so far as to listen.
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      REQUIRE(std::chrono::steady_clock::now() < limit);
+      std::this_thread::yield();
+    }
     return socket;
   }
   // As a broker that was killed, and another one.
