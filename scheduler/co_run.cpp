@@ -109,8 +109,8 @@ void CoRunChoice::change_members(std::span<const CoRunner> runners, Members memb
       std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return records_[runner.id].rate > 0; });
   take_turns();
   if (!counted || !found->second.together) return;
-  figures_.turns = 0;
-  for (const CoRunner& runner : runners) figures_.turns += records_[runner.id].part;
+  metrics_.turns = 0;
+  for (const CoRunner& runner : runners) metrics_.turns += records_[runner.id].part;
   phase_ = Phase::together;
   since_ = now;
   mixed_ = true;
@@ -163,17 +163,17 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
     return record.done >= kCountMin && record.own_in_window > Duration::zero();
   };
   if (std::all_of(runners.begin(), runners.end(), enough)) {
-    figures_.turns = 0;
+    metrics_.turns = 0;
     for (const CoRunner& runner : runners) {
       Record& record = records_[runner.id];
       record.rate = static_cast<double>(record.done) / seconds(record.own_in_window);
       record.part = std::min(1.0, seconds(record.own_in_window) / seconds(window_));
-      figures_.turns += record.part;
+      metrics_.turns += record.part;
     }
     if (now >= verdict().trial_at && trial_length(runners) <= times(kTrialMax, turn_)) {
       phase_ = Phase::trial;
       settles_ = times(kTrialSettle, turn_);
-      ++figures_.trials;
+      ++metrics_.trials;
       begin_window();
       return;
     }
@@ -226,9 +226,9 @@ CoRunChoice::Mix CoRunChoice::mix(std::span<const CoRunner> runners) const {
 
 CoRunChoice::Mix CoRunChoice::measure_together(std::span<const CoRunner> runners) {
   const Mix result = mix(runners);
-  figures_.side_by_side = 0;
-  for (const CoRunner& runner : runners) figures_.side_by_side += part_of(records_[runner.id]);
-  figures_.expected = result.total;
+  metrics_.side_by_side = 0;
+  for (const CoRunner& runner : runners) metrics_.side_by_side += part_of(records_[runner.id]);
+  metrics_.expected = result.total;
   return result;
 }
 
@@ -241,9 +241,9 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   }
   const Mix mix = measure_together(runners);
   const bool hopeless =
-      window_ >= times(kTrialGlance, turn_) && figures_.side_by_side < kTrialHopeless * figures_.turns;
+      window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   if (!hopeless && window_ < trial_length(runners)) return;
-  if (mix.total >= (near_higher_ ? kBeginNearHigher : kBegin) * figures_.turns && mix.side_by_side >= kBeginMin)
+  if (mix.total >= (near_higher_ ? kBeginNearHigher : kBegin) * metrics_.turns && mix.side_by_side >= kBeginMin)
     go_together(runners, mix, now);
   else give_up(now);
 }
@@ -264,8 +264,8 @@ void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix,
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (watched_ < times(kWatch, turn_) || window_ < times(kWatchMin, turn_)) return;
   const Mix mix = measure_together(runners);
-  const bool bad = mix.total < (near_higher_ ? kStayNearHigher : kStay) * figures_.turns || mix.side_by_side < kStayMin;
-  const bool hopeless = figures_.side_by_side < kTrialHopeless * figures_.turns;
+  const bool bad = mix.total < (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns || mix.side_by_side < kStayMin;
+  const bool hopeless = metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   bad_ = hopeless ? kBadMax : bad ? bad_ + 1 : 0;
   mixed_ = mix.side_by_side < 1;
   if (bad_ >= kBadMax) return give_up(now);

@@ -37,7 +37,7 @@ class CoRunChoice {
   SessionId alone() const { return phase_ == Phase::together ? alone_ : SessionId{}; }
   // The work in flight is bounded, for the others may have to make way soon.
   bool bounds() const { return phase_ == Phase::trial || (phase_ == Phase::together && mixed_); }
-  const CoRunFigures& figures() const { return figures_; }
+  const CoRunMetrics& figures() const { return metrics_; }
 
  private:
   enum class Phase : uint8_t { turns, trial, together };
@@ -98,7 +98,7 @@ class CoRunChoice {
   bool mixed_ = false;                   // somebody is owed time alone
   SessionId alone_{};
   Duration alone_for_{};  // so far
-  CoRunFigures figures_;
+  CoRunMetrics metrics_;
 };
 
 }  // namespace gpuwire::scheduler

@@ -48,7 +48,7 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
   std::sort(session->devices.begin(), session->devices.end());
   session->devices.erase(std::unique(session->devices.begin(), session->devices.end()), session->devices.end());
   session->linger = state.settings.linger;
-  session->drain_patience = state.settings.drain_wait_max;
+  session->drain_wait = state.settings.drain_wait_max;
   session->progress_at = state.now;
   session->seen.last_end = session->opened_at = session->closed_at = state.now;
   for (const DeviceIndex index : session->devices) {
@@ -156,7 +156,7 @@ SessionAccount Policy::account(SessionId id) const {
   account.leases = session.leases;
   account.gpu_time = session.gpu_time;
   account.deficit = session.tenant->devices[session.devices.front()].deficit;
-  account.drain_patience = session.drained || session.overdue ? Duration{} : session.drain_patience;
+  account.drain_wait = session.drained || session.overdue ? Duration{} : session.drain_wait;
   account.drain_wait_max = state_->drain_wait(session);
   state_->explain_hold(session, account);
   return account;
@@ -181,8 +181,8 @@ Duration Policy::system_time(DeviceIndex device) const { return state_->time_of(
 Duration Policy::idle_time(DeviceIndex device) const { return state_->time_of(device).idle(); }
 Duration Policy::settled_time(DeviceIndex device) const { return state_->time_of(device).settled_time(); }
 
-CoRunFigures Policy::co_run(DeviceIndex device) const {
-  return device < state_->devices.size() ? state_->devices[device].co_run.figures() : CoRunFigures{};
+CoRunMetrics Policy::co_run(DeviceIndex device) const {
+  return device < state_->devices.size() ? state_->devices[device].co_run.figures() : CoRunMetrics{};
 }
 
 void Policy::State::tick(Time caller_now) {

@@ -1,6 +1,6 @@
 // Who may give work to which GPU, and for how long: strict classes, deficit round robin in GPU time within a class, three regimes.
 //
-// Pure logic. The arbiter (server/arbiter/) tells what it sees in the sessions' pages, asks for a decision, and writes the decided gates back;
+// Pure logic. The GPU scheduler (server/gpu_scheduler/) tells what it sees in the sessions' pages, asks for a decision, and writes the decided gates back;
 // the simulation (test/scheduler/) does the same with a model of the hardware. The measured constants are from an H200.
 #pragma once
 
@@ -69,13 +69,13 @@ struct SessionAccount {
   SessionId held_by{};            // zero: nobody in particular
   Duration gpu_time{};            // charged to it since it began
   Duration deficit{};             // of its tenant on its first device
-  Duration drain_patience{};      // how long its equals wait, from the closing of its gate, for its work to end
+  Duration drain_wait{};      // how long its equals wait, from the closing of its gate, for its work to end
   Duration drain_wait_max{};      // how long it waits for that of its equals at most
 };
 
 // What was found out about running side by side on one device. In parts of what each session does while nobody holds it
 // up, summed over all.
-struct CoRunFigures {
+struct CoRunMetrics {
   uint64_t trials = 0;
   double turns = 0;         // by turns, as measured last
   double side_by_side = 0;  // as measured last, while all of them ran
@@ -133,7 +133,7 @@ class Policy {
   // Nobody wanted the device. Since its first session: charges of all tenants + system time + idle time = settled time.
   Duration idle_time(DeviceIndex device) const;
   Duration settled_time(DeviceIndex device) const;
-  CoRunFigures co_run(DeviceIndex device) const;
+  CoRunMetrics co_run(DeviceIndex device) const;
 
   // For tests: empty, or the invariant that does not hold.
   std::string check() const;

@@ -71,7 +71,7 @@ struct Session {
   // made no progress for that long; nobody waits for it, and it goes before nobody, until it has drained.
   bool drained = true;
   bool overdue = false;
-  Duration drain_patience{};       // how long others wait for it: little after it has been overdue, and twice as long each time that it drains in time
+  Duration drain_wait{};       // how long others wait for it: little after it has been overdue, and twice as long each time that it drains in time
   Time progress_at{};              // a submission of it was seen done, or nothing was in flight
 
   // Its gate was opened and it did not come: from then on it wants nothing for a while, which is longer each time.

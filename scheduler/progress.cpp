@@ -7,7 +7,7 @@ namespace gpuwire::scheduler {
 namespace {
 
 // For work that was overdue the last time: a slice of the hardware, in which whatever is about to end does.
-constexpr Duration kPatienceMin = std::chrono::milliseconds(2);
+constexpr Duration kDrainWaitMin = std::chrono::milliseconds(2);
 // Who does not come to its turn is passed over for so long, twice as long each time.
 constexpr Duration kIgnoredMin = std::chrono::milliseconds(5), kIgnoredMax = std::chrono::milliseconds(100);
 constexpr unsigned kNoShowsMax = 5;
@@ -23,14 +23,14 @@ bool Policy::State::stalled(const Session& session) const {
 void Policy::State::watch_progress() {
   for (auto& [id, session] : sessions) {
     const bool in_flight = session->seen.in_flight;
-    const bool late = session->gate.open ? stalled(*session) : in_flight && !session->drained && now - session->closed_at >= session->drain_patience;
+    const bool late = session->gate.open ? stalled(*session) : in_flight && !session->drained && now - session->closed_at >= session->drain_wait;
     if (late && !session->overdue) {
       session->overdue = true;
-      session->drain_patience = std::min(kPatienceMin, settings.drain_wait_max);
+      session->drain_wait = std::min(kDrainWaitMin, settings.drain_wait_max);
     }
     if (in_flight) continue;
     if (!session->gate.open && !session->drained && !session->overdue)
-      session->drain_patience = std::min(2 * session->drain_patience, settings.drain_wait_max);
+      session->drain_wait = std::min(2 * session->drain_wait, settings.drain_wait_max);
     session->overdue = false;
     session->drained = session->drained || !session->gate.open;
   }

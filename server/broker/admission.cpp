@@ -89,7 +89,7 @@ std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session
   size_t wanted = gpus ? gpus : usual_gpus(tenant);
   const SessionRecord* like = nullptr;
   bool same_client = false;
-  for (const auto& [number, other] : book_.all()) {
+  for (const auto& [number, other] : registry_.all()) {
     if (other.management || other.tenant_id != session.tenant_id || other.devices.empty()) continue;
     bool same = other.client_pid == session.client_pid && other.host == session.host && session.client_pid != 0;
     if (same || !same_client) like = &other;
@@ -122,7 +122,7 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
     record.service_class = tenant->settings.service_class;
   }
   std::string no_place = tenant ? why_no_place(*tenant, request.management) : std::string();
-  const SessionRecord& session = book_.add(std::move(record));
+  const SessionRecord& session = registry_.add(std::move(record));
   SessionId number = session.number;
   unanswered_[number] = {std::move(answer), request.gpus, Clock::now()};
   if (!closed_.empty()) {
@@ -145,7 +145,7 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
 std::string Admission::why_no_place(const Tenant& tenant, bool management) const {
   std::map<TenantId, size_t> held;
   size_t all = 0;
-  for (const auto& [number, session] : book_.all()) {
+  for (const auto& [number, session] : registry_.all()) {
     if (session.management != management) continue;
     ++held[session.tenant_id];
     ++all;
@@ -159,7 +159,7 @@ std::string Admission::why_no_place(const Tenant& tenant, bool management) const
 }
 
 size_t Admission::waiting_of(TenantId tenant) const {
-  return size_t(std::count_if(book_.all().begin(), book_.all().end(), [&](const auto& one) {
+  return size_t(std::count_if(registry_.all().begin(), registry_.all().end(), [&](const auto& one) {
     return one.second.tenant_id == tenant && one.second.state == SessionState::queued && !one.second.management;
   }));
 }
@@ -179,12 +179,12 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
 }
 
 void Admission::admit(SessionId session, std::vector<DeviceIndex> devices) {
-  book_.admitted(session, std::move(devices));
+  registry_.admitted(session, std::move(devices));
   prepare_(session);
 }
 
 void Admission::adopted(SessionId number) {
-  const SessionRecord* session = book_.find(number);
+  const SessionRecord* session = registry_.find(number);
   if (session && !session->management && placement_) placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
 }
 
@@ -200,7 +200,7 @@ void Admission::start_waiting() {
   starting_ = true;
   while (std::exchange(start_again_, false)) {
     for (auto& [session, placed] : placement_->start_waiting()) {
-      if (book_.find(session))
+      if (registry_.find(session))
         admit(session, std::move(placed.devices));
       else
         placement_->leave(session);  // gone while those before it started
@@ -216,11 +216,11 @@ void Admission::tell_places() {
 }
 
 void Admission::tell(SessionId session, const scheduler::Queued& queued) {
-  const SessionRecord* record = book_.find(session);
+  const SessionRecord* record = registry_.find(session);
   auto one = unanswered_.find(session);
   if (!record || one == unanswered_.end()) return;
   if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
-  book_.queued(session, queued.place, queued.waiting, queued.why);
+  registry_.queued(session, queued.place, queued.waiting, queued.why);
   Answer answer = one->second.answer;  // a copy: the call may cancel the session
   answer(session, AdmissionQueued{queued.place, queued.waiting, queued.why});
 }
@@ -234,7 +234,7 @@ void Admission::forget(SessionId session) {
 void Admission::refuse(SessionId session, RefusalCause cause, std::string reason) {
   auto one = unanswered_.extract(session);
   forget(session);
-  book_.refused(session, cause, reason);
+  registry_.refused(session, cause, reason);
   if (one) one.mapped().answer(session, AdmissionRefused{cause, std::move(reason)});
   start_waiting();
 }
@@ -242,7 +242,7 @@ void Admission::refuse(SessionId session, RefusalCause cause, std::string reason
 void Admission::cancel(SessionId session, const std::string& why) {
   unanswered_.erase(session);
   forget(session);
-  book_.refused(session, RefusalCause::client_gone, why);
+  registry_.refused(session, RefusalCause::client_gone, why);
   start_waiting();
 }
 
@@ -257,7 +257,7 @@ void Admission::reconsider() { start_waiting(); }
 void Admission::refuse_overdue(Clock::time_point now) {
   std::vector<std::pair<SessionId, std::string>> overdue;
   for (const auto& [number, one] : unanswered_) {
-    const SessionRecord* session = book_.find(number);
+    const SessionRecord* session = registry_.find(number);
     const Tenant* tenant = session && session->state == SessionState::queued ? tenants_.find(session->tenant_id) : nullptr;
     if (!tenant || tenant->settings.queue_time_max_ms == 0) continue;
     std::chrono::milliseconds limit(tenant->settings.queue_time_max_ms);
@@ -270,9 +270,9 @@ void Admission::reload(AdmissionLimits limits) {
   limits_ = std::move(limits);
   if (!placement_) return;
   placement_->set_sessions_max(limits_.sessions_per_gpu_max);
-  for (const Tenant& tenant : tenants_.all()) book_.reclassify(tenant.id, tenant.settings.service_class);
+  for (const Tenant& tenant : tenants_.all()) registry_.reclassify(tenant.id, tenant.settings.service_class);
   for (const auto& [session, queued] : placement_->waiting()) {
-    const SessionRecord* record = book_.find(session);
+    const SessionRecord* record = registry_.find(session);
     auto one = unanswered_.find(session);
     if (!record || one == unanswered_.end()) continue;
     const Tenant* tenant = tenants_.find(record->tenant_id);

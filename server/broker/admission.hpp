@@ -15,7 +15,7 @@
 #include "scheduler/placement.hpp"
 #include "scheduler/types.hpp"
 #include "server/broker/inventory.hpp"
-#include "server/broker/session_book.hpp"
+#include "server/broker/session_registry.hpp"
 #include "server/broker/tenants.hpp"
 
 namespace gpuwire::server {
@@ -58,18 +58,18 @@ class Admission {
   // The session has its devices; whoever prepares it calls prepared() or refuse() when it has a worker or cannot, then or later.
   using Prepare = std::function<void(scheduler::SessionId)>;
 
-  Admission(SessionBook& book, const TenantDirectory& tenants, AdmissionLimits limits, Prepare prepare)
-      : book_(book), tenants_(tenants), limits_(std::move(limits)), prepare_(std::move(prepare)) {}
+  Admission(SessionRegistry& registry, const TenantDirectory& tenants, AdmissionLimits limits, Prepare prepare)
+      : registry_(registry), tenants_(tenants), limits_(std::move(limits)), prepare_(std::move(prepare)) {}
 
   // Before the first request.
   void devices_known(std::span<const ServerDevice> devices);
   // How much memory could be reserved on the device for this tenant now; without it: all that the tenant may ever have.
   void set_free_bytes(scheduler::Placement::Bytes free_bytes);
 
-  // The session stands in the book until it is refused or over.
+  // The session stands in the registry until it is refused or over.
   scheduler::SessionId request(LoginRequest request, Answer answer);
   void prepared(scheduler::SessionId session);
-  // A session in the book that runs already: it keeps its devices, whatever the limits say now.
+  // A session in the registry that runs already: it keeps its devices, whatever the limits say now.
   void adopted(scheduler::SessionId session);
   void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason);
   // The client has gone before it was served. No answer comes any more. Called by Sessions::cancel, which gives back the rest.
@@ -110,7 +110,7 @@ class Admission {
   // Out of placement, whatever its state.
   void forget(scheduler::SessionId session);
 
-  SessionBook& book_;
+  SessionRegistry& registry_;
   const TenantDirectory& tenants_;
   AdmissionLimits limits_;
   const Prepare prepare_;

@@ -58,7 +58,7 @@ std::string Adoption::unfit(const KeptSession& session, const std::vector<Server
 }
 
 size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
-  parts_.book.numbers_used(last_number_);
+  parts_.registry.numbers_used(last_number_);
   for (Found& found : sessions_) found.session.record.tenant_id = parts_.tenants.remember(found.session.record.tenant);
   if (sessions_.empty()) {
     for (const KeptEntry& entry : others_) parts_.keeping.remove(entry.name);

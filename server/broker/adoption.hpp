@@ -17,7 +17,7 @@ class Adoption {
  public:
   struct Parts {
     EntryStore& keeping;
-    SessionBook& book;
+    SessionRegistry& registry;
     TenantDirectory& tenants;
     Sessions& sessions;
   };

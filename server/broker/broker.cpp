@@ -36,16 +36,16 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       drain_timer_(io),
       queue_timer_(io),
       tenants_(options_.configuration.tenants),
-      admission_(book_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
-      sessions_(io, book_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }, options_.session_begin_ms),
+      admission_(registry_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
+      sessions_(io, registry_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }, options_.session_begin_ms),
       pools_(io, options_.worker, options_.spare_workers, pool_events(), options_.keeping),
-      reception_(io, options_.login_program, {admission_, sessions_, book_},
+      connections_(io, options_.login_program, {admission_, sessions_, registry_},
                  {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
   sessions_.set_graces(graces_of(options_.configuration));
   sessions_.keep(options_.keeping);
-  book_.observe([this](const SessionEvent& event) {
+  registry_.observe([this](const SessionEvent& event) {
     if (event.kind == SessionEvent::Kind::queued) look_at_queue();
-    // After the book has forgotten it.
+    // After the registry has forgotten it.
     if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
   });
 }
@@ -65,7 +65,7 @@ void Broker::look_at_queue() {
 
 WorkerPool::Events Broker::pool_events() {
   WorkerPool::Events events = sessions_.pool_events();
-  events.ready = [this](const Handoff& message) { worker_is_ready(message); };
+  events.ready = [this](const IpcMessage& message) { worker_is_ready(message); };
   events.hopeless = [this](const std::string& reason) {
     if (!accepting_) give_up(reason);  // else the next client is reason for another attempt
   };
@@ -76,7 +76,7 @@ Broker::~Broker() = default;
 
 tl::expected<void, std::string> Broker::start(Listening listening) {
   listening_ = std::move(listening);
-  if (auto started = reception_.start(options_.listen, options_.configuration); !started) return started;
+  if (auto started = connections_.start(options_.listen, options_.configuration); !started) return started;
   try {
     signals_.add(SIGTERM);
     signals_.add(SIGINT);
@@ -90,7 +90,7 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
   return {};
 }
 
-void Broker::worker_is_ready(const Handoff& message) {
+void Broker::worker_is_ready(const IpcMessage& message) {
   if (accepting_ || draining_) return;
   auto inventory = decode_inventory(message.text);
   if (!inventory) return give_up("a worker tells of its devices what cannot be read: " + inventory.error());
@@ -99,8 +99,8 @@ void Broker::worker_is_ready(const Handoff& message) {
     return give_up(fmt::format("the configuration does not fit the devices: {}", fmt::join(errors, "; ")));
   accepting_ = true;
   meet_devices(*inventory);
-  listening_(reception_.addresses(), inventory->summary);
-  reception_.open();
+  listening_(connections_.addresses(), inventory->summary);
+  connections_.open();
 }
 
 void Broker::meet_devices(const Inventory& inventory) {
@@ -109,7 +109,7 @@ void Broker::meet_devices(const Inventory& inventory) {
     sessions_.devices_known(devices_, tenants_);
     return pools_.keep_ready(sets_kept_ready(), devices_.size());
   }
-  Adoption adoption({*options_.keeping, book_, tenants_, sessions_}, options_.keeping->take());
+  Adoption adoption({*options_.keeping, registry_, tenants_, sessions_}, options_.keeping->take());
   devices_ = adoption.devices(std::move(devices_));
   admission_.devices_known(devices_);
   // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there are.
@@ -151,7 +151,7 @@ ConfigurationErrors Broker::misfits(const Configuration& configuration) const {
 tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configuration) {
   if (!accepting_) return tl::unexpected(ConfigurationErrors{"the server is not ready yet"});
   if (ConfigurationErrors errors = misfits(configuration); !errors.empty()) return tl::unexpected(std::move(errors));
-  reception_.configure(configuration);
+  connections_.configure(configuration);
   sessions_.set_graces(graces_of(configuration));
   if (options_.keeping && configuration.adopt_grace_ms) options_.keeping->set_grace(std::chrono::milliseconds(configuration.adopt_grace_ms));
   tenants_.replace(std::move(configuration.tenants));
@@ -182,9 +182,9 @@ void Broker::leave() {
     spdlog::warn("sessions cannot go on without this server (runtime_directory, adopt_grace): it shuts down");
     return shut_down();
   }
-  spdlog::info("leaving {} sessions to the next server", book_.all().size());
+  spdlog::info("leaving {} sessions to the next server", registry_.all().size());
   draining_ = stopping_ = true;
-  reception_.close();
+  connections_.close();
   pools_.let_go();
   signals_.cancel();
   leave_signal_.cancel();
@@ -194,10 +194,10 @@ void Broker::leave() {
 void Broker::shut_down() {
   if (!draining_) {
     draining_ = true;
-    reception_.close();
+    connections_.close();
     admission_.close(RefusalCause::shutting_down, "the server is shutting down");
     pools_.close("the server is shutting down");
-    if (size_t running = book_.all().size()) {
+    if (size_t running = registry_.all().size()) {
       spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
       drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));
       drain_timer_.async_wait(lifetime_.guard([this](error_code error) {
@@ -206,14 +206,14 @@ void Broker::shut_down() {
     }
   } else if (!stopping_) {
     stopping_ = true;
-    spdlog::info("ending {} sessions", book_.all().size());
+    spdlog::info("ending {} sessions", registry_.all().size());
     sessions_.stop_all("the server is shutting down");
   }
   end_if_idle();
 }
 
 void Broker::end_if_idle() {
-  if (!draining_ || !book_.all().empty() || (!reception_.empty() && !stopping_)) return;
+  if (!draining_ || !registry_.all().empty() || (!connections_.empty() && !stopping_)) return;
   drain_timer_.cancel();
   signals_.cancel();
   leave_signal_.cancel();

@@ -13,8 +13,8 @@
 #include "server/broker/admission.hpp"
 #include "server/broker/keeping.hpp"
 #include "server/broker/limits.hpp"
-#include "server/broker/reception.hpp"
-#include "server/broker/session_book.hpp"
+#include "server/broker/connection_manager.hpp"
+#include "server/broker/session_registry.hpp"
 #include "server/broker/sessions.hpp"
 #include "server/broker/tenants.hpp"
 #include "server/broker/worker_pools.hpp"
@@ -53,11 +53,11 @@ class Broker {
   tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
   // For the parts that look on or attach, before start().
-  SessionBook& book() { return book_; }
+  SessionRegistry& registry() { return registry_; }
   const TenantDirectory& tenants() const { return tenants_; }
   Sessions& sessions() { return sessions_; }
   Admission& admission() { return admission_; }
-  Reception& reception() { return reception_; }
+  ConnectionManager& connections() { return connections_; }
 
   // Not empty: why the broker gave up by itself.
   const std::string& failure() const { return failure_; }
@@ -71,7 +71,7 @@ class Broker {
   void await_signals();
   void await_leave();
   void end_if_idle();
-  void worker_is_ready(const Handoff& message);
+  void worker_is_ready(const IpcMessage& message);
   void meet_devices(const Inventory& inventory);
 
   boost::asio::io_context& io_;
@@ -80,11 +80,11 @@ class Broker {
   boost::asio::steady_timer drain_timer_;
   boost::asio::steady_timer queue_timer_;
   TenantDirectory tenants_;
-  SessionBook book_;
+  SessionRegistry registry_;
   Admission admission_;
   Sessions sessions_;
   WorkerPools pools_;
-  Reception reception_;
+  ConnectionManager connections_;
   std::vector<ServerDevice> devices_;
   Listening listening_;
   std::string failure_;

@@ -24,7 +24,7 @@ void BrokerSession::want_worker() {
 void BrokerSession::worker_reserved(pid_t worker) {
   if (over()) return;
   has_worker_ = true;
-  around_.book.has_worker(number_, worker);
+  around_.registry.has_worker(number_, worker);
   if (stage_ == Stage::granted) {  // another one than the client was promised
     if (client_) give();
     return;
@@ -36,12 +36,12 @@ void BrokerSession::worker_reserved(pid_t worker) {
   order_.identified = session.security != "plain" && session.security != "tls";
   for (scheduler::DeviceIndex device : session.devices) order_.devices.push_back({.index = device});
   if (!session.management) allow_graces(session);
-  handoff_.kind = HandoffKind::session;
-  handoff_.id = session.wire_id;
+  message_.kind = IpcMessageKind::session;
+  message_.id = session.wire_id;
   std::string error;
   if (!attach(error)) return refuse(RefusalCause::internal, std::move(error));
   stage_ = Stage::granted;
-  around_.book.granted(number_);
+  around_.registry.granted(number_);
   await_begin();
   around_.admission.prepared(number_);  // the last step: the client may be here, or gone, before this returns
 }
@@ -56,11 +56,11 @@ KeptSession BrokerSession::kept() const {
   return kept;
 }
 
-void BrokerSession::being_served(WorkerProcess& worker, const Handoff& client) {
+void BrokerSession::being_served(WorkerProcess& worker, const IpcMessage& client) {
   if (over()) return;
-  around_.book.has_worker(number_, worker.pid());
+  around_.registry.has_worker(number_, worker.pid());
   if (!around_.keeping) return;
-  auto of_order = [&](OrderDescriptor which) {
+  auto of_order = [&](SpecDescriptor which) {
     size_t place = size_t(which) - 1;
     return place < client.more.size() ? client.more[place].get() : -1;
   };
@@ -69,8 +69,8 @@ void BrokerSession::being_served(WorkerProcess& worker, const Handoff& client) {
   auto keep = [&](KeptDescriptor which, int descriptor) { entry.descriptors[size_t(which)] = descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); };
   keep(KeptDescriptor::worker, worker.descriptor());
   keep(KeptDescriptor::process, worker.process());
-  keep(KeptDescriptor::session_page, of_order(OrderDescriptor::session_page));
-  keep(KeptDescriptor::doorbell, of_order(OrderDescriptor::doorbell));
+  keep(KeptDescriptor::session_page, of_order(SpecDescriptor::session_page));
+  keep(KeptDescriptor::doorbell, of_order(SpecDescriptor::doorbell));
   kept_ = std::all_of(entry.descriptors.begin(), entry.descriptors.end(), [](const OwnedDescriptor& one) { return bool(one); });
   if (kept_) around_.keeping->put(std::move(entry));
 }
@@ -95,9 +95,9 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
     else why = adopted.error();
   }
   if (why.empty()) around_.admission.adopted(number_);
-  around_.book.adopted(number_);
-  Handoff word;
-  word.kind = HandoffKind::adopted;
+  around_.registry.adopted(number_);
+  IpcMessage word;
+  word.kind = IpcMessageKind::adopted;
   pool().send(number_, word);
   if (!begun) await_begin();
   if (why.empty()) why = kept.stop_reason;
@@ -123,7 +123,7 @@ void BrokerSession::no_worker(RefusalCause cause, const std::string& why) {
 bool BrokerSession::attach(std::string& error) {
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
-    auto attached = session.management ? part->attach_management(session, order_, handoff_) : part->attach(session, order_, handoff_);
+    auto attached = session.management ? part->attach_management(session, order_, message_) : part->attach(session, order_, message_);
     if (!attached) {
       error = attached.error();
       return false;
@@ -162,12 +162,12 @@ void BrokerSession::client_arrived(OwnedDescriptor client, std::string tls_key) 
 // A session that was stopped meanwhile goes to its worker all the same, which alone can tell the client why.
 void BrokerSession::give() {
   order_.tls_key = std::move(client_->tls_key);
-  Handoff handoff = std::move(handoff_);
-  handoff.text = encode(order_);
-  handoff.socket = std::move(client_->socket);
+  IpcMessage message = std::move(message_);
+  message.text = encode(order_);
+  message.socket = std::move(client_->socket);
   client_.reset();
   given_ = true;
-  pool().give(number_, std::move(handoff));
+  pool().give(number_, std::move(message));
   if (!stop_reason_.empty()) pool().stop(number_, stop_reason_);
 }
 
@@ -184,13 +184,13 @@ void BrokerSession::begun(const std::string& client) {
   if (stage_ != Stage::granted || !given_) return;
   stage_ = Stage::running;
   begin_timer_.cancel();
-  around_.book.begun(number_, client);
+  around_.registry.begun(number_, client);
   const SessionRecord& session = record();
   for (size_t i = 0; i < attached_; ++i) around_.parts[i]->begun(session);
   note();
 }
 
-void BrokerSession::heard(Handoff& message) {
+void BrokerSession::heard(IpcMessage& message) {
   if (over() || record().management || heard_of_connection(message)) return;
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
@@ -198,19 +198,19 @@ void BrokerSession::heard(Handoff& message) {
   }
 }
 
-bool BrokerSession::heard_of_connection(const Handoff& message) {
+bool BrokerSession::heard_of_connection(const IpcMessage& message) {
   // A worker's own figure: what it says in excess harms nobody, and is not shown.
   std::chrono::milliseconds grace(std::min<int64_t>(message.number, order_.resume_grace_ms));
   switch (message.kind) {
-    case HandoffKind::detached:
-      around_.book.detached(number_, grace, message.text);
+    case IpcMessageKind::detached:
+      around_.registry.detached(number_, grace, message.text);
       note();
       return true;
-    case HandoffKind::attached:
-      around_.book.attached(number_);
+    case IpcMessageKind::attached:
+      around_.registry.attached(number_);
       note();
       return true;
-    case HandoffKind::resume_refused: around_.book.resume_refused(number_, message.text); return true;
+    case IpcMessageKind::resume_refused: around_.registry.resume_refused(number_, message.text); return true;
     default: return false;
   }
 }
@@ -219,7 +219,7 @@ void BrokerSession::stop(const std::string& reason) {
   if (over()) return;
   if (stage_ == Stage::starting) return refuse(RefusalCause::stopped, reason);
   if (stop_reason_.empty()) stop_reason_ = reason;
-  around_.book.ending(number_);
+  around_.registry.ending(number_);
   note();
   if (given_) pool().stop(number_, reason);
 }
@@ -242,7 +242,7 @@ void BrokerSession::refuse(RefusalCause cause, std::string why) {
 void BrokerSession::end(uint32_t cause, const std::string& why) {
   give_back();
   around_.admission.ended(number_);
-  around_.book.ended(number_, cause, why);
+  around_.registry.ended(number_, cause, why);
 }
 
 void BrokerSession::give_back() {

@@ -26,7 +26,7 @@ struct SessionGraces {
 // What a session needs of the broker around it.
 struct SessionSurroundings {
   boost::asio::io_context& io;
-  SessionBook& book;
+  SessionRegistry& registry;
   Admission& admission;
   const std::vector<SessionAttachments*>& parts;
   std::function<WorkerPool&(const SessionRecord&)> pool_for;
@@ -53,14 +53,14 @@ class BrokerSession {
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
   void worker_reserved(pid_t worker);
   // The worker is about to get the client. What the next broker has to know is laid down before.
-  void being_served(WorkerProcess& worker, const Handoff& client);
+  void being_served(WorkerProcess& worker, const IpcMessage& client);
   void no_worker(RefusalCause cause, const std::string& why);
-  // The client's connection, after the word that the session is granted. `tls_key` as in SessionOrder.
+  // The client's connection, after the word that the session is granted. `tls_key` as in SessionSpec.
   void client_arrived(OwnedDescriptor client, std::string tls_key);
   // The client has gone before its connection arrived.
   void client_gone(const std::string& why);
   void begun(const std::string& client);
-  void heard(Handoff& message);
+  void heard(IpcMessage& message);
   void stop(const std::string& reason);
   void worker_over(uint32_t cause, const std::string& why);
 
@@ -77,12 +77,12 @@ class BrokerSession {
     std::string tls_key;
   };
 
-  const SessionRecord& record() const { return *around_.book.find(number_); }
+  const SessionRecord& record() const { return *around_.registry.find(number_); }
   WorkerPool& pool() { return around_.pool_for(record()); }
   void want_worker();
   void allow_graces(const SessionRecord& session);
   // What its worker tells of its connection. False: it is something else.
-  bool heard_of_connection(const Handoff& message);
+  bool heard_of_connection(const IpcMessage& message);
   bool attach(std::string& error);
   KeptSession kept() const;
   void detach();
@@ -100,8 +100,8 @@ class BrokerSession {
   unsigned workers_lost_ = 0;      // that died before they had the client
   std::optional<Client> client_;   // arrived, while there is no worker
   std::string stop_reason_;        // not empty: it is to end as soon as its client can be told
-  SessionOrder order_;
-  Handoff handoff_;
+  SessionSpec order_;
+  IpcMessage message_;
   bool kept_ = false;              // its entry is laid down
   size_t attached_ = 0;            // how many parts
   boost::asio::steady_timer begin_timer_;

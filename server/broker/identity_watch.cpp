@@ -57,8 +57,8 @@ IdentityWatch::Stamps IdentityWatch::stamps() const {
   return stamps;
 }
 
-tl::expected<Handoff, std::string> IdentityWatch::open_files() const {
-  Handoff message = login_message(LoginKind::identity, 0);
+tl::expected<IpcMessage, std::string> IdentityWatch::open_files() const {
+  IpcMessage message = login_message(LoginKind::identity, 0);
   for (std::string_view file : kFiles) {
     auto opened = open_private_file(directory_ / file);
     if (!opened) return tl::unexpected(opened.error());

@@ -12,7 +12,7 @@
 #include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/identity/register.hpp"
 #include "server/login/messages.hpp"
 
@@ -33,7 +33,7 @@ class IdentityWatch {
   void refresh();
   const Register& credentials() const { return credentials_; }
   // An `identity` message for the login process.
-  tl::expected<Handoff, std::string> open_files() const;
+  tl::expected<IpcMessage, std::string> open_files() const;
 
  private:
   struct Stamp {

@@ -6,12 +6,12 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
-#include "server/broker/session_order.capnp.h"
+#include "server/broker/session_spec.capnp.h"
 
 namespace gpuwire::server {
 namespace {
 
-// 64 devices stay within kHandoffTextBytesMax.
+// 64 devices stay within kIpcMessageTextBytesMax.
 constexpr size_t kDevicesMax = 64;
 constexpr size_t kNameBytesMax = 96, kUuidBytesMax = 56, kSummaryBytesMax = 512;
 

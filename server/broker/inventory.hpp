@@ -24,7 +24,7 @@ struct Inventory {
   std::vector<ServerDevice> devices;
 };
 
-// For Handoff::text. Names are cut so that it always fits (kHandoffTextBytesMax).
+// For IpcMessage::text. Names are cut so that it always fits (kIpcMessageTextBytesMax).
 std::string encode(const Inventory& inventory);
 // The error says what cannot be.
 tl::expected<Inventory, std::string> decode_inventory(const std::string& text);

@@ -6,21 +6,21 @@
 
 namespace gpuwire::server {
 
-Handoff keeper_message(KeeperKind kind, uint32_t number, std::string text) {
-  Handoff message;
-  message.kind = HandoffKind(kind);
+IpcMessage keeper_message(KeeperKind kind, uint32_t number, std::string text) {
+  IpcMessage message;
+  message.kind = IpcMessageKind(kind);
   message.number = number;
   message.text = std::move(text);
   return message;
 }
 
-KeeperKind keeper_kind(const Handoff& message) { return KeeperKind(message.kind); }
+KeeperKind keeper_kind(const IpcMessage& message) { return KeeperKind(message.kind); }
 
 OwnedDescriptor nothing() { return OwnedDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 // The name stands in front of the text; its length is the message's number.
-Handoff entry_message(KeeperKind kind, KeptEntry entry) {
-  Handoff message = keeper_message(kind, uint32_t(entry.name.size()), entry.name + entry.text);
+IpcMessage entry_message(KeeperKind kind, KeptEntry entry) {
+  IpcMessage message = keeper_message(kind, uint32_t(entry.name.size()), entry.name + entry.text);
   message.id[0] = entry.session;
   for (OwnedDescriptor& descriptor : entry.descriptors) {
     if (!message.socket) message.socket = std::move(descriptor);
@@ -29,7 +29,7 @@ Handoff entry_message(KeeperKind kind, KeptEntry entry) {
   return message;
 }
 
-std::optional<KeptEntry> entry_of(Handoff message) {
+std::optional<KeptEntry> entry_of(IpcMessage message) {
   if (message.number > message.text.size()) return std::nullopt;
   KeptEntry entry{.session = message.id[0] != 0,
                   .name = message.text.substr(0, message.number),

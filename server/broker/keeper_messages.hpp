@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 
 inline constexpr uint32_t kKeeperVersion = 1;
 inline constexpr size_t kKeeperKeyBytes = 32;
 
-// The kind of a Handoff between the two.
+// The kind of a IpcMessage between the two.
 enum class KeeperKind : uint32_t {
   hello = 0x4b01,  // broker, first: number: kKeeperVersion; text: the key that shows who it is. The first hello of all
                    // says what the key is
@@ -39,11 +39,11 @@ enum class KeptDescriptor : uint8_t { worker, process, session_page, doorbell };
 inline constexpr size_t kKeptDescriptors = 4;
 OwnedDescriptor nothing();
 
-Handoff keeper_message(KeeperKind kind, uint32_t number = 0, std::string text = {});
-KeeperKind keeper_kind(const Handoff& message);
+IpcMessage keeper_message(KeeperKind kind, uint32_t number = 0, std::string text = {});
+KeeperKind keeper_kind(const IpcMessage& message);
 // Of put, note, remove, entry. The descriptors move.
-Handoff entry_message(KeeperKind kind, KeptEntry entry);
+IpcMessage entry_message(KeeperKind kind, KeptEntry entry);
 // Nothing: it is none.
-std::optional<KeptEntry> entry_of(Handoff message);
+std::optional<KeptEntry> entry_of(IpcMessage message);
 
 }  // namespace gpuwire::server

@@ -66,11 +66,11 @@ OwnedDescriptor connect_to(const std::filesystem::path& path) {
 }
 
 // The next message, within kKeeperAnswerMs. Nothing: it does not come.
-std::optional<Handoff> next(int descriptor) {
+std::optional<IpcMessage> next(int descriptor) {
   pollfd watched{descriptor, POLLIN, 0};
-  Handoff message;
+  IpcMessage message;
   if (::poll(&watched, 1, int(kKeeperAnswerMs)) != 1 ||
-      receive_handoff(descriptor, false, message) != HandoffReceived::message)
+      receive_ipc_message(descriptor, false, message) != IpcMessageReceived::message)
     return std::nullopt;
   return message;
 }
@@ -154,8 +154,8 @@ bool Keeping::find_keeper() {
   socklen_t bytes = sizeof who;
   key_ = read_key(settings_.directory / kKey);
   bool ours = ::getsockopt(keeper.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == ::geteuid();
-  bool told = ours && send_handoff(keeper.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_)) &&
-              send_handoff(keeper.get(), keeper_message(KeeperKind::give));
+  bool told = ours && send_ipc_message(keeper.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_)) &&
+              send_ipc_message(keeper.get(), keeper_message(KeeperKind::give));
   while (told) {
     auto message = next(keeper.get());
     if (!message) break;
@@ -179,13 +179,13 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
   if (::getrandom(key_.data(), key_.size(), 0) != ssize_t(key_.size()) || !write_key(settings_.directory / kKey, key_))
     return tl::unexpected(failure(settings_.directory / kKey));
   OwnedDescriptor ours, theirs;
-  if (!open_handoff(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
+  if (!open_ipc_message(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
   auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get());
   if (!child) return tl::unexpected(child.error());
   child_ = *child;
-  send_handoff(ours.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_));
+  send_ipc_message(ours.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_));
   // It answers when it listens.
-  if (await && (!send_handoff(ours.get(), keeper_message(KeeperKind::give)) || !next(ours.get())))
+  if (await && (!send_ipc_message(ours.get(), keeper_message(KeeperKind::give)) || !next(ours.get())))
     return tl::unexpected(fmt::format("{} does not answer", settings_.program));
   listen_to(std::move(ours));
   return {};
@@ -193,7 +193,7 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
 
 void Keeping::listen_to(OwnedDescriptor keeper) {
   channel_ = std::make_unique<MessageChannel>(
-      io_, std::move(keeper), [](Handoff) {}, [this] { keeper_gone(); });
+      io_, std::move(keeper), [](IpcMessage) {}, [this] { keeper_gone(); });
   set_grace(settings_.grace);
 }
 

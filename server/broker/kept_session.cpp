@@ -8,7 +8,7 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/broker/kept_session.capnp.h"
 
 namespace gpuwire::server {
@@ -62,7 +62,7 @@ KeptSession read(kept::Session::Reader root) {
 }  // namespace
 
 // Pages say themselves of which version they are, to the part that maps them.
-std::string kept_build() { return fmt::format("handoff {}", kHandoffVersion); }
+std::string kept_build() { return fmt::format("IPC message {}", kIpcMessageVersion); }
 
 std::string kept_name(scheduler::SessionId session) { return fmt::format("session/{}", uint64_t(session)); }
 

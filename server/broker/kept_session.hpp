@@ -9,7 +9,7 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/session_book.hpp"
+#include "server/broker/session_registry.hpp"
 #include "server/broker/share_table.hpp"
 
 namespace gpuwire::server {

@@ -35,7 +35,7 @@ LoginProcess::~LoginProcess() {
 void LoginProcess::start() {
   started_ = std::chrono::steady_clock::now();
   OwnedDescriptor ours, theirs;
-  if (!open_handoff(ours, theirs)) {
+  if (!open_ipc_message(ours, theirs)) {
     spdlog::error("no socket pair for the login process");
     return start_later();
   }
@@ -45,7 +45,7 @@ void LoginProcess::start() {
     return start_later();
   }
   pid_ = *pid;
-  channel_ = std::make_unique<MessageChannel>(io_, std::move(ours), [this](Handoff message) { heard(std::move(message)); }, [] {});
+  channel_ = std::make_unique<MessageChannel>(io_, std::move(ours), [this](IpcMessage message) { heard(std::move(message)); }, [] {});
   events_.started();
 }
 
@@ -53,12 +53,12 @@ bool LoginProcess::available() const { return channel_ && channel_->backlog() < 
 
 // --- what is said -------------------------------------------------------------------------------------------------------------------------------
 
-void LoginProcess::send(Handoff message) {
+void LoginProcess::send(IpcMessage message) {
   if (channel_) channel_->send(std::move(message));
 }
 
 ConnectionId LoginProcess::arrive(const Arrival& arrival, OwnedDescriptor socket) {
-  Handoff message = login_message(LoginKind::arrival, ++last_, encode(arrival));
+  IpcMessage message = login_message(LoginKind::arrival, ++last_, encode(arrival));
   message.socket = std::move(socket);
   send(std::move(message));
   return last_;
@@ -73,7 +73,7 @@ void LoginProcess::refused(ConnectionId connection, const std::string& reason) {
   send(login_message(LoginKind::refused, connection, reason));
 }
 
-void LoginProcess::heard(Handoff message) {
+void LoginProcess::heard(IpcMessage message) {
   const ConnectionId connection = connection_of(message);
   switch (login_kind(message)) {
     case LoginKind::identity_read: return events_.identity_read(message.number ? std::string() : message.text);

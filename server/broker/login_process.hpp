@@ -41,15 +41,15 @@ class LoginProcess {
   bool available() const;
   pid_t pid() const { return pid_; }
 
-  void send_identity(Handoff message) { send(std::move(message)); }
+  void send_identity(IpcMessage message) { send(std::move(message)); }
   ConnectionId arrive(const Arrival& arrival, OwnedDescriptor socket);
   void queued(ConnectionId connection, const LoginQueued& place);
   void admitted(ConnectionId connection);
   void refused(ConnectionId connection, const std::string& reason);
 
  private:
-  void send(Handoff message);
-  void heard(Handoff message);
+  void send(IpcMessage message);
+  void heard(IpcMessage message);
   void await_children();
   void ended(const std::string& how);
   void start_later();

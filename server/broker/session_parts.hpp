@@ -1,4 +1,4 @@
-// What the parts of the server that watch over sessions (the ledger of memory, the arbiter of time) and the broker offer each other.
+// What the parts of the server that watch over sessions (the ledger of memory, the GPU scheduler of time) and the broker offer each other.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 #include <tl/expected.hpp>
 
 #include "scheduler/types.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/broker/inventory.hpp"
 #include "server/broker/keeper_messages.hpp"
 #include "server/broker/kept_session.hpp"
-#include "server/broker/session_book.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_registry.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/broker/tenants.hpp"
 
 namespace gpuwire::server {
@@ -30,12 +30,12 @@ class SessionAttachments {
   virtual void tenants_changed(const TenantDirectory& tenants) { (void)tenants; }
 
   // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without limits. The part fills its fields of
-  // the order and puts its descriptors into the message with attach(handoff, ...) of session_order.hpp. The error refuses the session; ended() is
+  // the order and puts its descriptors into the message with attach(IPC message, ...) of session_spec.hpp. The error refuses the session; ended() is
   // not called for this part then. Not for management sessions.
-  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) = 0;
+  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) = 0;
   // The same for a session that asks NVML and has no devices; the part may enter those that it is to be shown.
-  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) {
-    (void)session, (void)order, (void)handoff;
+  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
+    (void)session, (void)order, (void)message;
     return {};
   }
   // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be asked often.
@@ -56,7 +56,7 @@ class SessionAttachments {
   // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.
   virtual void ended(const SessionRecord& session) { (void)session; }
   // The session's worker says something that the broker itself has no use for. True: it was for this part.
-  virtual bool heard(const SessionRecord& session, Handoff& message) {
+  virtual bool heard(const SessionRecord& session, IpcMessage& message) {
     (void)session, (void)message;
     return false;
   }
@@ -66,8 +66,8 @@ class SessionAttachments {
 class SessionControl {
  public:
   // To the session's worker. False: it has none, or has not read for long.
-  virtual bool send(scheduler::SessionId session, const Handoff& message) = 0;
-  // Its client is told, and observers of the book. `text`: one line.
+  virtual bool send(scheduler::SessionId session, const IpcMessage& message) = 0;
+  // Its client is told, and observers of the registry. `text`: one line.
   virtual void warn(scheduler::SessionId session, const std::string& text) = 0;
   // Ends it; its client is told the reason. False: there is no such session.
   virtual bool stop(scheduler::SessionId session, const std::string& reason) = 0;

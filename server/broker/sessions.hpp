@@ -23,8 +23,8 @@ class Sessions final : public SessionControl {
  public:
   // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted its session has to begin it.
   using PoolFor = std::function<WorkerPool&(const SessionRecord&)>;
-  Sessions(boost::asio::io_context& io, SessionBook& book, Admission& admission, PoolFor pool_for, uint32_t begin_ms)
-      : book_(book), admission_(admission), around_{io, book, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }} {}
+  Sessions(boost::asio::io_context& io, SessionRegistry& registry, Admission& admission, PoolFor pool_for, uint32_t begin_ms)
+      : registry_(registry), admission_(admission), around_{io, registry, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }} {}
 
   // Before the first session; the part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
@@ -43,7 +43,7 @@ class Sessions final : public SessionControl {
 
   // Admission's hook: the session has its devices.
   void prepare(scheduler::SessionId session);
-  // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionOrder.
+  // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionSpec.
   void serve(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
   // Of sessions that begin from now on, before their tenants' own bounds.
@@ -61,7 +61,7 @@ class Sessions final : public SessionControl {
   // Ends all that have begun, and those that are about to.
   void stop_all(const std::string& reason);
 
-  bool send(scheduler::SessionId session, const Handoff& message) override;
+  bool send(scheduler::SessionId session, const IpcMessage& message) override;
   void warn(scheduler::SessionId session, const std::string& text) override;
   bool stop(scheduler::SessionId session, const std::string& reason) override;
   void reconsider_waiting() override { admission_.reconsider(); }
@@ -73,7 +73,7 @@ class Sessions final : public SessionControl {
   // Not now: one event leads to another, and the session is in the middle of them.
   void forget_later(scheduler::SessionId session);
 
-  SessionBook& book_;
+  SessionRegistry& registry_;
   Admission& admission_;
   std::vector<SessionAttachments*> parts_;
   SessionSurroundings around_;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 

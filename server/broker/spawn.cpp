@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 extern char** environ;
 
@@ -18,12 +18,12 @@ namespace {
 
 class SpawnSettings {
  public:
-  explicit SpawnSettings(int handoff_end) {
+  explicit SpawnSettings(int ipc_end) {
     ::posix_spawn_file_actions_init(&actions_);
     ::posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions_, handoff_end, kHandoffDescriptor);
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, kHandoffDescriptor + 1);
+    ::posix_spawn_file_actions_adddup2(&actions_, ipc_end, kIpcMessageDescriptor);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions_, kIpcMessageDescriptor + 1);
     ::posix_spawnattr_init(&attributes_);
     sigset_t none, all;
     ::sigemptyset(&none);
@@ -54,13 +54,13 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-tl::expected<pid_t, std::string> spawn_child(const std::string& program, const std::vector<std::string>& arguments, int handoff_end,
+tl::expected<pid_t, std::string> spawn_child(const std::string& program, const std::vector<std::string>& arguments, int ipc_end,
                                              const std::vector<std::string>* environment) {
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv = pointers(words), envp;
   if (environment) envp = pointers(*environment);
-  SpawnSettings settings(handoff_end);
+  SpawnSettings settings(ipc_end);
   pid_t pid = -1;
   if (int error = ::posix_spawn(&pid, program.c_str(), settings.actions(), settings.attributes(), argv.data(), environment ? envp.data() : environ))
     return tl::unexpected(fmt::format("cannot start {}: {}", program, std::strerror(error)));

@@ -61,7 +61,7 @@ void WorkerPool::fill() {
 }
 
 WorkerProcess::Events WorkerPool::worker_events() {
-  return {.said = [this](WorkerProcess& from, Handoff message) { said(from, std::move(message)); },
+  return {.said = [this](WorkerProcess& from, IpcMessage message) { said(from, std::move(message)); },
           .floods = [](WorkerProcess& from) { end_flood(from); },
           .gone = [this] { boost::asio::post(io_, lifetime_.guard([this] { reap(); })); }};
 }
@@ -152,12 +152,12 @@ WorkerProcess* WorkerPool::worker_of(SessionId session) {
   return nullptr;
 }
 
-void WorkerPool::give(SessionId session, Handoff client) {
+void WorkerPool::give(SessionId session, IpcMessage client) {
   WorkerProcess* worker = worker_of(session);
   if (worker && worker->state == WorkerProcess::State::reserved) hand_over(*worker, std::move(client));
 }
 
-void WorkerPool::hand_over(WorkerProcess& worker, Handoff client) {
+void WorkerPool::hand_over(WorkerProcess& worker, IpcMessage client) {
   if (events_.serving) events_.serving(worker.session, worker, client);
   if (worker.send(client)) {
     worker.state = WorkerProcess::State::serving;
@@ -196,7 +196,7 @@ void WorkerPool::release(SessionId session) {
   match();
 }
 
-bool WorkerPool::send(SessionId session, const Handoff& message) {
+bool WorkerPool::send(SessionId session, const IpcMessage& message) {
   WorkerProcess* worker = worker_of(session);
   return worker && worker->state == WorkerProcess::State::serving && worker->send(message);
 }
@@ -209,8 +209,8 @@ bool WorkerPool::stop(SessionId session, const std::string& reason) {
   }
   WorkerProcess* worker = worker_of(session);
   if (!worker || worker->state != WorkerProcess::State::serving) return false;
-  Handoff stop;
-  stop.kind = HandoffKind::stop;
+  IpcMessage stop;
+  stop.kind = IpcMessageKind::stop;
   stop.text = reason;
   worker->stop_reason = reason;
   worker->send(stop);
@@ -243,35 +243,35 @@ void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
 
 // --- what workers say ------------------------------------------------------------------------------------------------------------------------
 
-void WorkerPool::said(WorkerProcess& worker, Handoff message) {
+void WorkerPool::said(WorkerProcess& worker, IpcMessage message) {
   switch (message.kind) {
-    case HandoffKind::ready: worker_ready(worker, message); break;
-    case HandoffKind::failed:
+    case IpcMessageKind::ready: worker_ready(worker, message); break;
+    case IpcMessageKind::failed:
       worker.reason = message.text;
       worker.kill_after(kWorkerExitMs);
       break;
-    case HandoffKind::begun:
+    case IpcMessageKind::begun:
       spdlog::info("{}: {}", worker.label, message.text);
       if (worker.state == WorkerProcess::State::serving) events_.begun(worker.session, message.text);
       break;
-    case HandoffKind::note:
+    case IpcMessageKind::note:
       if (++worker.notes <= kWorkerNotesMax) spdlog::warn("{}: {}", worker.label, message.text);
       if (worker.notes == kWorkerNotesMax) spdlog::warn("{}: what it says from here on is not logged", worker.label);
       break;
-    case HandoffKind::ended:
+    case IpcMessageKind::ended:
       worker.reason = message.text;
       worker.end_cause = message.number;
       worker.kill_after(kWorkerExitMs);
       break;
-    case HandoffKind::share:
-    case HandoffKind::claim: answer_share(worker, std::move(message)); break;
-    case HandoffKind::withdraw:
+    case IpcMessageKind::share:
+    case IpcMessageKind::claim: answer_share(worker, std::move(message)); break;
+    case IpcMessageKind::withdraw:
       if (shares_.withdraw(&worker, message.id) && keeping_) keeping_->remove(kept_name(message.id));
       break;
-    case HandoffKind::session:
-    case HandoffKind::stop:
-    case HandoffKind::memory_answer:
-    case HandoffKind::share_answer: break;  // the broker's own
+    case IpcMessageKind::session:
+    case IpcMessageKind::stop:
+    case IpcMessageKind::memory_answer:
+    case IpcMessageKind::share_answer: break;  // the broker's own
     default:
       if (worker.state == WorkerProcess::State::serving) events_.heard(worker.session, message);
   }
@@ -283,13 +283,13 @@ void WorkerPool::end_flood(WorkerProcess& worker) {
   worker.kill_after(0);
 }
 
-void WorkerPool::answer_share(WorkerProcess& worker, Handoff question) {
-  Handoff answer;
-  answer.kind = HandoffKind::share_answer;
+void WorkerPool::answer_share(WorkerProcess& worker, IpcMessage question) {
+  IpcMessage answer;
+  answer.kind = IpcMessageKind::share_answer;
   answer.id = question.id;
   // The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
   ShareGroup group{worker.tenant, std::move(question.text)};
-  if (question.kind == HandoffKind::share) {
+  if (question.kind == IpcMessageKind::share) {
     OwnedDescriptor kept(keeping_ ? ::fcntl(question.socket.get(), F_DUPFD_CLOEXEC, 0) : -1);
     std::string user = group.user;
     // The answer to a first question may have been an earlier broker's, and lost with it.
@@ -313,7 +313,7 @@ void WorkerPool::share_again(SessionId session, const ShareToken& token, uint32_
   if (!worker || !shares_.add(worker, token, kind, {worker->tenant, std::move(user)}, std::move(descriptor))) keeping_->remove(kept_name(token));
 }
 
-void WorkerPool::worker_ready(WorkerProcess& worker, const Handoff& message) {
+void WorkerPool::worker_ready(WorkerProcess& worker, const IpcMessage& message) {
   if (worker.state != WorkerProcess::State::starting) return;
   worker.state = WorkerProcess::State::ready;
   worker.cancel_kill();

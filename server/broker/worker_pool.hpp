@@ -15,9 +15,9 @@
 
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/broker/keeping.hpp"
-#include "server/broker/session_book.hpp"
+#include "server/broker/session_registry.hpp"
 #include "server/broker/share_table.hpp"
 #include "server/broker/worker_process.hpp"
 
@@ -29,16 +29,16 @@ class WorkerPool {
  public:
   using SessionId = scheduler::SessionId;
   struct Events {
-    std::function<void(const Handoff& message)> ready;         // a worker has become ready; what it said
+    std::function<void(const IpcMessage& message)> ready;         // a worker has become ready; what it said
     std::function<void(const std::string& reason)> hopeless;   // kStartAttemptsMax starts in a row have failed
     std::function<void(SessionId, pid_t worker)> reserved;     // a worker waits for the session's client
     std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
     std::function<void(SessionId, const std::string& client)> begun;
-    std::function<void(SessionId, Handoff& message)> heard;    // what the pool has no use for
+    std::function<void(SessionId, IpcMessage& message)> heard;    // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
     std::function<void()> idle;                                // perhaps idle() now
     // The worker is about to get the session's client, as this message says; may be another worker than the one that was reserved.
-    std::function<void(SessionId, WorkerProcess&, const Handoff& client)> serving = {};
+    std::function<void(SessionId, WorkerProcess&, const IpcMessage& client)> serving = {};
   };
 
   // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other.
@@ -52,8 +52,8 @@ class WorkerPool {
   bool idle() const { return workers_.empty() && waiting_.empty(); }
   // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
   void want(SessionId session, std::string label, std::string tenant);
-  // The client (HandoffKind::session) of a session that has a worker: ends in Events::over.
-  void give(SessionId session, Handoff client);
+  // The client (IpcMessageKind::session) of a session that has a worker: ends in Events::over.
+  void give(SessionId session, IpcMessage client);
   // A worker that an earlier broker has left, and that serves the session: ends in Events::over.
   void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process, pid_t pid);
   // What the session's worker shares with others, as an earlier broker has noted it.
@@ -63,7 +63,7 @@ class WorkerPool {
   // The session is not wanted any more; no event comes. For one that was not given.
   void release(SessionId session);
   // False: no worker serves it, or has not read for long.
-  bool send(SessionId session, const Handoff& message);
+  bool send(SessionId session, const IpcMessage& message);
   // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
   bool stop(SessionId session, const std::string& reason);
 
@@ -75,7 +75,7 @@ class WorkerPool {
     SessionId session{};
     std::string label, tenant;
     std::chrono::steady_clock::time_point until;
-    std::optional<Handoff> client;  // it was given to a worker that died before it could read it
+    std::optional<IpcMessage> client;  // it was given to a worker that died before it could read it
     std::string stop_reason;        // not empty: the next worker is told to end it at once
   };
   void fill();
@@ -83,14 +83,14 @@ class WorkerPool {
   void trim();
   void start_failed(const std::string& reason);
   void retry_later();
-  void said(WorkerProcess& worker, Handoff message);
-  void worker_ready(WorkerProcess& worker, const Handoff& message);
+  void said(WorkerProcess& worker, IpcMessage message);
+  void worker_ready(WorkerProcess& worker, const IpcMessage& message);
   static void end_flood(WorkerProcess& worker);
   void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user, OwnedDescriptor descriptor);
-  void answer_share(WorkerProcess& worker, Handoff question);
+  void answer_share(WorkerProcess& worker, IpcMessage question);
   void match();
   void reserve(WorkerProcess& worker, Waiting one);
-  void hand_over(WorkerProcess& worker, Handoff client);
+  void hand_over(WorkerProcess& worker, IpcMessage client);
   WorkerProcess* worker_of(SessionId session);
   void refuse_late();
   void refuse_all(RefusalCause cause, const std::string& reason);

@@ -53,7 +53,7 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   if (!kind.devices.empty()) command.environment.emplace_back(kVisibleDevices, visible_devices(kind.devices, std::getenv(kVisibleDevices)));
   WorkerPool::Events events = events_;
   if (kind != Kind{}) {
-    events.ready = [](const Handoff&) {};
+    events.ready = [](const IpcMessage&) {};
     events.hopeless = [](const std::string&) {};
   }
   events.idle = [this] { drop_idle_later(); };

@@ -12,7 +12,7 @@
 #include "scheduler/types.hpp"
 #include "server/base/descriptors.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/broker/session_book.hpp"
+#include "server/broker/session_registry.hpp"
 #include "server/broker/share_table.hpp"
 #include "server/broker/worker_pool.hpp"
 

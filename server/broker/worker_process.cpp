@@ -54,7 +54,7 @@ class AwayFromPrograms {
 
 tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Events events) {
   OwnedDescriptor broker_end, worker_end;
-  if (!open_handoff(broker_end, worker_end)) return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
+  if (!open_ipc_message(broker_end, worker_end)) return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
   std::vector<std::string> environment = environment_of(command);
   const AwayFromPrograms layout;
   auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
@@ -112,11 +112,11 @@ void WorkerProcess::turn_over(size_t heard) {
 
 std::optional<size_t> WorkerProcess::hear(size_t messages_max) {
   for (size_t heard = 0; heard < messages_max; ++heard) {
-    Handoff handoff;
-    HandoffReceived received = receive_handoff(descriptor_.native_handle(), false, handoff);
-    if (received == HandoffReceived::none_yet) return heard;
-    if (received == HandoffReceived::closed) return std::nullopt;  // its end is reaped on SIGCHLD
-    events_.said(*this, std::move(handoff));
+    IpcMessage message;
+    IpcMessageReceived received = receive_ipc_message(descriptor_.native_handle(), false, message);
+    if (received == IpcMessageReceived::none_yet) return heard;
+    if (received == IpcMessageReceived::closed) return std::nullopt;  // its end is reaped on SIGCHLD
+    events_.said(*this, std::move(message));
   }
   return messages_max;
 }

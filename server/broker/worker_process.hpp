@@ -15,7 +15,7 @@
 
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/broker/message_budget.hpp"
 
 namespace gpuwire::server {
@@ -31,7 +31,7 @@ class WorkerProcess {
  public:
   // None may destroy the WorkerProcess.
   struct Events {
-    std::function<void(WorkerProcess&, Handoff)> said;  // a message arrived
+    std::function<void(WorkerProcess&, IpcMessage)> said;  // a message arrived
     std::function<void(WorkerProcess&)> floods;         // it says more than it may, and is not listened to any more
     std::function<void()> gone = {};                    // one that was adopted has ended; children are told of by SIGCHLD
   };
@@ -50,7 +50,7 @@ class WorkerProcess {
   int process() { return process_.native_handle(); }
   // It goes on when this object goes.
   void let_go() { pid_ = -1; }
-  bool send(const Handoff& handoff) { return send_handoff(descriptor_.native_handle(), handoff); }
+  bool send(const IpcMessage& message) { return send_ipc_message(descriptor_.native_handle(), message); }
   // Kills the process when it has not ended after `ms`. A later call replaces an earlier one.
   void kill_after(uint32_t ms);
   void cancel_kill() { kill_timer_.cancel(); }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "server/cli/figures_view.hpp"
+#include "server/cli/metrics_view.hpp"
 #include "server/control/control_client.hpp"
 #include "server/control/socket_path.hpp"
 

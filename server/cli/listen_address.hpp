@@ -7,7 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <tl/expected.hpp>
 
-#include "server/broker/front_door.hpp"
+#include "server/broker/listener.hpp"
 
 namespace gpuwire::server {
 

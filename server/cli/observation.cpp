@@ -10,9 +10,9 @@
 namespace gpuwire::server {
 
 Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload)
-    : broker_(broker), audit_log_(std::move(audit_log)), monitor_(broker.book(), broker.tenants(), audit_log_), control_(io, sources(std::move(reload))) {
+    : broker_(broker), audit_log_(std::move(audit_log)), monitor_(broker.registry(), broker.tenants(), audit_log_), control_(io, sources(std::move(reload))) {
   broker.sessions().add_part(monitor_);
-  broker.reception().observe_refusals([this](const LoginRefusal& refusal, uint32_t untold) {
+  broker.connections().observe_refusals([this](const LoginRefusal& refusal, uint32_t untold) {
     LogFields fields{{"peer", refusal.peer}, {"reason", refusal.reason}};
     if (!refusal.credential.empty()) fields["credential"] = refusal.credential;
     if (untold) fields["others_untold"] = untold;
@@ -66,22 +66,22 @@ ControlSources Observation::sources(Reload reload) {
 }
 
 std::vector<std::string> Observation::tenants_of_user(uid_t user) const {
-  std::string tenant = broker_.reception().unix_tenant_of(user);
+  std::string tenant = broker_.connections().unix_tenant_of(user);
   return tenant.empty() ? std::vector<std::string>{} : std::vector{std::move(tenant)};
 }
 
 std::optional<size_t> Observation::revoked(const std::string& directory, const std::string& identity) {
   std::error_code error;
-  const std::filesystem::path own = broker_.reception().identity_directory();
+  const std::filesystem::path own = broker_.connections().identity_directory();
   if (own.empty() || std::filesystem::weakly_canonical(own, error) != directory) return std::nullopt;
-  broker_.reception().refresh_identity();
-  const auto& all = broker_.book().all();
+  broker_.connections().refresh_identity();
+  const auto& all = broker_.registry().all();
   return size_t(std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.credential == identity && one.second.state == SessionState::ending; }));
 }
 
 size_t Observation::end_tenant(const std::string& tenant, const std::string& reason) {
   std::vector<scheduler::SessionId> sessions;
-  for (const auto& [number, session] : broker_.book().all())
+  for (const auto& [number, session] : broker_.registry().all())
     if (session.tenant == tenant) sessions.push_back(number);
   return size_t(std::count_if(sessions.begin(), sessions.end(), [&](scheduler::SessionId session) { return broker_.sessions().stop(session, reason); }));
 }

@@ -6,7 +6,7 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/front_door.hpp"
+#include "server/broker/listener.hpp"
 
 namespace gpuwire::server {
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
-#include "server/arbiter/arbiter_part.hpp"
+#include "server/gpu_scheduler/gpu_scheduler_part.hpp"
 #include "server/base/descriptors.hpp"
 #include "server/base/machine.hpp"
 #include "server/broker/broker.hpp"
@@ -168,10 +168,10 @@ int serve(const ServeOptions& options) {
                                                .groups = open_worker_groups()});
   broker.sessions().add_part(host_guard);
   broker.admission().set_free_bytes([&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
-  ArbiterPart arbiter(io, broker.sessions(), {.scheduling = configuration->scheduling,
+  GpuSchedulerPart scheduler(io, broker.sessions(), {.scheduling = configuration->scheduling,
                                               .cores = std::thread::hardware_concurrency(),
                                               .policy = {.batch_floor = configuration->batch_floor}});
-  broker.sessions().add_part(arbiter);
+  broker.sessions().add_part(scheduler);
   std::optional<CacheKeeper> cache_keeper;
   if (options.module_cache != kNoModuleCache)
     cache_keeper.emplace(options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache), options.module_cache_bytes);
@@ -179,7 +179,7 @@ int serve(const ServeOptions& options) {
   auto observation = Observation::start(io, broker, *configuration, options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
-  (*observation)->monitor().add_source(arbiter);
+  (*observation)->monitor().add_source(scheduler);
   reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);

@@ -13,7 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 namespace {

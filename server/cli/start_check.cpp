@@ -68,9 +68,9 @@ std::string wrong_with_identity(const fs::path& directory) {
 tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   command.arguments.push_back("--management");
   asio::io_context io(1);
-  std::optional<Handoff> said;
-  auto hear = [&](WorkerProcess&, Handoff message) {
-    if (message.kind != HandoffKind::ready && message.kind != HandoffKind::failed) return;
+  std::optional<IpcMessage> said;
+  auto hear = [&](WorkerProcess&, IpcMessage message) {
+    if (message.kind != IpcMessageKind::ready && message.kind != IpcMessageKind::failed) return;
     said = std::move(message);
     io.stop();
   };
@@ -86,7 +86,7 @@ tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   limit.async_wait([&](boost::system::error_code) { io.stop(); });
   io.run();
   if (!said) return tl::unexpected(fmt::format("no worker could say which devices there are{}", how.empty() ? "" : ": it ended with " + how));
-  if (said->kind == HandoffKind::failed) return tl::unexpected("the devices cannot be opened: " + said->text);
+  if (said->kind == IpcMessageKind::failed) return tl::unexpected("the devices cannot be opened: " + said->text);
   return decode_inventory(said->text);
 }
 

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
-#include "server/cli/figures_view.hpp"
+#include "server/cli/metrics_view.hpp"
 #include "server/control/control_client.hpp"
 #include "server/control/socket_path.hpp"
 

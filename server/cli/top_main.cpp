@@ -8,7 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "command_line/command_line.hpp"
-#include "server/cli/figures_view.hpp"
+#include "server/cli/metrics_view.hpp"
 #include "server/cli/terminal.hpp"
 #include "server/cli/text_table.hpp"
 #include "server/control/control_client.hpp"
@@ -86,9 +86,9 @@ bool print(const Interval& interval, const TopOptions& options, SortKey sort) {
 }
 
 int top_plain(ControlClient& client, Snapshot before, const TopOptions& options, SortKey sort) {
-  const int patience_ms = int(options.interval_s * 1000) + int(kControlAnswerMs);
+  const int timeout_ms = int(options.interval_s * 1000) + int(kControlAnswerMs);
   for (;;) {
-    auto after = snapshot_in(client.next_answer(patience_ms));
+    auto after = snapshot_in(client.next_answer(timeout_ms));
     if (!after) return fail(after.error());
     if (!print(Interval(before, *after), options, sort) || options.once) return 0;
     before = std::move(*after);

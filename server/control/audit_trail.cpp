@@ -18,13 +18,13 @@ LogFields who(const SessionRecord& session) {
   return fields;
 }
 
-void add_end(LogFields& fields, const SessionEvent& event, const SessionFigures& last) {
+void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics& last) {
   fields["cause"] = end_word(event);
   fields["reason"] = event.text;
   auto begun = event.session.begun;
   double seconds = begun.time_since_epoch().count() == 0 ? 0 : std::chrono::duration<double>(std::chrono::system_clock::now() - begun).count();
   uint64_t peak_bytes = 0;
-  for (const SessionDeviceFigures& device : last.devices) peak_bytes += std::max(device.memory_peak_bytes, device.memory_used_bytes);
+  for (const SessionDeviceMetrics& device : last.devices) peak_bytes += std::max(device.memory_peak_bytes, device.memory_used_bytes);
   fields["seconds"] = std::max(seconds, 0.0);
   fields["gpu_seconds"] = double(last.gpu_time_ns) / 1e9;
   fields["peak_memory_bytes"] = peak_bytes;
@@ -36,7 +36,7 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionFigures&
 
 std::string end_word(const SessionEvent& event) { return event.end_cause == SessionEvent::kDied ? "died" : name_of(EndCause(event.end_cause)); }
 
-void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last) {
+void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last) {
   LogFields fields = who(event.session);
   switch (event.kind) {
     case SessionEvent::Kind::queued:

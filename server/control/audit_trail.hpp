@@ -1,8 +1,8 @@
 // The lines of the audit log: what each event of a session and of an administrator says.
 #pragma once
 
-#include "server/broker/session_book.hpp"
-#include "server/control/figures.hpp"
+#include "server/broker/session_registry.hpp"
+#include "server/control/metrics.hpp"
 #include "server/log/audit_log.hpp"
 
 namespace gpuwire::server {
@@ -11,6 +11,6 @@ namespace gpuwire::server {
 std::string end_word(const SessionEvent& event);
 
 // One line for the event. `last`: the session's figures when it ended.
-void audit(AuditLog& log, const SessionEvent& event, const SessionFigures& last);
+void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last);
 
 }  // namespace gpuwire::server

@@ -6,8 +6,8 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/handoff.hpp"
-#include "server/control/figures_json.hpp"
+#include "server/broker/ipc_message.hpp"
+#include "server/control/metrics_json.hpp"
 
 namespace gpuwire::server {
 

@@ -29,11 +29,11 @@ const char* name_of(scheduler::ServiceClass service_class) {
 
 }  // namespace
 
-Monitor::Monitor(SessionBook& book, const TenantDirectory& tenants, AuditLog& audit_log) : book_(book), tenants_(tenants), audit_log_(audit_log) {
+Monitor::Monitor(SessionRegistry& registry, const TenantDirectory& tenants, AuditLog& audit_log) : registry_(registry), tenants_(tenants), audit_log_(audit_log) {
   server_.release = GPUWIRE_VERSION;
   server_.pid = ::getpid();
   server_.started_unix_s = unix_s(system_clock::now());
-  book.observe([this](const SessionEvent& event) { see(event); });
+  registry.observe([this](const SessionEvent& event) { see(event); });
 }
 
 void Monitor::devices_known(std::span<const ServerDevice> devices) {
@@ -45,7 +45,7 @@ void Monitor::devices_known(std::span<const ServerDevice> devices) {
 
 void Monitor::see(const SessionEvent& event) {
   auto kept = last_.extract(event.session.number);
-  const SessionFigures last = kept ? std::move(kept.mapped()) : SessionFigures{};
+  const SessionMetrics last = kept ? std::move(kept.mapped()) : SessionMetrics{};
   count(event, last);
   audit(audit_log_, event, last);
   if (kept && event.kind != SessionEvent::Kind::ended && event.kind != SessionEvent::Kind::refused) last_.insert(std::move(kept));
@@ -57,7 +57,7 @@ Monitor::Past& Monitor::past(const std::string& tenant) {
   return past;
 }
 
-void Monitor::count(const SessionEvent& event, const SessionFigures& last) {
+void Monitor::count(const SessionEvent& event, const SessionMetrics& last) {
   const std::string& tenant = event.session.tenant;
   if (!tenants_.find(event.session.tenant_id) || tenants_.find(event.session.tenant_id)->settings.name != tenant) {
     if (event.kind == SessionEvent::Kind::refused) ++refused_[name_of(event.refusal)];
@@ -91,15 +91,15 @@ void Monitor::login_refused(const std::string& tenant, const std::string& why, c
 }
 
 void Monitor::ended(const SessionRecord& session) {
-  for (FigureSource* source : sources_) source->refresh();
-  last_[session.number] = figures_of(session);
+  for (MetricsSource* source : sources_) source->refresh();
+  last_[session.number] = metrics_of(session);
 }
 
 // --- figures ----------------------------------------------------------------------------------------------------------------------------------
 
-SessionFigures Monitor::figures_of(const SessionRecord& session) const {
+SessionMetrics Monitor::metrics_of(const SessionRecord& session) const {
   bool queued = session.state == SessionState::queued;
-  SessionFigures figures{.id = uint64_t(session.number),
+  SessionMetrics figures{.id = uint64_t(session.number),
                          .tenant = session.tenant,
                          .service_class = name_of(session.service_class),
                          .state = name_of(session.state),
@@ -118,20 +118,20 @@ SessionFigures Monitor::figures_of(const SessionRecord& session) const {
   for (scheduler::DeviceIndex device : session.devices) figures.devices.push_back({.device = device});
   if (const Tenant* tenant = tenants_.find(session.tenant_id); tenant && !session.devices.empty())
     figures.memory_limit_bytes = memory_on(tenant->settings, session.devices.front()).limit_bytes;
-  for (FigureSource* source : sources_) source->add(session, figures);
+  for (MetricsSource* source : sources_) source->add(session, figures);
   return figures;
 }
 
-std::vector<TenantFigures> Monitor::tenant_figures() const {
-  std::vector<TenantFigures> all;
+std::vector<TenantMetrics> Monitor::tenant_metrics() const {
+  std::vector<TenantMetrics> all;
   for (const Tenant& tenant : tenants_.all()) {
     const TenantConfiguration& settings = tenant.settings;
-    TenantFigures figures{.name = settings.name,
+    TenantMetrics figures{.name = settings.name,
                           .service_class = name_of(settings.service_class),
                           .weight = settings.weight,
                           .sessions_max = settings.sessions_max,
                           .host_memory_limit_bytes = settings.host_memory_bytes};
-    for (const DeviceFigures& device : devices_) {
+    for (const DeviceMetrics& device : devices_) {
       TenantMemory memory = memory_on(settings, device.index);
       figures.devices.push_back({.device = device.index, .memory_limit_bytes = memory.limit_bytes, .memory_guaranteed_bytes = memory.guaranteed_bytes});
     }
@@ -143,21 +143,21 @@ std::vector<TenantFigures> Monitor::tenant_figures() const {
     }
     all.push_back(std::move(figures));
   }
-  std::sort(all.begin(), all.end(), [](const TenantFigures& a, const TenantFigures& b) { return a.name < b.name; });
+  std::sort(all.begin(), all.end(), [](const TenantMetrics& a, const TenantMetrics& b) { return a.name < b.name; });
   return all;
 }
 
 void Monitor::add_sessions(Snapshot& snapshot) const {
-  for (const auto& [number, record] : book_.all()) {
-    const SessionFigures& session = snapshot.sessions.emplace_back(figures_of(record));
-    auto tenant = std::lower_bound(snapshot.tenants.begin(), snapshot.tenants.end(), session.tenant, [](const TenantFigures& one, const std::string& name) { return one.name < name; });
+  for (const auto& [number, record] : registry_.all()) {
+    const SessionMetrics& session = snapshot.sessions.emplace_back(metrics_of(record));
+    auto tenant = std::lower_bound(snapshot.tenants.begin(), snapshot.tenants.end(), session.tenant, [](const TenantMetrics& one, const std::string& name) { return one.name < name; });
     if (tenant != snapshot.tenants.end() && tenant->name == session.tenant) {
       ++tenant->sessions[session.state];
       tenant->bytes_in += session.bytes_in, tenant->bytes_out += session.bytes_out, tenant->replies += session.replies;
     }
     if (record.management) continue;  // it is shown GPUs and uses none
-    for (const SessionDeviceFigures& used : session.devices)
-      for (DeviceFigures& device : snapshot.devices)
+    for (const SessionDeviceMetrics& used : session.devices)
+      for (DeviceMetrics& device : snapshot.devices)
         if (device.index == used.device) ++device.sessions;
   }
 }
@@ -169,9 +169,9 @@ Snapshot Monitor::snapshot() const {
   snapshot.server = server_;
   snapshot.server.audit_lines_lost = audit_log_.lines_lost();
   snapshot.devices = devices_;
-  snapshot.tenants = tenant_figures();
+  snapshot.tenants = tenant_metrics();
   snapshot.refused = refused_;
-  for (FigureSource* source : sources_) {
+  for (MetricsSource* source : sources_) {
     source->refresh();
     source->add(snapshot);
   }

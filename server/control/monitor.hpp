@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "server/broker/session_book.hpp"
+#include "server/broker/session_registry.hpp"
 #include "server/broker/session_parts.hpp"
 #include "server/broker/tenants.hpp"
-#include "server/control/figure_source.hpp"
-#include "server/control/figures.hpp"
+#include "server/control/metrics_source.hpp"
+#include "server/control/metrics.hpp"
 #include "server/log/audit_log.hpp"
 
 namespace gpuwire::server {
@@ -18,12 +18,12 @@ namespace gpuwire::server {
 // there still when it takes them for the last time.
 class Monitor final : public SessionAttachments {
  public:
-  // `book`, `tenants` and `audit_log` outlive it.
-  Monitor(SessionBook& book, const TenantDirectory& tenants, AuditLog& audit_log);
+  // `registry`, `tenants` and `audit_log` outlive it.
+  Monitor(SessionRegistry& registry, const TenantDirectory& tenants, AuditLog& audit_log);
 
   // Outlives it, too. Before the first session.
-  void add_source(FigureSource& source) { sources_.push_back(&source); }
-  ServerFigures& server() { return server_; }
+  void add_source(MetricsSource& source) { sources_.push_back(&source); }
+  ServerMetrics& server() { return server_; }
   AuditLog& audit_log() { return audit_log_; }
 
   Snapshot snapshot() const;
@@ -31,7 +31,7 @@ class Monitor final : public SessionAttachments {
   void login_refused(const std::string& tenant, const std::string& why, const LogFields& fields);
 
   void devices_known(std::span<const ServerDevice> devices) override;
-  tl::expected<void, std::string> attach(const SessionRecord&, SessionOrder&, Handoff&) override { return {}; }
+  tl::expected<void, std::string> attach(const SessionRecord&, SessionSpec&, IpcMessage&) override { return {}; }
   void ended(const SessionRecord& session) override;
 
  private:
@@ -39,24 +39,24 @@ class Monitor final : public SessionAttachments {
   struct Past {
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0, begun = 0;
     std::map<std::string, uint64_t> ended, refused;
-    HistogramFigures queue_wait_s;
+    HistogramMetrics queue_wait_s;
   };
   void see(const SessionEvent& event);
-  void count(const SessionEvent& event, const SessionFigures& last);
+  void count(const SessionEvent& event, const SessionMetrics& last);
   Past& past(const std::string& tenant);
-  SessionFigures figures_of(const SessionRecord& session) const;
-  std::vector<TenantFigures> tenant_figures() const;
+  SessionMetrics metrics_of(const SessionRecord& session) const;
+  std::vector<TenantMetrics> tenant_metrics() const;
   void add_sessions(Snapshot& snapshot) const;
 
-  const SessionBook& book_;
+  const SessionRegistry& registry_;
   const TenantDirectory& tenants_;
   AuditLog& audit_log_;
-  std::vector<FigureSource*> sources_;
-  ServerFigures server_;
-  std::vector<DeviceFigures> devices_;
+  std::vector<MetricsSource*> sources_;
+  ServerMetrics server_;
+  std::vector<DeviceMetrics> devices_;
   std::map<std::string, Past> past_;                     // by tenant; only of those that the directory knows
   std::map<std::string, uint64_t> refused_;              // of others
-  std::map<scheduler::SessionId, SessionFigures> last_;  // from a session's end as a part until its end in the book
+  std::map<scheduler::SessionId, SessionMetrics> last_;  // from a session's end as a part until its end in the registry
 };
 
 }  // namespace gpuwire::server

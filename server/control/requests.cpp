@@ -103,8 +103,8 @@ constexpr std::array kCommands{
 
 void keep_own(Snapshot& snapshot, const std::vector<std::string>& tenants) {
   auto foreign = [&](const std::string& name) { return std::find(tenants.begin(), tenants.end(), name) == tenants.end(); };
-  std::erase_if(snapshot.tenants, [&](const TenantFigures& tenant) { return foreign(tenant.name); });
-  std::erase_if(snapshot.sessions, [&](const SessionFigures& session) { return foreign(session.tenant); });
+  std::erase_if(snapshot.tenants, [&](const TenantMetrics& tenant) { return foreign(tenant.name); });
+  std::erase_if(snapshot.sessions, [&](const SessionMetrics& session) { return foreign(session.tenant); });
   snapshot.refused.clear();
 }
 

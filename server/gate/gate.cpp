@@ -24,7 +24,7 @@ thread_local unsigned unasked = 0;
 Gate::Unasked::Unasked() { ++unasked; }
 Gate::Unasked::~Unasked() { --unasked; }
 
-Gate::Gate(GateParts parts) : parts_(parts), word_(&parts.page->gate), meter_(*parts.driver, *parts.page) {
+Gate::Gate(GateParts parts) : parts_(parts), word_(&parts.page->gate), tracker_(*parts.driver, *parts.page) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -47,8 +47,8 @@ CUcontext Gate::primary(CUdevice device) const {
   return context;
 }
 
-CUresult Gate::end(const Meter::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
-  CUresult result = meter_.end_context(ending, call, gone);
+CUresult Gate::end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
+  CUresult result = tracker_.end_context(ending, call, gone);
   if (parked_.load(std::memory_order_seq_cst)) call_meter();
   return result;
 }
@@ -63,7 +63,7 @@ CUcontext Gate::context_of(CUgreenCtx green) const {
 Gate::Passage Gate::enter(const Work& work) {
   tail_ready_.store(true, std::memory_order_relaxed);
   // What is only recorded gives no work.
-  if (meter_.capturing(work.stream)) return Passage::uncounted;
+  if (tracker_.capturing(work.stream)) return Passage::uncounted;
   bool asks = held_up();
   if (work.kind == WorkKind::transfer && work.bytes >= kLargeCopyBytes) {
     if (asks) budget(work.bytes);
@@ -81,16 +81,16 @@ Gate::Passage Gate::enter(const Work& work) {
       wait_open(word);
       continue;
     }
-    nanoseconds wait = asks && word.bound().count() != 0 ? meter_.wait_for_room(work, word.bound()) : nanoseconds{};
+    nanoseconds wait = asks && word.bound().count() != 0 ? tracker_.wait_for_room(work, word.bound()) : nanoseconds{};
     if (wait > nanoseconds{}) {
       if (stopping_.load(std::memory_order_relaxed)) return Passage::refused;
       wait_progress(seen, wait);
       continue;
     }
-    meter_.submitting(work);
-    // The arbiter closes the gate, then reads whether anything is in flight; here it is the other way round. One of the two sees the other.
+    tracker_.submitting(work);
+    // The GPU scheduler closes the gate, then reads whether anything is in flight; here it is the other way round. One of the two sees the other.
     if (asks && read(std::memory_order_seq_cst).closed()) {
-      meter_.withdrawn();
+      tracker_.withdrawn();
       continue;
     }
     break;
@@ -102,12 +102,12 @@ Gate::Passage Gate::enter(const Work& work) {
 void Gate::go_on(bool asks) {
   if (!asks || !stands_) return;
   stands_ = false;
-  meter_.set_waiting(false);
+  tracker_.set_waiting(false);
   parts_.page->waited_ns.fetch_add(uint64_t((page_now() - stands_since_).count()), std::memory_order_relaxed);
 }
 
 void Gate::leave(const Work& work, bool done) {
-  meter_.submitted(work, done);
+  tracker_.submitted(work, done);
   if (parked_.load(std::memory_order_seq_cst)) call_meter();
 }
 
@@ -117,7 +117,7 @@ void Gate::wait_open(GateWord seen) {
     stands_ = true;
     stands_since_ = page_now();
     parts_.page->waits.fetch_add(1, std::memory_order_relaxed);
-    meter_.set_waiting(true);
+    tracker_.set_waiting(true);
     ring();
     spin = kGateSpin;
   }
@@ -190,7 +190,7 @@ void Gate::stop() {
   thread_.join();
 }
 
-// --- the meter's thread ----------------------------------------------------------------------------------------------------------------------
+// --- the in-flight tracker's thread ----------------------------------------------------------------------------------------------------------------------
 
 void Gate::run() {
   ::prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0);  // ns; the default of 50 us is longer than the sleeps here
@@ -212,14 +212,14 @@ void Gate::look_metered() {
     metered_ = true;
     tail_since_ = now;
     tail_ready_.store(false, std::memory_order_relaxed);
-    meter_.expect_tail();
+    tracker_.expect_tail();
   }
   page.answered.store(attention, std::memory_order_release);
-  bool patient = now - tail_since_ < kTailPatience && !executor_idle_.load(std::memory_order_relaxed) && !tail_ready_.load(std::memory_order_relaxed);
-  if (!patient && meter_.tail_expected()) meter_.mark_tail();
+  bool patient = now - tail_since_ < kTailTimeout && !executor_idle_.load(std::memory_order_relaxed) && !tail_ready_.load(std::memory_order_relaxed);
+  if (!patient && tracker_.tail_expected()) tracker_.mark_tail();
 
   parked_.store(true, std::memory_order_seq_cst);
-  Meter::Look look = meter_.look();
+  InFlightTracker::Look look = tracker_.look();
   if (look.in_flight) parked_.store(false, std::memory_order_relaxed);
   if (look.progress || look.drained) {
     progress_.fetch_add(1, std::memory_order_relaxed);
@@ -242,9 +242,9 @@ void Gate::look_free() {
   page.answered.store(attention, std::memory_order_release);
   rests_ = rests_ || metered_;
   metered_ = was_closed_ = false;
-  if (meter_.marked()) {
+  if (tracker_.marked()) {
     // Marks from before are followed to their end.
-    meter_.look();
+    tracker_.look();
     return sleep(attention, kLookLong);
   }
   if (rests_) {
@@ -254,7 +254,7 @@ void Gate::look_free() {
     return sleep(attention, sampling_.begin());
   }
   parked_.store(true, std::memory_order_seq_cst);
-  bool idle = !meter_.sample(sampling_) && executor_idle_.load(std::memory_order_relaxed);
+  bool idle = !tracker_.sample(sampling_) && executor_idle_.load(std::memory_order_relaxed);
   quiet_samples_ = idle ? std::min(quiet_samples_ + 1, kSampleQuietMax) : 0;
   rests_ = quiet_samples_ == kSampleQuietMax;
   parked_.store(rests_, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// The gate of one session: what gives the GPU work passes it, or waits until the arbiter opens it.
+// The gate of one session: what gives the GPU work passes it, or waits until the GPU scheduler opens it.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "server/gate/copy_budget.hpp"
-#include "server/gate/meter.hpp"
+#include "server/gate/in_flight_tracker.hpp"
 #include "server/gate/page.hpp"
 #include "server/gate/work.hpp"
 
@@ -19,7 +19,7 @@ struct DriverTable;
 
 struct GateParts {
   SessionPage* page = nullptr;          // outlives the gate
-  int doorbell = -1;                    // an eventfd of the arbiter's; -1: nobody is woken
+  int doorbell = -1;                    // an eventfd of the GPU scheduler's; -1: nobody is woken
   const DriverTable* driver = nullptr;  // what is behind the gate; outlives it
   unsigned cores = 1;                   // how many the process may run on
 };
@@ -28,7 +28,7 @@ struct GateParts {
 // holds up the GPU.
 class Gate {
  public:
-  // Starts the meter's thread.
+  // Starts the in-flight tracker's thread.
   explicit Gate(GateParts parts);
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
@@ -49,15 +49,15 @@ class Gate {
   }
   template <class Call>
   CUresult begins_capture(CUstream stream, Call&& call) {
-    return meter_.begin_capture(stream, call);
+    return tracker_.begin_capture(stream, call);
   }
   template <class Call>
   CUresult ends_capture(CUstream stream, Call&& call) {
-    return meter_.end_capture(stream, call);
+    return tracker_.end_capture(stream, call);
   }
   template <class Call>
   CUresult enters_context(CUcontext context, Call&& call) {
-    meter_.enter_context(context);
+    tracker_.enter_context(context);
     return call();
   }
   // These calls block while kernels of the context run.
@@ -91,12 +91,12 @@ class Gate {
     Unasked& operator=(const Unasked&) = delete;
   };
 
-  // How long the executor may look for more to do, as the arbiter says.
-  const std::atomic<uint32_t>& patience_us() const { return parts_.page->patience_us; }
+  // How long the executor may look for more to do, as the GPU scheduler says.
+  const std::atomic<uint32_t>& spin_us() const { return parts_.page->spin_us; }
 
   // The session ends: whoever stands at the gate goes on at once and is refused, as is everybody whom it would hold up from now on. Any thread.
   void interrupt();
-  // Ends the meter's thread. From then on everything passes. Executor only.
+  // Ends the in-flight tracker's thread. From then on everything passes. Executor only.
   void stop();
 
  private:
@@ -104,7 +104,7 @@ class Gate {
   Passage enter(const Work& work);
   void leave(const Work& work, bool done);
   bool held_up() const;
-  CUresult end(const Meter::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
+  CUresult end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
   bool primary_is_active(CUdevice device) const;
   CUcontext primary(CUdevice device) const;   // null: there is none
   CUcontext context_of(CUgreenCtx green) const;
@@ -116,7 +116,7 @@ class Gate {
   void ring();
   void call_meter();
 
-  // --- the meter's thread ---
+  // --- the in-flight tracker's thread ---
   void run();
   void look_metered();
   void look_free();
@@ -126,23 +126,23 @@ class Gate {
   const std::atomic<uint32_t> open_{0};
   // The page's word, or after stop() a word of our own. Nothing is published through it: relaxed.
   std::atomic<const std::atomic<uint32_t>*> word_;
-  Meter meter_;
+  InFlightTracker tracker_;
   CopyBudget copies_;
   bool stands_ = false;  // executor: it has told that it waits
   PageTime stands_since_{};
 
-  // Grows whenever the meter has seen something done; the executor sleeps on it (futex) at the bound. The meter's counts are under its mutex: relaxed.
+  // Grows whenever the in-flight tracker has seen something done; the executor sleeps on it (futex) at the bound. The in-flight tracker's counts are under its mutex: relaxed.
   std::atomic<uint32_t> progress_{0};
   std::atomic<bool> at_bound_{false};       // the executor waits for progress_: spares a system call; a stale one costs one sleep of kLookLong
   std::atomic<bool> stopping_{false};       // set by interrupt(); sleeps are bounded, so relaxed
-  std::atomic<bool> executor_idle_{false};  // a hint for the meter; relaxed
-  std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed: kTailPatience is the other way to know
+  std::atomic<bool> executor_idle_{false};  // a hint for the in-flight tracker; relaxed
+  std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed: kTailTimeout is the other way to know
   std::atomic<bool> quit_{false};           // of the thread; with call_meter() behind it
-  // The meter sleeps until it is called. Set before it looks for the last time and read behind what it looks at: sequentially consistent on both
+  // The in-flight tracker sleeps until it is called. Set before it looks for the last time and read behind what it looks at: sequentially consistent on both
   // sides, so that either it sees the work or the worker sees this.
   std::atomic<bool> parked_{false};
 
-  // The meter's thread only.
+  // The in-flight tracker's thread only.
   bool metered_ = false;
   bool was_closed_ = false;
   PageTime closed_at_{}, tail_since_{};

@@ -1,4 +1,4 @@
-// Bounds of the gate and the meter. Measured on an H200 (docs/scheduling.md says what follows from what).
+// Bounds of the gate and the in-flight tracker. Measured on an H200 (docs/scheduling.md says what follows from what).
 #pragma once
 
 #include <chrono>
@@ -38,9 +38,9 @@ inline constexpr std::chrono::nanoseconds kLookCalm = 50us;    // while everythi
 inline constexpr std::chrono::nanoseconds kLookLong = 100us;   // at work that is not expected to be done soon, or is kAlone late
 inline constexpr std::chrono::nanoseconds kLookAhead = 120us;  // before something is expected to be done, it is looked for closely
 inline constexpr std::chrono::nanoseconds kSample = 10ms;      // in the free regime, on average
-inline constexpr unsigned kSampleQuietMax = 8;                 // samples that found nothing, and the executor asleep; then the meter sleeps too
+inline constexpr unsigned kSampleQuietMax = 8;                 // samples that found nothing, and the executor asleep; then the in-flight tracker sleeps too
 inline constexpr std::chrono::nanoseconds kSampleLook = 4us;   // how soon a mark on an idle device is done
-inline constexpr std::chrono::nanoseconds kTailPatience = 1ms; // for an executor that may be in the middle of a launch which nobody has counted
+inline constexpr std::chrono::nanoseconds kTailTimeout = 1ms; // for an executor that may be in the middle of a launch which nobody has counted
 
 // --- waiting ------------------------------------------------------------------------------------------------------------------------------------
 inline constexpr unsigned kGateSpinCoresMin = 4;
@@ -48,8 +48,8 @@ inline constexpr unsigned kGateSpinCoresMin = 4;
 inline constexpr std::chrono::nanoseconds kGateSpin = 300us;   // before a thread that has knocked sleeps
 inline constexpr std::chrono::nanoseconds kSoonSpin = 1ms;     // when the gate may open soon
 inline constexpr std::chrono::nanoseconds kRoomSpin = 100us;   // the same at the bound
-inline constexpr std::chrono::nanoseconds kDrainSpin = 2ms;    // the meter looks without sleeping for so long after the gate has closed
+inline constexpr std::chrono::nanoseconds kDrainSpin = 2ms;    // the in-flight tracker looks without sleeping for so long after the gate has closed
 inline constexpr std::chrono::nanoseconds kGateSleep = 50ms;   // the executor's is never longer, whatever was missed
-inline constexpr std::chrono::nanoseconds kParkedSleep = 1s;   // the meter's, with nothing to look at
+inline constexpr std::chrono::nanoseconds kParkedSleep = 1s;   // the in-flight tracker's, with nothing to look at
 
 }  // namespace gpuwire::server

@@ -1,7 +1,7 @@
-// The page that the broker's arbiter shares with one worker: the gate that the arbiter sets, and what the worker tells
+// The page that the broker's GPU scheduler shares with one worker: the gate that the GPU scheduler sets, and what the worker tells
 // of its work.
 //
-// Both ends are of one build. The worker runs on behalf of a client, so the arbiter takes every word that the worker
+// Both ends are of one build. The worker runs on behalf of a client, so the GPU scheduler takes every word that the worker
 // writes for what it is: a number between zero and anything, which may go back. A worker that lies about its own work
 // harms the account of its own tenant only: the gate closes whatever the page says. What is said to be completed
 // decides whether sessions run side by side, which costs no other more than a few percent of its share
@@ -46,18 +46,18 @@ struct GateWord {
 };
 
 struct SessionPage {
-  // --- written by the arbiter --------------------------------------------------------------------------------------------------------------
+  // --- written by the GPU scheduler --------------------------------------------------------------------------------------------------------------
   uint32_t version = kPageVersion;             // before the page is given away
   std::atomic<uint32_t> gate{0};               // a GateWord; workers that wait sleep on it (futex)
   std::atomic<uint32_t> opening{0};            // grows before the gate is opened
-  std::atomic<uint32_t> attention{0};          // grows when `gate` has changed, and when the worker calls its own meter, which sleeps on it (futex)
+  std::atomic<uint32_t> attention{0};          // grows when `gate` has changed, and when the worker calls its own in-flight tracker, which sleeps on it (futex)
   std::atomic<uint64_t> copy_bytes_per_ms{0};  // of large copies over the host's link, each direction; zero: no bound
-  std::atomic<uint32_t> patience_us{0};        // how long the executor may look for the client's next frame without sleeping, if its own time is less
+  std::atomic<uint32_t> spin_us{0};        // how long the executor may look for the client's next frame without sleeping, if its own time is less
 
   // --- written by the worker ---------------------------------------------------------------------------------------------------------------
   alignas(64) std::atomic<uint32_t> waiting{0};  // 1: a submission stands at the closed gate
   std::atomic<uint32_t> in_flight{0};            // 1: submitted work that is not known to be done
-  std::atomic<uint32_t> answered{0};             // what `attention` was when the meter last acted on `gate`
+  std::atomic<uint32_t> answered{0};             // what `attention` was when the in-flight tracker last acted on `gate`
   std::atomic<uint32_t> started{0};              // the `opening` that first_start belongs to
   std::atomic<int64_t> first_start{0};           // PageTime: when the first work since that opening began on the GPU
   std::atomic<int64_t> last_end{0};              // PageTime: when the last of its work was seen done; zero: never
@@ -73,7 +73,7 @@ struct SessionPage {
   std::atomic<int64_t> quiet_since{0};           // PageTime: it is quiet since; zero: it is not
   std::atomic<uint64_t> waits{0};                // submissions that found the gate closed
   std::atomic<uint64_t> waited_ns{0};            // how long they stood there
-  std::atomic<uint64_t> rings{0};                // of the doorbell; for an arbiter that looks instead of sleeping
+  std::atomic<uint64_t> rings{0};                // of the doorbell; for a GPU scheduler that looks instead of sleeping
 
   alignas(64) LinkCounters link;
 };

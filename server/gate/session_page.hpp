@@ -5,7 +5,7 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/gate/page.hpp"
 
 namespace gpuwire::server {

@@ -61,12 +61,12 @@ void HostGuard::bound_group(TenantId tenant) {
 
 // --- sessions -------------------------------------------------------------------------------------------------------------------------------------
 
-tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, SessionOrder&, Handoff&) {
+tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, SessionSpec&, IpcMessage&) {
   watch(session, OwnedDescriptor(int(::syscall(SYS_pidfd_open, session.worker_pid, 0))), own_bytes(session.worker_pid).value_or(0));
   return {};
 }
 
-tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) { return attach(session, order, handoff); }
+tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) { return attach(session, order, message); }
 
 void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
   if (auto found = watched_.find(session.number); found != watched_.end()) kept.host_before_bytes = found->second.before_bytes;

@@ -40,8 +40,8 @@ class HostGuard final : public SessionAttachments {
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
-  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
+  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;

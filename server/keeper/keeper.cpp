@@ -76,7 +76,7 @@ int Keeper::time_left() const {
 }
 
 bool Keeper::turn() {
-  pollfd watched[3] = {{listening_.get(), POLLIN, 0}, {broker_.get(), POLLIN, 0}, {visitor_.get(), POLLIN, 0}};
+  pollfd watched[3] = {{listening_.get(), POLLIN, 0}, {broker_.get(), POLLIN, 0}, {pending_.get(), POLLIN, 0}};
   if (::poll(watched, 3, time_left()) < 0 && errno != EINTR) return false;
   if (watched[1].revents) hear();
   if (watched[2].revents) let_in();
@@ -91,17 +91,17 @@ bool Keeper::turn() {
 // ------------------------------------------------------------------------------------------------------------------------------------
 
 // One that says nothing makes room for the next.
-void Keeper::meet() { visitor_.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+void Keeper::meet() { pending_.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
 
 void Keeper::let_in() {
-  Handoff hello;
-  if (receive_handoff(visitor_.get(), false, hello) == HandoffReceived::none_yet) return;
+  IpcMessage hello;
+  if (receive_ipc_message(pending_.get(), false, hello) == IpcMessageReceived::none_yet) return;
   bool known = keeper_kind(hello) == KeeperKind::hello && hello.number == kKeeperVersion && !key_.empty() &&
                same(hello.text, key_);
-  if (!known) return visitor_.reset();
+  if (!known) return pending_.reset();
   // Whoever has the key holds the folder's lock: the one before is dead, whether its end has been seen or not.
   if (broker_) broker_gone();
-  broker_ = std::move(visitor_);
+  broker_ = std::move(pending_);
   // It takes seconds until it knows its devices and takes turns up again.
   if (!gates_open_) open_gates();
   gone_since_.reset();
@@ -109,17 +109,17 @@ void Keeper::let_in() {
 
 void Keeper::hear() {
   for (;;) {
-    Handoff message;
-    switch (receive_handoff(broker_.get(), false, message)) {
-      case HandoffReceived::none_yet: return;
-      case HandoffReceived::closed: return broker_gone();
-      case HandoffReceived::message: answer(std::move(message));
+    IpcMessage message;
+    switch (receive_ipc_message(broker_.get(), false, message)) {
+      case IpcMessageReceived::none_yet: return;
+      case IpcMessageReceived::closed: return broker_gone();
+      case IpcMessageReceived::message: answer(std::move(message));
     }
     if (!broker_) return;
   }
 }
 
-void Keeper::answer(Handoff message) {
+void Keeper::answer(IpcMessage message) {
   switch (keeper_kind(message)) {
     case KeeperKind::hello:
       if (key_.empty()) key_ = std::move(message.text);
@@ -150,8 +150,8 @@ bool Keeper::give_all() {
   return tell(keeper_message(KeeperKind::given, uint32_t(entries_.size())));
 }
 
-bool Keeper::tell(const Handoff& message) {
-  while (!send_handoff(broker_.get(), message)) {
+bool Keeper::tell(const IpcMessage& message) {
+  while (!send_ipc_message(broker_.get(), message)) {
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ETOOMANYREFS) return false;
     pollfd watched{broker_.get(), POLLOUT, 0};
     if (::poll(&watched, 1, kTellMs) != 1 || (watched.revents & (POLLERR | POLLHUP))) return false;
@@ -174,11 +174,11 @@ void Keeper::broker_gone() {
   gates_open_ = false;
   // Without a session there is nothing to come back for.
   if (!anybody_lives()) grace_ = {};
-  Handoff word;
-  word.kind = HandoffKind::unattended;
+  IpcMessage word;
+  word.kind = IpcMessageKind::unattended;
   for (const auto& [name, entry] : entries_) {
     if (entry.session)
-      send_handoff(descriptor_of(entry, KeptDescriptor::worker),
+      send_ipc_message(descriptor_of(entry, KeptDescriptor::worker),
                    word);  // one that cannot be told waits a bit less long for answers
   }
 }

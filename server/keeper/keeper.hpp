@@ -39,17 +39,17 @@ class Keeper {
   void meet();
   void let_in();
   void hear();
-  void answer(Handoff message);
+  void answer(IpcMessage message);
   bool give_all();
   // False: the broker is gone, or does not read.
-  bool tell(const Handoff& message);
+  bool tell(const IpcMessage& message);
   void broker_gone();
   void open_gates();
   bool anybody_lives() const;
 
   const std::filesystem::path path_;
   OwnedDescriptor listening_, broker_;
-  OwnedDescriptor visitor_;  // has connected, and has not shown the key
+  OwnedDescriptor pending_;  // has connected, and has not shown the key
   ino_t path_inode_ = 0;
   std::string key_;  // empty: no hello yet
   std::chrono::milliseconds grace_{0};

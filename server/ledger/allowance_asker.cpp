@@ -12,13 +12,13 @@ bool AllowanceAsker::ask(uint32_t column, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   uint64_t question = ++last_;
   std::optional<bool>& answer = questions_[question];
-  bool answered = wait_.wait(lock, answered_, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return send_handoff(handoff_, memory_wanted(column, question, bytes)); },
+  bool answered = wait_.wait(lock, answered_, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return send_ipc_message(message_, memory_wanted(column, question, bytes)); },
                              [&] { return answer.has_value(); });
   if (!answered) {
-    Handoff note;
-    note.kind = HandoffKind::note;
+    IpcMessage note;
+    note.kind = IpcMessageKind::note;
     note.text = fmt::format("no answer to a question about memory within {} ms", kAllowanceAnswerMs);
-    send_handoff(handoff_, note);
+    send_ipc_message(message_, note);
   }
   bool yes = answer.value_or(false);
   questions_.erase(question);
@@ -41,7 +41,7 @@ void AllowanceAsker::broker_back() {
   answered_.notify_all();
 }
 
-void AllowanceAsker::heard(const Handoff& answer) {
+void AllowanceAsker::heard(const IpcMessage& answer) {
   {
     std::lock_guard lock(mutex_);
     auto found = questions_.find(question_number(answer));

@@ -1,4 +1,4 @@
-// The worker's side of raising allowances: asks the broker over the handoff socket and waits for its answer.
+// The worker's side of raising allowances: asks the broker over the IPC message socket and waits for its answer.
 #pragma once
 
 #include <condition_variable>
@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "server/base/answer_wait.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/ledger/session_ledger.hpp"
 
 namespace gpuwire::server {
@@ -18,18 +18,18 @@ inline constexpr uint32_t kAllowanceAnswerMs = 1000;
 
 class AllowanceAsker final : public AllowanceSource {
  public:
-  // `handoff`: the broker's pair, which the warden reads.
-  explicit AllowanceAsker(int handoff) : handoff_(handoff) {}
+  // `ipc_message`: the broker's pair, which the watchdog reads.
+  explicit AllowanceAsker(int message) : message_(message) {}
 
   bool ask(uint32_t column, uint64_t bytes) override;
-  // What the broker has answered; the warden's thread. Does not block.
-  void heard(const Handoff& answer);
+  // What the broker has answered; the watchdog's thread. Does not block.
+  void heard(const IpcMessage& answer);
   // There is no broker now; there is another one, or never will be. As heard().
   void broker_away();
   void broker_back();
 
  private:
-  const int handoff_;
+  const int message_;
   std::mutex mutex_;  // a leaf; given up while an answer is awaited
   std::condition_variable answered_;
   AnswerWait wait_;

@@ -73,7 +73,7 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     if (state.page) (*state.page)->column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
     for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
   }
-  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_figures(device);
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
   look_at_waiters();
 }
 
@@ -91,7 +91,7 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
   for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
     write_allowance(state, device, ledger_->allowance(tenant, device));
     fresh.column[device].context_bytes = context_bytes_[device];
-    write_figures(device);
+    write_metrics(device);
   }
   fresh.column[kHostColumn].limit = fresh.column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
   return &state;
@@ -192,7 +192,7 @@ void BrokerLedger::all_adopted() {
       write_allowance(state, device, ledger_->allowance(tenant, device));
     }
   }
-  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_figures(device);
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
 }
 
 std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const {
@@ -205,13 +205,13 @@ std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const 
   return uint32_t(free - taken.begin());
 }
 
-tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionOrder& order, Handoff& handoff) {
+tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order, IpcMessage& message) {
   TenantState& state = tenants_[session.tenant_id];
   OwnedDescriptor descriptor(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!descriptor || !server::attach(handoff, OrderDescriptor::tenant_page, std::move(descriptor))) return tl::unexpected(std::string("no descriptor is left"));
+  if (!descriptor || !server::attach(message, SpecDescriptor::tenant_page, std::move(descriptor))) return tl::unexpected(std::string("no descriptor is left"));
   order.ledger_slot = slot;
   order.host_memory_bytes = state.host_bytes;
-  for (SessionOrder::Device& device : order.devices) {
+  for (SessionSpec::Device& device : order.devices) {
     uint64_t limit = ledger_->share(session.tenant_id, device.index).limit_bytes;
     if (device.index < totals_.size() && limit < totals_[device.index]) device.limit_bytes = limit;
   }
@@ -219,7 +219,7 @@ tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& ses
   return {};
 }
 
-tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) {
+tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
   if (!ledger_) return tl::unexpected(std::string("the server does not know its devices yet"));
   auto state = with_page(session.tenant_id);
   if (!state) return tl::unexpected(state.error());
@@ -232,16 +232,16 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   page.slots = of.slots_used;
   page.slot[*slot].client_pid = session.client_pid;
   page.slot[*slot].session = uint64_t(session.number);
-  auto handed = hand_page(session, *slot, order, handoff);
+  auto handed = hand_page(session, *slot, order, message);
   if (!handed) clear_slot(page, *slot);
   return handed;
 }
 
-tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) {
+tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
   if (!ledger_) return {};
   if (auto state = with_page(session.tenant_id); !state) return tl::unexpected(state.error());
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) order.devices.push_back({.index = device});
-  return hand_page(session, kLeftSlot, order, handoff);
+  return hand_page(session, kLeftSlot, order, message);
 }
 
 void BrokerLedger::ended(const SessionRecord& session) {
@@ -259,7 +259,7 @@ void BrokerLedger::ended(const SessionRecord& session) {
   }
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
     take_back(session.tenant_id, device);
-    write_figures(device);
+    write_metrics(device);
   }
   if (state.slots.empty()) let_page_go(state);
   look_at_waiters();
@@ -299,7 +299,7 @@ BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, ui
   }
   if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
   write_allowance(found->second, device, *allowance);
-  write_figures(device);
+  write_metrics(device);
   return Raised::yes;
 }
 
@@ -322,7 +322,7 @@ uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t
 }
 
 // What all pages say about a device.
-void BrokerLedger::write_figures(DeviceIndex device) {
+void BrokerLedger::write_metrics(DeviceIndex device) {
   if (device >= kPageDevicesMax) return;
   for (auto& [tenant, state] : tenants_) {
     if (!state.page) continue;
@@ -335,8 +335,8 @@ void BrokerLedger::write_figures(DeviceIndex device) {
 
 // --- workers that ask ------------------------------------------------------------------------------------------------------------------------------
 
-bool BrokerLedger::heard(const SessionRecord& session, Handoff& message) {
-  if (message.kind != HandoffKind::memory_wanted) return false;
+bool BrokerLedger::heard(const SessionRecord& session, IpcMessage& message) {
+  if (message.kind != IpcMessageKind::memory_wanted) return false;
   uint64_t bytes = wanted_bytes(message);
   if (!ledger_ || message.number >= ledger_->device_count() || message.number >= kPageDevicesMax) {
     answer(session.number, message.id, false);
@@ -354,8 +354,8 @@ bool BrokerLedger::heard(const SessionRecord& session, Handoff& message) {
 }
 
 void BrokerLedger::answer(SessionId session, const std::array<uint8_t, 16>& id, bool yes) {
-  Handoff message;
-  message.kind = HandoffKind::memory_answer;
+  IpcMessage message;
+  message.kind = IpcMessageKind::memory_answer;
   message.number = yes;
   message.id = id;
   control_.send(session, message);  // one that cannot be told is ending, or gives up waiting
@@ -395,14 +395,14 @@ uint64_t BrokerLedger::host_bytes(const SessionRecord& session) const {
   return bounded((*tenant->second.page)->column[kHostColumn].used[slot->second].load());
 }
 
-void BrokerLedger::add(const SessionRecord& session, SessionFigures& figures) {
+void BrokerLedger::add(const SessionRecord& session, SessionMetrics& figures) {
   auto tenant = tenants_.find(session.tenant_id);
   if (tenant == tenants_.end() || !tenant->second.page || session.devices.empty()) return;
   scheduler::MemoryShare share = ledger_->share(session.tenant_id, session.devices.front());
   figures.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
   auto slot = tenant->second.slots.find(session.number);
   if (slot == tenant->second.slots.end() || slot->second == kLeftSlot) return;
-  for (SessionDeviceFigures& device : figures.devices) {
+  for (SessionDeviceMetrics& device : figures.devices) {
     if (device.device >= kPageDevicesMax) continue;
     const PageColumn& column = (*tenant->second.page)->column[device.device];
     device.memory_used_bytes = bounded(column.used[slot->second].load());
@@ -410,10 +410,10 @@ void BrokerLedger::add(const SessionRecord& session, SessionFigures& figures) {
   }
 }
 
-void BrokerLedger::add(const TenantState& state, TenantId tenant, TenantFigures& figures) const {
+void BrokerLedger::add(const TenantState& state, TenantId tenant, TenantMetrics& figures) const {
   figures.host_memory_limit_bytes = state.host_bytes;
   if (state.page) figures.host_memory_used_bytes = used_by_all(**state.page, kHostColumn);
-  for (TenantDeviceFigures& device : figures.devices) {
+  for (TenantDeviceMetrics& device : figures.devices) {
     scheduler::MemoryShare share = ledger_->share(tenant, device.device);
     device.memory_used_bytes = used(tenant, device.device);
     device.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
@@ -424,11 +424,11 @@ void BrokerLedger::add(const TenantState& state, TenantId tenant, TenantFigures&
 
 void BrokerLedger::add(Snapshot& snapshot) {
   if (!ledger_) return;
-  for (DeviceFigures& device : snapshot.devices) {
+  for (DeviceMetrics& device : snapshot.devices) {
     device.memory_bytes = ledger_->device_bytes(device.index);
     for (const auto& [tenant, state] : tenants_) device.memory_used_bytes += used(tenant, device.index);
   }
-  for (TenantFigures& figures : snapshot.tenants) {
+  for (TenantMetrics& figures : snapshot.tenants) {
     auto state = std::find_if(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.second.name == figures.name; });
     if (state != tenants_.end()) add(state->second, state->first, figures);
   }

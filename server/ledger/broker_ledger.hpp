@@ -15,7 +15,7 @@
 #include "scheduler/memory_ledger.hpp"
 #include "server/broker/keeping.hpp"
 #include "server/broker/session_parts.hpp"
-#include "server/control/figure_source.hpp"
+#include "server/control/metrics_source.hpp"
 #include "server/ledger/tenant_page.hpp"
 
 namespace gpuwire::server {
@@ -26,7 +26,7 @@ inline constexpr std::chrono::milliseconds kMemoryShortageLook{10};
 inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 16;
 
 // The broker's thread only.
-class BrokerLedger final : public SessionAttachments, public FigureSource {
+class BrokerLedger final : public SessionAttachments, public MetricsSource {
  public:
   struct Settings {
     unsigned spare_workers = 1;   // how many contexts are kept ready that are no tenant's
@@ -38,16 +38,16 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
-  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionOrder& order, Handoff& handoff) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
+  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
   void all_adopted() override;
   void ended(const SessionRecord& session) override;
-  bool heard(const SessionRecord& session, Handoff& message) override;
+  bool heard(const SessionRecord& session, IpcMessage& message) override;
 
-  void add(const SessionRecord& session, SessionFigures& figures) override;
+  void add(const SessionRecord& session, SessionMetrics& figures) override;
   void add(Snapshot& snapshot) override;
   // What the ledger may give out on the device.
   uint64_t device_bytes(scheduler::DeviceIndex device) const { return ledger_ ? ledger_->device_bytes(device) : 0; }
@@ -76,7 +76,7 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
   uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t used_bytes) const;
   enum class Raised : uint8_t { yes, over_limit, short_of_memory };
 
-  tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionOrder& order, Handoff& handoff);
+  tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order, IpcMessage& message);
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;
   void keep(TenantState& state);
@@ -86,8 +86,8 @@ class BrokerLedger final : public SessionAttachments, public FigureSource {
   Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   void take_back(scheduler::TenantId tenant, scheduler::DeviceIndex device);
-  void write_figures(scheduler::DeviceIndex device);
-  void add(const TenantState& state, scheduler::TenantId tenant, TenantFigures& figures) const;
+  void write_metrics(scheduler::DeviceIndex device);
+  void add(const TenantState& state, scheduler::TenantId tenant, TenantMetrics& figures) const;
   void answer(scheduler::SessionId session, const std::array<uint8_t, 16>& id, bool yes);
   void look_at_waiters();
   void await_next_look();

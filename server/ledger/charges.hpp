@@ -174,6 +174,6 @@ void wrap_streams(DriverTable& table);
 void wrap_arrays(DriverTable& table);
 void wrap_modules(DriverTable& table);
 void wrap_contexts(DriverTable& table);
-void wrap_figures(DriverTable& table);
+void wrap_memory_info(DriverTable& table);
 
 }  // namespace gpuwire::server

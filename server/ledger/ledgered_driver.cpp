@@ -26,7 +26,7 @@ LedgeredDriver::LedgeredDriver(const DriverTable& driver, SessionLedger& ledger,
   wrap_arrays(*table_);
   wrap_modules(*table_);
   wrap_contexts(*table_);
-  wrap_figures(*table_);
+  wrap_memory_info(*table_);
 }
 
 LedgeredDriver::~LedgeredDriver() { the_parts = nullptr; }

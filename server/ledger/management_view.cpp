@@ -32,13 +32,13 @@ int memory_info_2(nvmlDevice device, void* memory) {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page, const SessionOrder& order, std::span<const nvmlDevice> devices) {
+tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page, const SessionSpec& order, std::span<const nvmlDevice> devices) {
   auto mapping = PageMapping::open(page.get());
   if (!mapping) return tl::unexpected(mapping.error());
   return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), order, devices));
 }
 
-ManagementView::ManagementView(PageMapping page, const SessionOrder& order, std::span<const nvmlDevice> devices) : page_(std::move(page)) {
+ManagementView::ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices) : page_(std::move(page)) {
   for (size_t i = 0; i < devices.size() && i < order.devices.size(); ++i) {
     if (order.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], order.devices[i].index);
   }
@@ -53,7 +53,7 @@ void ManagementView::put_before(nvml::Table& table) {
   if (table.nvmlDeviceGetMemoryInfo_v2) table.nvmlDeviceGetMemoryInfo_v2 = memory_info_2;
 }
 
-ManagementView::Figures ManagementView::of(nvmlDevice device, Figures library) const {
+ManagementView::Metrics ManagementView::of(nvmlDevice device, Metrics library) const {
   auto found = std::find_if(columns_.begin(), columns_.end(), [&](const auto& entry) { return entry.first == device; });
   // A device that is not the tenant's to use has nothing for it.
   if (found == columns_.end()) return {library.total, 0, 0};

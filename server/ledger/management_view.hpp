@@ -9,7 +9,7 @@
 #include <tl/expected.hpp>
 
 #include "nvml/table.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/ledger/tenant_page.hpp"
 
 namespace gpuwire::server {
@@ -18,7 +18,7 @@ namespace gpuwire::server {
 class ManagementView {
  public:
   // `devices`: the library's, as the order counts them.
-  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionOrder& order, std::span<const nvmlDevice> devices);
+  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionSpec& order, std::span<const nvmlDevice> devices);
   ~ManagementView();
   ManagementView(const ManagementView&) = delete;
   ManagementView& operator=(const ManagementView&) = delete;
@@ -26,15 +26,15 @@ class ManagementView {
   // Puts itself before the functions that tell of memory. Outlives the table's use.
   void put_before(nvml::Table& table);
 
-  struct Figures {
+  struct Metrics {
     unsigned long long total, free, used;
   };
   // What the library says, cut to what the tenant may have; free and used are no more than the total.
-  Figures of(nvmlDevice device, Figures library) const;
+  Metrics of(nvmlDevice device, Metrics library) const;
   const nvml::Table& bare() const { return bare_; }
 
  private:
-  ManagementView(PageMapping page, const SessionOrder& order, std::span<const nvmlDevice> devices);
+  ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices);
 
   PageMapping page_;
   std::vector<std::pair<nvmlDevice, uint32_t>> columns_;

@@ -8,7 +8,7 @@
 
 namespace gpuwire::server {
 
-// Who raises allowances: the broker, over the worker's handoff socket.
+// Who raises allowances: the broker, over the worker's IPC message socket.
 class AllowanceSource {
  public:
   virtual ~AllowanceSource() = default;

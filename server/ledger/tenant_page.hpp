@@ -10,7 +10,7 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 

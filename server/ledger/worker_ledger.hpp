@@ -7,7 +7,7 @@
 #include <tl/expected.hpp>
 
 #include "server/base/host_memory.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/ledger/allowance_asker.hpp"
 #include "server/ledger/ledgered_driver.hpp"
 #include "server/ledger/session_ledger.hpp"
@@ -29,9 +29,9 @@ class HostAccount final : public HostMemory {
 // Made once, before the session; lives as long as the process.
 class WorkerLedger {
  public:
-  // `driver` outlives it; `handoff` is the broker's pair. The error ends the session: its memory would pass uncharged.
-  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionOrder& order, const DriverTable& driver, bool software,
-                                                                       int handoff);
+  // `driver` outlives it; `ipc_message` is the broker's pair. The error ends the session: its memory would pass uncharged.
+  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& order, const DriverTable& driver, bool software,
+                                                                       int message);
 
   const DriverTable& table() const { return driver_.table(); }
   HostMemory& host_memory() { return host_; }
@@ -39,13 +39,13 @@ class WorkerLedger {
   bool charge_warm_primary();
   // Before the process ends.
   void rest() { driver_.rest(); }
-  // What the broker answers; the warden's thread.
-  void heard(const Handoff& answer) { asker_.heard(answer); }
+  // What the broker answers; the watchdog's thread.
+  void heard(const IpcMessage& answer) { asker_.heard(answer); }
   void broker_away() { asker_.broker_away(); }
   void broker_back() { asker_.broker_back(); }
 
  private:
-  WorkerLedger(PageMapping page, const SessionOrder& order, const DriverTable& driver, bool software, int handoff);
+  WorkerLedger(PageMapping page, const SessionSpec& order, const DriverTable& driver, bool software, int message);
 
   const DriverTable& bare_;
   PageMapping page_;

@@ -33,7 +33,7 @@ void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes)
 }
 
 void ContextCharges::gone(CUcontext context) {
-  for (HeldBook* book : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.module_code, &parts_.streams}) book->drop(context);
+  for (HeldBook* registry : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.module_code, &parts_.streams}) registry->drop(context);
   parts_.frames->forget();
   parts_.pools->memory_was_freed();
   parts_.graphs->settle();

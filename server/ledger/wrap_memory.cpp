@@ -9,7 +9,7 @@ constexpr uint64_t kPitchUnitBytes = 512;  // cuMemAllocPitch aligns rows to no 
 
 // Reserves, calls, keeps what was taken. `taken` is asked after a call that succeeded.
 template <class Call, class Taken>
-CUresult charged(HeldBook& book, uint32_t column, CUcontext context, uint64_t most, Call&& call, Taken&& taken) {
+CUresult charged(HeldBook& registry, uint32_t column, CUcontext context, uint64_t most, Call&& call, Taken&& taken) {
   Reservation reservation(ledger_parts().ledger, column, most);
   if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t key = 0;
@@ -17,7 +17,7 @@ CUresult charged(HeldBook& book, uint32_t column, CUcontext context, uint64_t mo
   if (result != CUDA_SUCCESS) return result;
   uint64_t bytes = std::min(most, uint64_t(taken()));
   reservation.keep(bytes);
-  book.put(key, {.column = column, .bytes = bytes, .context = context});
+  registry.put(key, {.column = column, .bytes = bytes, .context = context});
   return result;
 }
 

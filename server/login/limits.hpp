@@ -6,8 +6,8 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kGuestsMax = 1024;            // connections that have not said who they are; one more, and one of them is dropped
-inline constexpr size_t kGuestsPerAddressMax = 128;   // of these, from one address
+inline constexpr size_t kAuthConnectionsMax = 1024;            // connections that have not said who they are; one more, and one of them is dropped
+inline constexpr size_t kAuthConnectionsPerAddressMax = 128;   // of these, from one address
 inline constexpr size_t kLoggedInMax = 16'384;        // connections whose tenant is known and that wait for the broker's answer
 inline constexpr size_t kHandshakeBytesMax = 64u << 10;  // that a client may send inside TLS before its session
 inline constexpr size_t kCertificateChainBytesMax = 16u << 10;

@@ -22,10 +22,10 @@ void MessageChannel::listen() {
     const Lifetime::Watch life = lifetime_.watch();
     const Heard heard = heard_;  // outlives the channel, which it may destroy
     for (size_t i = 0; i < kMessagesPerTurn; ++i) {
-      Handoff message;
-      HandoffReceived received = receive_handoff(descriptor_.native_handle(), false, message);
-      if (received == HandoffReceived::none_yet) break;
-      if (received == HandoffReceived::closed) return close();
+      IpcMessage message;
+      IpcMessageReceived received = receive_ipc_message(descriptor_.native_handle(), false, message);
+      if (received == IpcMessageReceived::none_yet) break;
+      if (received == IpcMessageReceived::closed) return close();
       heard(std::move(message));
       if (life.gone()) return;
     }
@@ -33,7 +33,7 @@ void MessageChannel::listen() {
   }));
 }
 
-void MessageChannel::send(Handoff message) {
+void MessageChannel::send(IpcMessage message) {
   if (over_) return;
   waiting_.push_back(std::move(message));
   if (!writing_) drain();
@@ -41,7 +41,7 @@ void MessageChannel::send(Handoff message) {
 
 void MessageChannel::drain() {
   while (!waiting_.empty()) {
-    if (send_handoff(descriptor_.native_handle(), waiting_.front())) {
+    if (send_ipc_message(descriptor_.native_handle(), waiting_.front())) {
       waiting_.pop_front();
       continue;
     }

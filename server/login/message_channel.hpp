@@ -9,7 +9,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 
@@ -17,14 +17,14 @@ namespace gpuwire::server {
 class MessageChannel {
  public:
   // `closed`: the other end is gone; nothing comes any more. Either may destroy the channel.
-  using Heard = std::function<void(Handoff)>;
+  using Heard = std::function<void(IpcMessage)>;
   using Closed = std::function<void()>;
   MessageChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Heard heard, Closed closed);
   MessageChannel(const MessageChannel&) = delete;
   MessageChannel& operator=(const MessageChannel&) = delete;
 
   // Later messages wait for earlier ones. To an end that is gone nothing is sent.
-  void send(Handoff message);
+  void send(IpcMessage message);
   // Sends what waits, for at most so long; blocks.
   void flush(std::chrono::milliseconds limit);
   // How many wait; whoever sends what strangers cause looks here first.
@@ -38,7 +38,7 @@ class MessageChannel {
   boost::asio::posix::stream_descriptor descriptor_;
   const Heard heard_;
   const Closed closed_;
-  std::deque<Handoff> waiting_;
+  std::deque<IpcMessage> waiting_;
   bool writing_ = false, over_ = false;
   Lifetime lifetime_;
 };

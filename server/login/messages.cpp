@@ -12,7 +12,7 @@
 namespace gpuwire::server {
 namespace {
 
-constexpr size_t kTextBytesMax = 512;  // seven of them stay below kHandoffTextBytesMax
+constexpr size_t kTextBytesMax = 512;  // seven of them stay below kIpcMessageTextBytesMax
 
 std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
 
@@ -38,18 +38,18 @@ bool unpack(const std::string& text, Read&& read) {
 
 }  // namespace
 
-Handoff login_message(LoginKind kind, ConnectionId connection, std::string text, uint32_t number) {
-  Handoff message;
-  message.kind = HandoffKind(kind);
+IpcMessage login_message(LoginKind kind, ConnectionId connection, std::string text, uint32_t number) {
+  IpcMessage message;
+  message.kind = IpcMessageKind(kind);
   message.number = number;
   std::memcpy(message.id.data(), &connection, sizeof connection);
   message.text = std::move(text);
   return message;
 }
 
-LoginKind login_kind(const Handoff& message) { return LoginKind(message.kind); }
+LoginKind login_kind(const IpcMessage& message) { return LoginKind(message.kind); }
 
-ConnectionId connection_of(const Handoff& message) {
+ConnectionId connection_of(const IpcMessage& message) {
   ConnectionId connection = 0;
   std::memcpy(&connection, message.id.data(), sizeof connection);
   return connection;

@@ -1,4 +1,4 @@
-// What the broker and the login process say to each other, as Handoff messages (server/broker/handoff.hpp). Both are of one build.
+// What the broker and the login process say to each other, as IpcMessage messages (server/broker/ipc_message.hpp). Both are of one build.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 
-// Stands in Handoff::kind. A message that is about a connection carries its number (connection_of).
+// Stands in IpcMessage::kind. A message that is about a connection carries its number (connection_of).
 enum class LoginKind : uint32_t {
   // From the broker.
   identity = 1001,    // descriptors, in the order of IdentityFile: what clients are judged by from now on; without any: there is no TLS and no token
@@ -58,11 +58,11 @@ struct LoginRefusal {
   std::string peer, kind, reason, tenant, credential;
 };
 
-Handoff login_message(LoginKind kind, ConnectionId connection, std::string text = {}, uint32_t number = 0);
-LoginKind login_kind(const Handoff& message);
-ConnectionId connection_of(const Handoff& message);
+IpcMessage login_message(LoginKind kind, ConnectionId connection, std::string text = {}, uint32_t number = 0);
+LoginKind login_kind(const IpcMessage& message);
+ConnectionId connection_of(const IpcMessage& message);
 
-// For Handoff::text. Texts are cut so that each fits.
+// For IpcMessage::text. Texts are cut so that each fits.
 std::string encode(const Arrival& arrival);
 std::string encode(const LoginRequestMessage& request);
 std::string encode(const LoginQueued& queued);

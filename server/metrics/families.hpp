@@ -6,7 +6,7 @@
 
 #include <prometheus/metric_family.h>
 
-#include "server/control/figures.hpp"
+#include "server/control/metrics.hpp"
 
 namespace gpuwire::server {
 

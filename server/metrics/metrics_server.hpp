@@ -13,7 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
-#include "server/control/figures.hpp"
+#include "server/control/metrics.hpp"
 
 namespace gpuwire::server {
 

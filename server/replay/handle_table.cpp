@@ -119,7 +119,7 @@ void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint6
     }
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.order > b.order; });
-  // The visitor may erase what it is shown, and others.
+  // The pending connection may erase what it is shown, and others.
   for (const Entry& entry : entries) {
     void* native = nullptr;
     if (find(kind, entry.handle, native)) visit(entry.handle, native);

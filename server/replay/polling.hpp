@@ -26,12 +26,12 @@ inline constexpr int kWaiterSleepPart = 32;
 template <class Query>
 CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_least = {}) {
   auto begun = std::chrono::steady_clock::now();
-  auto patience = std::max(replay.poll_time(), at_least);
+  auto spin = std::max(replay.poll_time(), at_least);
   for (;;) {
     CUresult result = query();
     if (result != CUDA_ERROR_NOT_READY || replay.input_waiting()) return result;
     auto spent = std::chrono::steady_clock::now() - begun;
-    if (spent >= patience) return result;
+    if (spent >= spin) return result;
     relax(spent);
   }
 }

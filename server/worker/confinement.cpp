@@ -10,7 +10,7 @@
 
 #include "server/base/host_memory.hpp"
 #include "server/base/machine.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/confinement/landlock.hpp"
 #include "server/confinement/system_calls.hpp"
 
@@ -67,7 +67,7 @@ tl::expected<std::string, std::string> confine_process(const ConfinementRules& r
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
   set_kill_order(::getpid(), kKillOrderOfWorkers);
-  ::close_range(kHandoffDescriptor + 1, ~0u, 0);
+  ::close_range(kIpcMessageDescriptor + 1, ~0u, 0);
   // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
   tl::expected<std::string, std::string> restricted = "";

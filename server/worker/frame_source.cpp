@@ -30,7 +30,7 @@ void FrameSource::reclaim() {
   awaited_.store(true, std::memory_order_relaxed);
   do {
     link_.wake();
-    role_.wait(Role::stand_in, std::memory_order_relaxed);
+    role_.wait(Role::out_of_order_reader, std::memory_order_relaxed);
     held = Role::nobody;
   } while (!role_.compare_exchange_strong(held, Role::executor, std::memory_order_acquire));
   awaited_.store(false, std::memory_order_relaxed);
@@ -75,9 +75,9 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
     if (got.status != IoStatus::would_block) return Filled::ended;
     Clock::time_point now = Clock::now();
     if (started == Clock::time_point{}) started = now;
-    std::chrono::microseconds patience(spin_us_);
-    if (longer_us_) patience = std::max(patience, std::chrono::microseconds(longer_us_->load(std::memory_order_relaxed)));
-    if (now - started < patience) {
+    std::chrono::microseconds spin(spin_us_);
+    if (longer_us_) spin = std::max(spin, std::chrono::microseconds(longer_us_->load(std::memory_order_relaxed)));
+    if (now - started < spin) {
       relax(now - started);
       continue;
     }
@@ -191,7 +191,7 @@ bool FrameSource::discard_bulk() {
 
 bool FrameSource::take_over() {
   Role held = Role::nobody;
-  return !awaited_.load(std::memory_order_relaxed) && role_.compare_exchange_strong(held, Role::stand_in, std::memory_order_acquire);
+  return !awaited_.load(std::memory_order_relaxed) && role_.compare_exchange_strong(held, Role::out_of_order_reader, std::memory_order_acquire);
 }
 
 void FrameSource::give_back() {

@@ -20,7 +20,7 @@ namespace gpuwire::server {
 
 // Reads a link for one thread, the executor. Does not own it. A connection that is replaced is not seen here: a read lasts longer.
 //
-// A second thread may read ahead while the executor is kept in a call (stand_in.hpp): the link's receiving side belongs to whoever holds the
+// A second thread may read ahead while the executor is kept in a call (out_of_order_reader.hpp): the link's receiving side belongs to whoever holds the
 // role. What the second thread has read is kept as it came, and the executor finds it before what is still in the socket.
 class FrameSource final : public BulkReader {
  public:
@@ -87,7 +87,7 @@ class FrameSource final : public BulkReader {
   void set_seen(uint64_t sequence) { seen_ = sequence; }
 
  private:
-  enum class Role : uint32_t { executor, nobody, stand_in };
+  enum class Role : uint32_t { executor, nobody, out_of_order_reader };
   enum class Filled : uint8_t { some, ended, late };
   // The executor holds the role while this exists.
   class Use {
@@ -127,7 +127,7 @@ class FrameSource final : public BulkReader {
   // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up: each finds what the
   // other left.
   std::atomic<Role> role_{Role::nobody};
-  // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the stand-in holds the role and
+  // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the out-of-order reader holds the role and
   // before it is woken in the link, so it sees it when it is back.
   std::atomic<bool> awaited_{false};
   std::atomic<uint64_t> visits_{0};   // only compared; relaxed

@@ -7,20 +7,20 @@
 #include <optional>
 #include <string>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace gpuwire::server {
 
 // Any thread.
 class Reports {
  public:
-  // `handoff`: the broker's pair.
-  explicit Reports(int handoff) : handoff_(handoff) {}
+  // `ipc_message`: the broker's pair.
+  explicit Reports(int message) : message_(message) {}
 
   // Of kind begun, detached, attached or ended: a state of the session's, in the place of the one before.
-  void tell(HandoffKind kind, uint32_t number, std::string text) {
+  void tell(IpcMessageKind kind, uint32_t number, std::string text) {
     std::lock_guard lock(mutex_);
-    std::optional<Said>& said = kind == HandoffKind::begun ? begun_ : kind == HandoffKind::ended ? ended_ : connection_;
+    std::optional<Said>& said = kind == IpcMessageKind::begun ? begun_ : kind == IpcMessageKind::ended ? ended_ : connection_;
     said = {kind, number, std::move(text)};
     send(*said);
   }
@@ -33,20 +33,20 @@ class Reports {
 
  private:
   struct Said {
-    HandoffKind kind;
+    IpcMessageKind kind;
     uint32_t number;
     std::string text;
   };
   // Does not wait: a broker that has gone is told later, or needs no telling.
   void send(const Said& said) {
-    Handoff handoff;
-    handoff.kind = said.kind;
-    handoff.number = said.number;
-    handoff.text = said.text;
-    send_handoff(handoff_, handoff);
+    IpcMessage message;
+    message.kind = said.kind;
+    message.number = said.number;
+    message.text = said.text;
+    send_ipc_message(message_, message);
   }
 
-  const int handoff_;
+  const int message_;
   std::mutex mutex_;  // a leaf; held over a send that does not wait, so that states come in their order
   std::optional<Said> begun_, connection_, ended_;
 };

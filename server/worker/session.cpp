@@ -35,7 +35,7 @@ std::string logged(capnp::Text::Reader text) {
 
 WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEventQuery, driver.cuCtxSetCurrent}; }
 
-Patience patience(unsigned cores) { return cores < kSpinCoresMin ? kNoPatience : cores < kPatientCoresMin ? kBrief : kPatient; }
+SpinPolicy spin(unsigned cores) { return cores < kSpinCoresMin ? kNoSpin : cores < kLongSpinCoresMin ? kShortSpin : kLongSpin; }
 
 }  // namespace
 
@@ -53,15 +53,15 @@ CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<
 Session::Session(SessionParts parts)
     : parts_(std::move(parts)),
       meter_(*parts_.link, parts_.counters),
-      source_(*parts_.link, meter_, patience(parts_.cores).socket_spin_us, parts_.host_memory),
+      source_(*parts_.link, meter_, spin(parts_.cores).socket_spin_us, parts_.host_memory),
       outbox_(*parts_.link, meter_, outbox_hooks()),
-      stand_in_(stand_in_parts()),
+      out_of_order_reader_(out_of_order_reader_parts()),
       handles_(parts_.host_memory),
-      watcher_(watcher_driver(*parts_.driver), patience(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
+      watcher_(watcher_driver(*parts_.driver), spin(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
-      poll_time_(patience(parts_.cores).wait_poll_us) {
+      poll_time_(spin(parts_.cores).wait_poll_us) {
   if (Gate* gate = parts_.gate) {
-    source_.look_longer(gate->patience_us());
+    source_.look_longer(gate->spin_us());
     source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
   }
 }
@@ -83,7 +83,7 @@ bool runs_ahead(const ReplayEntry& entry, const wire::FrameHeader& header) {
 
 }  // namespace
 
-StandIn::Parts Session::stand_in_parts() {
+OutOfOrderReader::Parts Session::out_of_order_reader_parts() {
   return {.source = source_,
           .awaited = [this] { return state_ && state_->callbacks().awaiting(); },
           .room_awaited = [this] {
@@ -106,10 +106,10 @@ StandIn::Parts Session::stand_in_parts() {
 LinkOutbox::Hooks Session::outbox_hooks() {
   return {.room_wanted =
               [this] {
-                stand_in_.start();
-                stand_in_.awake();
+                out_of_order_reader_.start();
+                out_of_order_reader_.awake();
               },
-          .reads_ahead = [] { return StandIn::is_caller(); }};
+          .reads_ahead = [] { return OutOfOrderReader::is_caller(); }};
 }
 
 // --- the beginning -----------------------------------------------------------------------------------------------------------------------
@@ -367,8 +367,8 @@ void Session::stop(EndCause cause, std::string reason) {
 
 void Session::connection_hung_up() {
   hung_up_.store(true, std::memory_order_relaxed);
-  stand_in_.start();
-  stand_in_.awake();
+  out_of_order_reader_.start();
+  out_of_order_reader_.awake();
 }
 
 std::optional<SessionEnd> Session::stopped() {
@@ -394,7 +394,7 @@ void Session::tell_ending(const SessionEnd& end) {
 
 bool Session::release() {
   if (parts_.gate) parts_.gate->stop();
-  stand_in_.stop();
+  out_of_order_reader_.stop();
   bool at_rest = !state_ || state_->end();
   watcher_.stop();
   waiters_.finish();

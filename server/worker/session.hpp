@@ -23,7 +23,7 @@
 #include "server/worker/link_outbox.hpp"
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
-#include "server/worker/stand_in.hpp"
+#include "server/worker/out_of_order_reader.hpp"
 #include "server/worker/waiter_pool.hpp"
 
 namespace gpuwire::server {
@@ -53,7 +53,7 @@ struct SessionParts {
   // whose client knows heartbeats. Null: they are not wanted.
   std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
   // Makes the first device's primary context, which the process has ahead, the session's (Replay::take_prewarmed_primary); false: there is none for it.
-  // Called once, by begin(): it may ask the broker, whose answers reach the process only once its warden runs.
+  // Called once, by begin(): it may ask the broker, whose answers reach the process only once its watchdog runs.
   std::function<bool()> claim_primary;
   HostMemory* host_memory = nullptr;  // the account of what the session takes of this machine's memory; null: nobody counts
   unsigned cores = 1;         // how many the process may run on
@@ -111,8 +111,8 @@ class Session final : public Replay {
   void drain_output() override { capture_.drain(); }
   bool poll_or_defer(Call& call, DeviceWait wait) override;
   bool take_prewarmed_primary(CUdevice device) override;
-  void expect_answers() override { stand_in_.start(); }
-  void answer_awaited() override { stand_in_.awake(); }
+  void expect_answers() override { out_of_order_reader_.start(); }
+  void answer_awaited() override { out_of_order_reader_.awake(); }
   HostMemory* host_memory() override { return parts_.host_memory; }
   Management* management() override { return parts_.management; }
 
@@ -123,7 +123,7 @@ class Session final : public Replay {
   std::optional<SessionEnd> execute_call();
   void dispatch(const ReplayEntry& entry, Call& call);
   const ReplayEntry* find_entry(uint32_t ordinal) const;
-  StandIn::Parts stand_in_parts();
+  OutOfOrderReader::Parts out_of_order_reader_parts();
   LinkOutbox::Hooks outbox_hooks();
   bool watch_instead(const DeviceWait& wait);
   SessionEnd connection_ended();
@@ -136,7 +136,7 @@ class Session final : public Replay {
   LinkMeter meter_;
   FrameSource source_;
   LinkOutbox outbox_;
-  StandIn stand_in_;
+  OutOfOrderReader out_of_order_reader_;
   OutputCapture capture_;
   HandleTable handles_;
   PollingWatcher watcher_;
@@ -158,7 +158,7 @@ class Session final : public Replay {
   std::atomic<int> deferred_{CUDA_SUCCESS};
   std::mutex stop_mutex_;
   std::optional<SessionEnd> stop_;  // under stop_mutex_; the first one counts
-  // A hint for the stand-in, which is woken after it was set.
+  // A hint for the out-of-order reader, which is woken after it was set.
   std::atomic<bool> hung_up_{false};
   std::atomic<bool> stopping_{false};  // set after stop_, looked at before each frame; the reason is read under the mutex, so relaxed is enough
 };

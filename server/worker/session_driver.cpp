@@ -12,14 +12,14 @@ GatedDriver::GatedDriver(MappedPage mapped, OwnedDescriptor bell, const DriverTa
   put_gate_before(table, gate);
 }
 
-tl::expected<SessionDriver, std::string> SessionDriver::open(Handoff& handoff, const SessionOrder& order, const DriverTable& behind, const Settings& settings) {
+tl::expected<SessionDriver, std::string> SessionDriver::open(IpcMessage& message, const SessionSpec& order, const DriverTable& behind, const Settings& settings) {
   SessionDriver driver;
-  if (OwnedDescriptor descriptor = take(handoff, OrderDescriptor::session_page)) {
+  if (OwnedDescriptor descriptor = take(message, SpecDescriptor::session_page)) {
     auto page = MappedPage::map(std::move(descriptor));
     if (!page) return tl::unexpected(page.error());
-    driver.gated = std::make_unique<GatedDriver>(std::move(*page), take(handoff, OrderDescriptor::doorbell), behind, settings.cores);
+    driver.gated = std::make_unique<GatedDriver>(std::move(*page), take(message, SpecDescriptor::doorbell), behind, settings.cores);
   }
-  if (OwnedDescriptor page = take(handoff, OrderDescriptor::tenant_page)) {
+  if (OwnedDescriptor page = take(message, SpecDescriptor::tenant_page)) {
     auto ledger = WorkerLedger::open(std::move(page), order, driver.gated ? driver.gated->table : behind, settings.software, settings.broker);
     if (!ledger) return tl::unexpected(ledger.error());
     driver.ledger = std::move(*ledger);

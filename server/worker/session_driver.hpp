@@ -6,8 +6,8 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/handoff.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/ipc_message.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
 #include "server/gate/session_page.hpp"
@@ -39,7 +39,7 @@ struct SessionDriver {
   std::unique_ptr<WorkerLedger> ledger;
 
   // `behind` outlives it. The error ends the session: its work would pass unasked, or its memory uncharged.
-  static tl::expected<SessionDriver, std::string> open(Handoff& handoff, const SessionOrder& order, const DriverTable& behind, const Settings& settings);
+  static tl::expected<SessionDriver, std::string> open(IpcMessage& message, const SessionSpec& order, const DriverTable& behind, const Settings& settings);
 
   const DriverTable& table(const DriverTable& behind) const { return ledger ? ledger->table() : gated ? gated->table : behind; }
 };

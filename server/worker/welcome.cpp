@@ -155,7 +155,7 @@ Inventory inventory_of(const DriverLibrary& driver) {
   return inventory;
 }
 
-void show_limits(capnp::MallocMessageBuilder& welcome, const SessionOrder& order) {
+void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& order) {
   auto devices = welcome.getRoot<schema::Welcome>().getDevices();
   for (unsigned i = 0; i < devices.size() && i < order.devices.size(); ++i) {
     uint64_t limit = order.devices[i].limit_bytes;

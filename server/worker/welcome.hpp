@@ -8,7 +8,7 @@
 #include <capnp/message.h>
 
 #include "server/broker/inventory.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {
@@ -23,6 +23,6 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
 Inventory inventory_of(const DriverLibrary& driver);
 
 // The devices' memory in the message becomes what the session may have of it.
-void show_limits(capnp::MallocMessageBuilder& welcome, const SessionOrder& order);
+void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& order);
 
 }  // namespace gpuwire::server

@@ -22,8 +22,8 @@
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/stream.hpp"
-#include "server/broker/handoff.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/ipc_message.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/driver_table.hpp"
 #include "server/ledger/management_view.hpp"
 #include "server/management/management.hpp"
@@ -39,7 +39,7 @@
 #include "server/worker/resumption.hpp"
 #include "server/worker/session.hpp"
 #include "server/worker/session_driver.hpp"
-#include "server/worker/warden.hpp"
+#include "server/worker/watchdog.hpp"
 #include "server/worker/welcome.hpp"
 
 namespace gpuwire::server {
@@ -65,7 +65,7 @@ ConfinementRules confinement_rules(const WorkerOptions& options) {
 }
 
 // Of this machine's memory, for a session: its tenant's bound, and what the software device keeps there. 0: no bound.
-uint64_t own_memory_of(const SessionOrder& order, const DriverLibrary& driver) {
+uint64_t own_memory_of(const SessionSpec& order, const DriverLibrary& driver) {
   if (order.host_memory_bytes == 0 || order.host_memory_bytes >= kPageBytesMax) return 0;
   uint64_t bytes = order.host_memory_bytes;
   if (driver.software())
@@ -106,12 +106,12 @@ void close_gently(link::Link& link) {
   link.end();
 }
 
-void tell_broker(HandoffKind kind, uint32_t number, std::string text) {
-  Handoff handoff;
-  handoff.kind = kind;
-  handoff.number = number;
-  handoff.text = std::move(text);
-  send_handoff(kHandoffDescriptor, handoff);  // a broker that has gone needs no telling
+void tell_broker(IpcMessageKind kind, uint32_t number, std::string text) {
+  IpcMessage message;
+  message.kind = kind;
+  message.number = number;
+  message.text = std::move(text);
+  send_ipc_message(kIpcMessageDescriptor, message);  // a broker that has gone needs no telling
 }
 
 std::string describe(const ClientFacts& client) {
@@ -123,7 +123,7 @@ std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options) {
   if (options.module_cache == kNoModuleCache) return nullptr;
   auto cache = ModuleCache::open({.directory = module_cache_folder(options), .bytes_max = options.module_cache_bytes});
   if (cache) return std::move(*cache);
-  tell_broker(HandoffKind::note, 0, "no module cache: " + cache.error());
+  tell_broker(IpcMessageKind::note, 0, "no module cache: " + cache.error());
   return nullptr;
 }
 
@@ -152,7 +152,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     auto agreed =
         transport::offer_shared_memory(std::move(stream), std::chrono::milliseconds(wire::kHandshakeTimeoutMs));
     if (agreed.lost) return tl::unexpected(agreed.declined);
-    if (!agreed.declined.empty()) tell_broker(HandoffKind::note, 0, agreed.declined);
+    if (!agreed.declined.empty()) tell_broker(IpcMessageKind::note, 0, agreed.declined);
     return std::move(agreed.connection);
   }
   tls::SessionKey key;
@@ -168,22 +168,22 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   return tls::tls_transport(std::move(stream), std::move(channel));
 }
 
-[[noreturn]] void serve(Handoff handoff, SessionOrder order, SessionDriver driver, const Prepared& prepared) {
-  auto transport = open_transport(std::move(handoff.socket), order.tls_key);
+[[noreturn]] void serve(IpcMessage message, SessionSpec order, SessionDriver driver, const Prepared& prepared) {
+  auto transport = open_transport(std::move(message.socket), order.tls_key);
   if (!transport) {
-    tell_broker(HandoffKind::ended, uint32_t(EndCause::fault), transport.error());
+    tell_broker(IpcMessageKind::ended, uint32_t(EndCause::fault), transport.error());
     std::exit(0);
   }
   link::Link link(std::move(*transport), {.bulk_bytes_max = kReplyBulkBytesMax});
   if (!link.valid()) {
-    tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "no memory for the window");
+    tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), "no memory for the window");
     std::exit(0);
   }
-  ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the warden ends the session with a word to the client
+  ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the watchdog ends the session with a word to the client
   if (driver.ledger) show_limits(prepared.welcome, order);
   resume::Secret secret{};
   if (order.resume_grace_ms && !resume::make_random(secret)) order.resume_grace_ms = 0;
-  Reports reports(kHandoffDescriptor);
+  Reports reports(kIpcMessageDescriptor);
   auto broker_back = [&] {
     prepared.shares.broker_back();
     if (driver.ledger) driver.ledger->broker_back();
@@ -196,7 +196,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                    .driver = &driver.table(prepared.guarded),
                    .calls = &prepared.calls,
                    .welcome = &prepared.welcome,
-                   .id = handoff.id,
+                   .id = message.id,
                    .resume_secret = secret,
                    .resume_grace_ms = order.resume_grace_ms,
                    .wants_heartbeats = [&](const transport::ConnectionEnd& said) {
@@ -218,15 +218,15 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                    .gate = driver.gated ? &driver.gated->gate : nullptr});
   link::Heartbeat heartbeat(link, link::GivingUp::closes);
   Resumption resumption({.link = link,
-                         .id = handoff.id,
+                         .id = message.id,
                          .secret = secret,
                          .open = [](OwnedDescriptor socket, std::string tls_key) { return open_transport(std::move(socket), tls_key); },
                          .proved = [&](const transport::Transport& connection, const resume::Heard& heard) {
                            way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine), {heard.address, heard.machine});
                          },
-                         .refused = [](std::string why) { tell_broker(HandoffKind::resume_refused, 0, std::move(why)); },
+                         .refused = [](std::string why) { tell_broker(IpcMessageKind::resume_refused, 0, std::move(why)); },
                          .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); }});
-  Warden warden(kHandoffDescriptor, link.transport(),
+  Watchdog watchdog(kIpcMessageDescriptor, link.transport(),
                 {.stop =
                      [&](std::string reason) {
                        broker_back();  // a broker that has gone for good answers nothing any more
@@ -237,16 +237,16 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                  .grace_over = [&] {
                    session.stop(EndCause::resume_grace, fmt::format("the client did not come back within {} s", stay_s.load()));
                  },
-                 .hear = [&](Handoff said) {
-                   if (said.kind == HandoffKind::warn) session.say(said.text);
-                   else if (said.kind == HandoffKind::attach) resumption.arrive(std::move(said.socket), std::move(said.text));
-                   else if (said.kind == HandoffKind::unattended) {
+                 .hear = [&](IpcMessage said) {
+                   if (said.kind == IpcMessageKind::warn) session.say(said.text);
+                   else if (said.kind == IpcMessageKind::attach) resumption.arrive(std::move(said.socket), std::move(said.text));
+                   else if (said.kind == IpcMessageKind::unattended) {
                      prepared.shares.broker_away();
                      if (driver.ledger) driver.ledger->broker_away();
-                   } else if (said.kind == HandoffKind::adopted) {
+                   } else if (said.kind == IpcMessageKind::adopted) {
                      reports.tell_again();
                      broker_back();
-                   } else if (said.kind == HandoffKind::memory_answer && driver.ledger) {
+                   } else if (said.kind == IpcMessageKind::memory_answer && driver.ledger) {
                      driver.ledger->heard(said);
                    } else {
                      prepared.shares.heard(std::move(said));
@@ -260,19 +260,19 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     if (state == link::Link::State::attached) {
       watch_connection();
       session.connection_attached();
-      warden.attached(link.transport());
-      reports.tell(HandoffKind::attached, 0, {});
+      watchdog.attached(link.transport());
+      reports.tell(IpcMessageKind::attached, 0, {});
     } else if (link.transport()->damaged()) {
       session.stop(EndCause::fault, link.loss());
     } else if (link.said_goodbye() || stay == 0) {
       // A goodbye stands behind frames that the executor may be kept from.
       if (!link.said_goodbye()) session.stop(EndCause::cut, "the client's program has ended without a goodbye");
       if (driver.gated) driver.gated->gate.interrupt();
-      warden.begin_grace();
+      watchdog.begin_grace();
     } else {
       stay_s = stay / 1000;
-      warden.detached(stay);
-      reports.tell(HandoffKind::detached, stay, link.loss());
+      watchdog.detached(stay);
+      reports.tell(IpcMessageKind::detached, stay, link.loss());
     }
   });
   std::optional<SessionEnd> end = session.begin();
@@ -280,36 +280,36 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     if (session.resumable()) {
       watch_connection();
       if (session.heartbeats())
-        warden.outlive_connections([&] {
+        watchdog.outlive_connections([&] {
           heartbeat.look(link::Heartbeat::Clock::now());
           return heartbeat.left(link::Heartbeat::Clock::now());
         });
       else
-        warden.outlive_connections();
+        watchdog.outlive_connections();
     }
-    reports.tell(HandoffKind::begun, 0, describe(session.client()));
+    reports.tell(IpcMessageKind::begun, 0, describe(session.client()));
     end = session.run();
   }
-  warden.begin_grace();
-  reports.tell(HandoffKind::ended, uint32_t(end->cause), end->reason);
+  watchdog.begin_grace();
+  reports.tell(IpcMessageKind::ended, uint32_t(end->cause), end->reason);
   close_gently(link);
   session.release();
   if (driver.ledger) driver.ledger->rest();
   prepared.compiled_code.forget();
-  std::exit(0);  // without unwinding: the warden watches over the driver's own clean-up too
+  std::exit(0);  // without unwinding: the watchdog watches over the driver's own clean-up too
 }
 
 // Null unless the worker is for management sessions. A library that cannot be had costs figures, not the session.
 std::unique_ptr<Management> open_management(const WorkerOptions& options, const DriverLibrary& driver) {
   if (!options.management) return nullptr;
   auto management = std::make_unique<Management>(ManagementLibrary::open(driver));
-  if (!management->library().note().empty()) tell_broker(HandoffKind::note, 0, "no management library: " + management->library().note());
+  if (!management->library().note().empty()) tell_broker(IpcMessageKind::note, 0, "no management library: " + management->library().note());
   return management;
 }
 
 // Null: NVML shows the devices as they are.
-tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(Handoff& handoff, const SessionOrder& order, Management* management) {
-  OwnedDescriptor page = management ? take(handoff, OrderDescriptor::tenant_page) : OwnedDescriptor();
+tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(IpcMessage& message, const SessionSpec& order, Management* management) {
+  OwnedDescriptor page = management ? take(message, SpecDescriptor::tenant_page) : OwnedDescriptor();
   if (!page) return nullptr;
   auto view = ManagementView::open(std::move(page), order, management->library().devices());
   if (view) (*view)->put_before(management->library().table());
@@ -325,14 +325,14 @@ int run(WorkerOptions options) {
   const ConfinementRules rules = confinement_rules(options);
   auto confined = confine_process(rules);
   if (!confined) {
-    tell_broker(HandoffKind::failed, 0, "the process could not be confined: " + confined.error());
+    tell_broker(IpcMessageKind::failed, 0, "the process could not be confined: " + confined.error());
     return 1;
   }
-  if (!confined->empty()) tell_broker(HandoffKind::note, 0, *confined);
+  if (!confined->empty()) tell_broker(IpcMessageKind::note, 0, *confined);
   CompiledCode compiled_code(options.module_cache == kNoModuleCache ? std::filesystem::path() : module_cache_folder(options) / "compiled");
   auto driver = DriverLibrary::open(options.driver);
   if (!driver) {
-    tell_broker(HandoffKind::failed, 0, driver.error());
+    tell_broker(IpcMessageKind::failed, 0, driver.error());
     return 1;
   }
   std::unique_ptr<Management> management = open_management(options, *driver);
@@ -341,38 +341,38 @@ int run(WorkerOptions options) {
   std::unique_ptr<ModuleCache> cache = open_module_cache(options);
   std::string inventory = encode(inventory_of(*driver));
   if (auto listed = confine_system_calls(options.confinement); !listed) {
-    tell_broker(HandoffKind::failed, 0, listed.error());
+    tell_broker(IpcMessageKind::failed, 0, listed.error());
     return 1;
   }
-  BrokerShares shares(kHandoffDescriptor);
+  BrokerShares shares(kIpcMessageDescriptor);
   IpcGuard ipc_guard(shares);
   DriverTable guarded = driver->table();
   ipc_guard.put_before(guarded);
-  tell_broker(HandoffKind::ready, uint32_t(driver->device_count()), inventory);
-  Handoff handoff;
+  tell_broker(IpcMessageKind::ready, uint32_t(driver->device_count()), inventory);
+  IpcMessage message;
   for (;;) {
-    if (receive_handoff(kHandoffDescriptor, true, handoff) != HandoffReceived::message || handoff.kind == HandoffKind::stop) return 0;
-    if (handoff.kind != HandoffKind::session || !handoff.socket) continue;
-    auto order = decode_session_order(handoff.text);
-    OPENSSL_cleanse(handoff.text.data(), handoff.text.size());  // may hold the connection's key
+    if (receive_ipc_message(kIpcMessageDescriptor, true, message) != IpcMessageReceived::message || message.kind == IpcMessageKind::stop) return 0;
+    if (message.kind != IpcMessageKind::session || !message.socket) continue;
+    auto order = decode_session_spec(message.text);
+    OPENSSL_cleanse(message.text.data(), message.text.size());  // may hold the connection's key
     if (!order) {
-      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
+      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
       return 1;
     }
-    auto view = open_management_view(handoff, *order, management.get());
+    auto view = open_management_view(message, *order, management.get());
     if (!view) {
-      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), view.error());
+      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), view.error());
       return 1;
     }
     tl::expected<SessionDriver, std::string> session_driver;
     if (!options.management)
-      session_driver = SessionDriver::open(handoff, *order, guarded, {.software = driver->software(), .cores = usable_cores(), .broker = kHandoffDescriptor});
+      session_driver = SessionDriver::open(message, *order, guarded, {.software = driver->software(), .cores = usable_cores(), .broker = kIpcMessageDescriptor});
     if (!session_driver) {
-      tell_broker(HandoffKind::ended, uint32_t(EndCause::internal), session_driver.error());
+      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), session_driver.error());
       return 1;
     }
     bound_own_memory(own_memory_of(*order, *driver));
-    serve(std::move(handoff), std::move(*order), std::move(*session_driver),
+    serve(std::move(message), std::move(*order), std::move(*session_driver),
           {rules, guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get(), machine});
   }
 }

@@ -5,9 +5,9 @@
 
 #include <sys/socket.h>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/broker/inventory.hpp"
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/control/requests.hpp"
 #include "server/metrics/http.hpp"
 #include "test/fuzz/frame_fuzz.hpp"
@@ -19,11 +19,11 @@ using namespace gpuwire::server;
 // The message as it comes out of the pair, whatever went in.
 void receive(std::string_view bytes) {
   OwnedDescriptor ours, theirs;
-  if (!open_handoff(ours, theirs)) std::abort();
+  if (!open_ipc_message(ours, theirs)) std::abort();
   if (::send(theirs.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
-  Handoff said;
-  if (receive_handoff(ours.get(), false, said) != HandoffReceived::message) return;
-  if (said.socket || !said.more.empty() || said.text.size() > kHandoffTextBytesMax) std::abort();
+  IpcMessage said;
+  if (receive_ipc_message(ours.get(), false, said) != IpcMessageReceived::message) return;
+  if (said.socket || !said.more.empty() || said.text.size() > kIpcMessageTextBytesMax) std::abort();
 }
 
 void ask(std::string_view line) {
@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
   receive(text);
-  static_cast<void>(decode_session_order(text));
+  static_cast<void>(decode_session_spec(text));
   static_cast<void>(decode_inventory(text));
   ask(text);
   if (http_answer(text, [] { return std::string("metrics"); }).empty()) std::abort();

@@ -182,23 +182,23 @@ class TwoGpuServer(Gpuwire):
         listing.out.thread.join(WAIT_SECONDS)
         return re.findall(r"UUID: (GPU-[0-9a-f-]+)", "\n".join(listing.out.all()))
 
-    def figures_of(self, session, status=None):
+    def metrics_of(self, session, status=None):
         """The server's figures of a session, or None."""
         found = [one for one in (status or self.status())["sessions"] if one["client_pid"] == session.process.pid]
         return found[0] if found else None
 
     def gpus_of(self, session):
-        figures = self.figures_of(session)
+        figures = self.metrics_of(session)
         if figures is None:
             raise Wrong(f"the status does not have {session.tenant}'s session")
         return [device["device"] for device in figures["devices"]]
 
     def queued(self, session):
-        figures = self.figures_of(session)
+        figures = self.metrics_of(session)
         return figures is not None and figures["state"] == "queued"
 
     def gone(self, session):
-        wait_until(lambda: self.figures_of(session) is None, f"the end of {session.tenant}'s session in the status")
+        wait_until(lambda: self.metrics_of(session) is None, f"the end of {session.tenant}'s session in the status")
 
     def clear(self):
         """Ends what still runs, and waits until the server has forgotten it."""

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "cuda_names.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 
 namespace {
 
@@ -113,15 +113,15 @@ uint64_t flood_the_broker() {
   std::mt19937_64 random(kSeed);
   uint64_t taken = 0;
   for (unsigned i = 0; i < kFloodMessages; ++i) {
-    server::Handoff message;
-    message.kind = server::HandoffKind(random() % 16);
+    server::IpcMessage message;
+    message.kind = server::IpcMessageKind(random() % 16);
     // It stays with us: what is looked at is what others notice.
-    if (message.kind == server::HandoffKind::ended || message.kind == server::HandoffKind::failed) continue;
+    if (message.kind == server::IpcMessageKind::ended || message.kind == server::IpcMessageKind::failed) continue;
     message.number = uint32_t(any_word(random));
     for (uint8_t& byte : message.id) byte = uint8_t(random());
     message.text.resize(random() % 512);
     for (char& c : message.text) c = char(random());
-    taken += server::send_handoff(server::kHandoffDescriptor, message);
+    taken += server::send_ipc_message(server::kIpcMessageDescriptor, message);
   }
   return 1 + taken;
 }

@@ -23,15 +23,15 @@ std::vector<ServerDevice> some_devices(unsigned count) {
 // An admission whose sessions find a worker when the test says so.
 struct Desk {
   explicit Desk(std::vector<TenantConfiguration> of, AdmissionLimits limits = {}, unsigned gpus = 4)
-      : tenants(std::move(of)), admission(book, tenants, std::move(limits), [this](SessionId session) { placed.push_back(session); }) {
+      : tenants(std::move(of)), admission(registry, tenants, std::move(limits), [this](SessionId session) { placed.push_back(session); }) {
     admission.devices_known(some_devices(gpus));
-    book.observe([this](const SessionEvent& event) { events.push_back(event.kind); });
+    registry.observe([this](const SessionEvent& event) { events.push_back(event.kind); });
   }
   SessionId ask(LoginRequest request) {
     return admission.request(std::move(request), [this](SessionId session, const AdmissionAnswer& answer) { answers[session].push_back(answer); });
   }
   SessionId ask(const char* tenant) { return ask(LoginRequest{.tenant = tenant}); }
-  std::vector<scheduler::DeviceIndex> devices(SessionId session) const { return book.find(session) ? book.find(session)->devices : std::vector<scheduler::DeviceIndex>{}; }
+  std::vector<scheduler::DeviceIndex> devices(SessionId session) const { return registry.find(session) ? registry.find(session)->devices : std::vector<scheduler::DeviceIndex>{}; }
   const AdmissionRefused* refused(SessionId session) const { return last<AdmissionRefused>(session); }
   // 0: does not wait.
   size_t place(SessionId session) const {
@@ -40,11 +40,11 @@ struct Desk {
   }
   void end(SessionId session) {
     admission.ended(session);
-    book.ended(session, 0, "the client left");
+    registry.ended(session, 0, "the client left");
   }
 
   TenantDirectory tenants;
-  SessionBook book;
+  SessionRegistry registry;
   std::vector<SessionId> placed;
   std::vector<Kind> events;
   std::map<SessionId, std::vector<AdmissionAnswer>> answers;
@@ -60,20 +60,20 @@ struct Desk {
 
 }  // namespace
 
-TEST_CASE("a session is in the book from its request to its end, and observers hear of it") {
+TEST_CASE("a session is in the registry from its request to its end, and observers hear of it") {
   Desk desk({{.name = "ben", .service_class = scheduler::ServiceClass::interactive}});
   SessionId session = desk.ask("ben");
-  REQUIRE(desk.book.find(session));
-  CHECK(desk.book.find(session)->service_class == scheduler::ServiceClass::interactive);
-  CHECK(desk.book.find(session)->state == SessionState::starting);
+  REQUIRE(desk.registry.find(session));
+  CHECK(desk.registry.find(session)->service_class == scheduler::ServiceClass::interactive);
+  CHECK(desk.registry.find(session)->state == SessionState::starting);
   CHECK(desk.answers.empty());
   desk.admission.prepared(session);
   REQUIRE(desk.answers[session].size() == 1);
   CHECK(std::holds_alternative<AdmissionGranted>(desk.answers[session][0]));
-  desk.book.begun(session, "a program");
-  CHECK(desk.book.find(session)->state == SessionState::running);
+  desk.registry.begun(session, "a program");
+  CHECK(desk.registry.find(session)->state == SessionState::running);
   desk.end(session);
-  CHECK_FALSE(desk.book.find(session));
+  CHECK_FALSE(desk.registry.find(session));
   CHECK(desk.events == std::vector{Kind::admitted, Kind::begun, Kind::ended});
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("a tenant that is not known is refused, and so is every one after the 
   REQUIRE(desk.refused(early));
   CHECK(desk.refused(early)->reason == "good night");
   CHECK(desk.refused(desk.ask("anna")));
-  CHECK(desk.book.all().empty());
+  CHECK(desk.registry.all().empty());
 }
 
 TEST_CASE("the server's limit of sessions counts those of programs and those of queries apart") {
@@ -160,7 +160,7 @@ TEST_CASE("who has waited for as long as its tenant's programs may is refused, a
   CHECK(desk.refused(waits)->cause == RefusalCause::waited_too_long);
   CHECK(desk.refused(waits)->reason == "it has waited for 60 s, as long as its tenant's programs may");
   CHECK(desk.place(patient) == 1);
-  CHECK(desk.book.find(runs));
+  CHECK(desk.registry.find(runs));
 }
 
 TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant may use and the server offers") {
@@ -183,8 +183,8 @@ TEST_CASE("who waits is told its place at every change, and begins when its turn
   CHECK(desk.place(before) == 1);
   CHECK(desk.place(first) == 2);
   CHECK(desk.place(second) == 3);
-  CHECK(desk.book.find(second)->place == 3);
-  CHECK(desk.book.find(second)->state == SessionState::queued);
+  CHECK(desk.registry.find(second)->place == 3);
+  CHECK(desk.registry.find(second)->state == SessionState::queued);
   desk.admission.cancel(first, "the client left");
   CHECK(desk.place(second) == 2);
   desk.end(running);
@@ -215,11 +215,11 @@ TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant th
   desk.tenants.replace({{.name = "anna"}, {.name = "ben", .service_class = scheduler::ServiceClass::realtime}});
   desk.admission.reload({.sessions_per_gpu_max = 1});
   CHECK(desk.place(ben) == 1);
-  CHECK(desk.book.find(ben)->service_class == scheduler::ServiceClass::realtime);
+  CHECK(desk.registry.find(ben)->service_class == scheduler::ServiceClass::realtime);
   CHECK(desk.place(anna) == 2);
   REQUIRE(desk.refused(carl));
   CHECK(desk.refused(carl)->cause == RefusalCause::unauthorised);
-  CHECK(desk.book.find(running));
+  CHECK(desk.registry.find(running));
   CHECK(desk.refused(desk.ask("carl")));
   desk.admission.reload({.sessions_per_gpu_max = 2});
   CHECK(desk.devices(ben).size() == 1);
@@ -233,8 +233,8 @@ TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant th
 
 TEST_CASE("a server that does not know its devices has none to give") {
   TenantDirectory tenants({{.name = "anna"}});
-  SessionBook book;
-  Admission admission(book, tenants, {}, [](SessionId) {});
+  SessionRegistry registry;
+  Admission admission(registry, tenants, {}, [](SessionId) {});
   std::optional<RefusalCause> cause;
   admission.request({.tenant = "anna"}, [&](SessionId, const AdmissionAnswer& answer) { cause = std::get<AdmissionRefused>(answer).cause; });
   CHECK(cause == RefusalCause::no_device);

@@ -31,7 +31,7 @@ struct Left {
       ::close_range(3, ~0u, 0);  // the test's own ends
       for (;;) ::pause();
     }
-    REQUIRE(open_handoff(brokers_end, own_end));
+    REQUIRE(open_ipc_message(brokers_end, own_end));
     kept.build = kept_build();
     kept.record = {.number = scheduler::SessionId(number),
                    .tenant = kOpenTenant,
@@ -54,11 +54,11 @@ struct Left {
   }
   // What the worker is told after the keeper's word that there was no broker; nothing: there is none at the other end
   // any more.
-  std::optional<Handoff> told() const {
-    Handoff message;
+  std::optional<IpcMessage> told() const {
+    IpcMessage message;
     do {
-      if (receive_handoff(own_end.get(), true, message) != HandoffReceived::message) return std::nullopt;
-    } while (message.kind == HandoffKind::unattended);
+      if (receive_ipc_message(own_end.get(), true, message) != IpcMessageReceived::message) return std::nullopt;
+    } while (message.kind == IpcMessageKind::unattended);
     return message;
   }
   bool killed() const {
@@ -91,7 +91,7 @@ std::vector<KeptEntry> entries_of(KeptEntry entry) {
 
 bool in_book(RunningBroker& broker, uint64_t number) {
   bool found = false;
-  broker.act([&](Broker& one) { found = one.book().find(scheduler::SessionId(number)) != nullptr; });
+  broker.act([&](Broker& one) { found = one.registry().find(scheduler::SessionId(number)) != nullptr; });
   return found;
 }
 
@@ -105,27 +105,27 @@ TEST_CASE("a session that an earlier broker has left goes on, with its number, a
   REQUIRE(broker.port());
   auto word = left.told();
   REQUIRE(word);
-  CHECK(word->kind == HandoffKind::adopted);
+  CHECK(word->kind == IpcMessageKind::adopted);
   CHECK(in_book(broker, 41));
   WireClient client;
   CHECK(enter(client, broker.port()));
   CHECK(in_book(broker, 42));  // a number is never given twice
-  Handoff over;
-  over.kind = HandoffKind::ended;
-  REQUIRE(send_handoff(left.own_end.get(), over));
+  IpcMessage over;
+  over.kind = IpcMessageKind::ended;
+  REQUIRE(send_ipc_message(left.own_end.get(), over));
   ::kill(left.worker, SIGKILL);
   CHECK(eventually([&] { return !in_book(broker, 41); }));
 }
 
 TEST_CASE("a session of another build is told why it ends, and is killed when it does not") {
   Left left(41);
-  left.kept.build = "handoff of other times";
+  left.kept.build = "IPC message of other times";
   Folder folder;
   folder.leave(entries_of(left.entry()));
   RunningBroker broker(1, folder.path());
   REQUIRE(broker.port());
   auto word = left.told();
-  while (word && word->kind != HandoffKind::stop) word = left.told();
+  while (word && word->kind != IpcMessageKind::stop) word = left.told();
   REQUIRE(word);
   CHECK(word->text.find("the server was upgraded") == 0);
   CHECK(eventually([&] { return left.killed(); }));
@@ -139,7 +139,7 @@ TEST_CASE("a session whose GPU is another one now is told so") {
   folder.leave(entries_of(left.entry()));
   RunningBroker broker(1, folder.path());
   auto word = left.told();
-  while (word && word->kind != HandoffKind::stop) word = left.told();
+  while (word && word->kind != IpcMessageKind::stop) word = left.told();
   REQUIRE(word);
   CHECK(word->text.find("GPU 0 is not the one") != std::string::npos);
 }
@@ -199,25 +199,25 @@ TEST_CASE(
   Folder folder;
   folder.leave(std::move(entries));
   RunningBroker broker(1, folder.path());
-  REQUIRE(left.told()->kind == HandoffKind::adopted);
-  auto ask = [&](HandoffKind kind, const std::string& user) {
-    Handoff question;
+  REQUIRE(left.told()->kind == IpcMessageKind::adopted);
+  auto ask = [&](IpcMessageKind kind, const std::string& user) {
+    IpcMessage question;
     question.kind = kind;
     question.number = 1;
     question.id = token;
     question.text = user;
-    if (kind == HandoffKind::share) question.socket = nothing();
-    REQUIRE(send_handoff(left.own_end.get(), question));
+    if (kind == IpcMessageKind::share) question.socket = nothing();
+    REQUIRE(send_ipc_message(left.own_end.get(), question));
     auto answer = left.told();
     REQUIRE(answer);
-    REQUIRE(answer->kind == HandoffKind::share_answer);
+    REQUIRE(answer->kind == IpcMessageKind::share_answer);
     return std::move(*answer);
   };
-  Handoff found = ask(HandoffKind::claim, "user");
+  IpcMessage found = ask(IpcMessageKind::claim, "user");
   CHECK(found.number == 1);
   CHECK(found.socket);
-  CHECK(ask(HandoffKind::claim, "another user").number == 0);
-  CHECK(ask(HandoffKind::share, "user").number == 1);
+  CHECK(ask(IpcMessageKind::claim, "another user").number == 0);
+  CHECK(ask(IpcMessageKind::share, "user").number == 1);
 }
 
 TEST_CASE("a folder that others can look into, and one that is in use, are refused") {

@@ -302,9 +302,9 @@ TEST_CASE("a session that is stopped between its grant and its client's arrival 
   };
   REQUIRE(eventually(is_granted));
   broker.act([&](Broker& of) {
-    CHECK(of.book().find(session)->state == server::SessionState::granted);
+    CHECK(of.registry().find(session)->state == server::SessionState::granted);
     CHECK(of.sessions().stop(session, "the administrator says so"));
-    CHECK(of.book().find(session)->state == server::SessionState::ending);
+    CHECK(of.registry().find(session)->state == server::SessionState::ending);
     of.sessions().serve(session, std::move(theirs), {});
   });
   // The fake worker has the client, and was told to stop: a real one says why.
@@ -312,7 +312,7 @@ TEST_CASE("a session that is stopped between its grant and its client's arrival 
   CHECK(::recv(own.get(), &worker, sizeof worker, MSG_WAITALL) == ssize_t(sizeof worker));
   auto is_over = [&] {
     bool yes = false;
-    broker.act([&](Broker& of) { yes = of.book().find(session) == nullptr; });
+    broker.act([&](Broker& of) { yes = of.registry().find(session) == nullptr; });
     return yes;
   };
   CHECK(eventually(is_over));
@@ -330,7 +330,7 @@ TEST_CASE("a granted session whose worker dies before it has the client gets ano
   auto worker = [&] {
     pid_t pid = 0;
     broker.act([&](Broker& of) {
-      if (auto* record = of.book().find(session); record && record->state == server::SessionState::granted) pid = record->worker_pid;
+      if (auto* record = of.registry().find(session); record && record->state == server::SessionState::granted) pid = record->worker_pid;
     });
     return pid;
   };
@@ -360,7 +360,7 @@ TEST_CASE("a session whose worker does not hear that it is to end was stopped, f
   RunningBroker broker("serves");
   REQUIRE(broker.port() != 0);
   broker.act([&](Broker& of) {
-    of.book().observe([&](const server::SessionEvent& event) {
+    of.registry().observe([&](const server::SessionEvent& event) {
       if (event.kind == server::SessionEvent::Kind::ended) ended = event.text, cause = event.end_cause;
     });
   });
@@ -381,7 +381,7 @@ TEST_CASE("a worker that floods the broker is ended, and others come in meanwhil
   REQUIRE(broker.port() != 0);
   std::vector<uint32_t> causes;
   broker.act([&](Broker& of) {
-    of.book().observe([&](const server::SessionEvent& event) {
+    of.registry().observe([&](const server::SessionEvent& event) {
       if (event.kind == server::SessionEvent::Kind::ended) causes.push_back(event.end_cause);
     });
   });

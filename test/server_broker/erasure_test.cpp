@@ -27,12 +27,12 @@ using boost::system::error_code;
 struct Pool {
   explicit Pool(asio::io_context& io) {
     spdlog::set_level(spdlog::level::off);
-    WorkerPool::Events events{.ready = [](const Handoff&) {},
+    WorkerPool::Events events{.ready = [](const IpcMessage&) {},
                               .hopeless = [](const std::string&) {},
                               .reserved = [](scheduler::SessionId, pid_t) {},
                               .refused = [](scheduler::SessionId, RefusalCause, const std::string&) {},
                               .begun = [](scheduler::SessionId, const std::string&) {},
-                              .heard = [](scheduler::SessionId, Handoff&) {},
+                              .heard = [](scheduler::SessionId, IpcMessage&) {},
                               .over = [](scheduler::SessionId, uint32_t, const std::string&) {},
                               .idle = [] {}};
     pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, std::move(events));

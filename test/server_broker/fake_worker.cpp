@@ -7,19 +7,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/broker/inventory.hpp"
 
 using namespace gpuwire::server;
 
 namespace {
 
-void say(HandoffKind kind, std::string text) {
-  Handoff handoff;
-  handoff.kind = kind;
-  handoff.number = 1;
-  handoff.text = std::move(text);
-  send_handoff(kHandoffDescriptor, handoff);
+void say(IpcMessageKind kind, std::string text) {
+  IpcMessage message;
+  message.kind = kind;
+  message.number = 1;
+  message.text = std::move(text);
+  send_ipc_message(kIpcMessageDescriptor, message);
 }
 
 // As CUDA's: a list of numbers, all without it.
@@ -53,22 +53,22 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (mode == "dies") return 7;
   if (mode == "fails") {
-    say(HandoffKind::failed, "the fake device is on holiday");
+    say(IpcMessageKind::failed, "the fake device is on holiday");
     return 1;
   }
-  say(HandoffKind::ready, encode(inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)));
-  Handoff session;
-  if (receive_handoff(kHandoffDescriptor, true, session) != HandoffReceived::message || !session.socket) return 0;
-  say(HandoffKind::begun, "fake client");
+  say(IpcMessageKind::ready, encode(inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)));
+  IpcMessage session;
+  if (receive_ipc_message(kIpcMessageDescriptor, true, session) != IpcMessageReceived::message || !session.socket) return 0;
+  say(IpcMessageKind::begun, "fake client");
   if (mode == "crashes") std::abort();
   if (mode == "floods") {
     pid_t pid = ::getpid();
     ::send(session.socket.get(), &pid, sizeof pid, MSG_NOSIGNAL);
-    for (;;) say(HandoffKind::note, "and another thing");
+    for (;;) say(IpcMessageKind::note, "and another thing");
   }
   converse(session.socket.get());
   session.socket.reset();
-  say(HandoffKind::ended, "the client left");
+  say(IpcMessageKind::ended, "the client left");
   if (mode == "lingers") {
     for (;;) ::pause();
   }

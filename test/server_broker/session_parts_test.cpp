@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
-#include "server/broker/session_order.hpp"
+#include "server/broker/session_spec.hpp"
 #include "server/broker/tenants.hpp"
 
 using namespace gpuwire;
@@ -22,15 +22,15 @@ TEST_CASE("a tenant keeps its number when it goes from the configuration and com
 }
 
 TEST_CASE("descriptors of an order are found at their places, and those left out are none") {
-  Handoff handoff;
+  IpcMessage message;
   auto null = [] { return OwnedDescriptor(::open("/dev/zero", O_RDONLY | O_CLOEXEC)); };
-  REQUIRE(attach(handoff, OrderDescriptor::tenant_page, null()));
-  REQUIRE(attach(handoff, OrderDescriptor::client, null()));
-  int page = handoff.more.back().get();
-  CHECK(handoff.more.size() == 3);
-  CHECK_FALSE(take(handoff, OrderDescriptor::session_page));
-  CHECK_FALSE(take(handoff, OrderDescriptor::doorbell));
-  CHECK(take(handoff, OrderDescriptor::tenant_page).get() == page);
-  CHECK(take(handoff, OrderDescriptor::client));
-  CHECK_FALSE(take(handoff, OrderDescriptor::client));
+  REQUIRE(attach(message, SpecDescriptor::tenant_page, null()));
+  REQUIRE(attach(message, SpecDescriptor::client, null()));
+  int page = message.more.back().get();
+  CHECK(message.more.size() == 3);
+  CHECK_FALSE(take(message, SpecDescriptor::session_page));
+  CHECK_FALSE(take(message, SpecDescriptor::doorbell));
+  CHECK(take(message, SpecDescriptor::tenant_page).get() == page);
+  CHECK(take(message, SpecDescriptor::client));
+  CHECK_FALSE(take(message, SpecDescriptor::client));
 }

@@ -61,7 +61,7 @@ void send_raw(const ControlClient& client, const std::string& bytes) {
   }
 }
 
-constexpr int kPatienceMs = 10'000;
+constexpr int kTimeoutMs = 10'000;
 
 bool still_answers(Fixture& fixture) { return bool(fixture.connect().snapshot()); }
 
@@ -81,10 +81,10 @@ TEST_CASE_FIXTURE(Fixture, "A watch sends snapshots until its client says someth
   auto first = client.ask({{"command", "watch"}, {"interval_ms", 100}});
   REQUIRE(first);
   CHECK(first->contains("snapshot"));
-  CHECK(client.next_answer(kPatienceMs));
-  CHECK(client.next_answer(kPatienceMs));
+  CHECK(client.next_answer(kTimeoutMs));
+  CHECK(client.next_answer(kTimeoutMs));
   send_raw(client, "x");
-  while (client.next_answer(kPatienceMs)) {
+  while (client.next_answer(kTimeoutMs)) {
   }
   CHECK(still_answers(*this));
 }
@@ -106,7 +106,7 @@ TEST_CASE_FIXTURE(Fixture, "A watch's client that reads nothing stops nobody els
 TEST_CASE_FIXTURE(Fixture, "A request that does not end is refused at its bound") {
   ControlClient client = connect();
   send_raw(client, std::string(kControlRequestBytesMax * 4, 'a'));
-  auto answer = client.next_answer(kPatienceMs);
+  auto answer = client.next_answer(kTimeoutMs);
   REQUIRE_FALSE(answer);
   CHECK(still_answers(*this));
 }
@@ -115,7 +115,7 @@ TEST_CASE_FIXTURE(Fixture, "Garbage is answered with errors, and the connection 
   ControlClient client = connect();
   for (const std::string& line : {std::string("\x00\xff\xfe", 3), std::string("{"), std::string("GET / HTTP/1.1\r"), std::string(3000, '{')}) {
     send_raw(client, line + "\n");
-    auto answer = client.next_answer(kPatienceMs);
+    auto answer = client.next_answer(kTimeoutMs);
     REQUIRE_FALSE(answer);
     CHECK(answer.error().find("JSON") != std::string::npos);
   }
@@ -127,7 +127,7 @@ TEST_CASE_FIXTURE(Fixture, "Several requests in one piece are answered in turn")
   std::string requests;
   for (int i = 0; i < 50; ++i) requests += "{\"command\":\"snapshot\"}\n";
   send_raw(client, requests);
-  for (int i = 0; i < 50; ++i) CHECK(client.next_answer(kPatienceMs));
+  for (int i = 0; i < 50; ++i) CHECK(client.next_answer(kTimeoutMs));
 }
 
 TEST_CASE_FIXTURE(Fixture, "Silent connections do not keep an administrator out") {

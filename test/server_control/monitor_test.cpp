@@ -15,10 +15,10 @@ namespace fs = std::filesystem;
 namespace {
 
 // Figures that a part of the server would add: every session has used a second of GPU and 100 bytes each way.
-class FakeSource final : public FigureSource {
+class FakeSource final : public MetricsSource {
  public:
   void refresh() override { ++refreshed; }
-  void add(const SessionRecord& session, SessionFigures& figures) override {
+  void add(const SessionRecord& session, SessionMetrics& figures) override {
     if (session.devices.empty()) return;
     figures.gpu_time_ns = 1'000'000'000;
     figures.bytes_in = figures.bytes_out = 100;
@@ -26,7 +26,7 @@ class FakeSource final : public FigureSource {
     figures.devices.front().memory_peak_bytes = 4096;
   }
   void add(Snapshot& snapshot) override {
-    for (TenantFigures& tenant : snapshot.tenants) tenant.devices.at(0).gpu_time_ns = 5;
+    for (TenantMetrics& tenant : snapshot.tenants) tenant.devices.at(0).gpu_time_ns = 5;
   }
   int refreshed = 0;
 };
@@ -45,21 +45,21 @@ struct Fixture {
   SessionId arrive(const std::string& tenant) {
     SessionRecord record{.tenant = tenant, .peer = "10.0.0.7:1", .security = "token", .program = "train"};
     if (const Tenant* known = tenants.find(tenant)) record.tenant_id = known->id;
-    return book.add(std::move(record)).number;
+    return registry.add(std::move(record)).number;
   }
   SessionId begin(const std::string& tenant) {
     SessionId session = arrive(tenant);
-    book.admitted(session, {0});
-    book.has_worker(session, 77);
-    book.begun(session, "train (process 5 on node)");
+    registry.admitted(session, {0});
+    registry.has_worker(session, 77);
+    registry.begun(session, "train (process 5 on node)");
     return session;
   }
   void end(SessionId session, uint32_t cause) {
-    monitor.ended(*book.find(session));  // as one of the session's parts, before the book hears of it
-    book.ended(session, cause, "goodbye");
+    monitor.ended(*registry.find(session));  // as one of the session's parts, before the registry hears of it
+    registry.ended(session, cause, "goodbye");
   }
-  TenantFigures tenant(const std::string& name) {
-    for (const TenantFigures& one : monitor.snapshot().tenants)
+  TenantMetrics tenant(const std::string& name) {
+    for (const TenantMetrics& one : monitor.snapshot().tenants)
       if (one.name == name) return one;
     return {};
   }
@@ -72,9 +72,9 @@ struct Fixture {
 
   fs::path folder;
   AuditLog audit_log;
-  SessionBook book;
+  SessionRegistry registry;
   TenantDirectory tenants{{{.name = "bob", .memory = {.limit_bytes = 500}}, {.name = "alice", .weight = 2}}};
-  Monitor monitor{book, tenants, audit_log};
+  Monitor monitor{registry, tenants, audit_log};
   FakeSource source;
 };
 
@@ -83,7 +83,7 @@ struct Fixture {
 TEST_CASE_FIXTURE(Fixture, "a snapshot has every tenant with every device, by name, and the sessions by state") {
   begin("alice");
   SessionId waiting = arrive("bob");
-  book.queued(waiting, 1, 1, "a GPU");
+  registry.queued(waiting, 1, 1, "a GPU");
   Snapshot snapshot = monitor.snapshot();
   REQUIRE(snapshot.tenants.size() == 2);
   CHECK(snapshot.tenants[0].name == "alice");
@@ -105,7 +105,7 @@ TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant,
   CHECK(tenant("alice").bytes_in == 200);
   end(first, uint32_t(EndCause::finished));
   end(second, SessionEvent::kDied);
-  TenantFigures alice = tenant("alice");
+  TenantMetrics alice = tenant("alice");
   CHECK(alice.bytes_in == 200);
   CHECK(alice.replies == 14);
   CHECK(alice.begun == 2);
@@ -122,8 +122,8 @@ TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant,
 
 TEST_CASE_FIXTURE(Fixture, "a warning is audited, and the session's figures stay") {
   SessionId session = begin("alice");
-  book.warned(session, "the session has been idle for 8 s");
-  book.warned(SessionId(99), "nobody is warned");
+  registry.warned(session, "the session has been idle for 8 s");
+  registry.warned(SessionId(99), "nobody is warned");
   auto lines = audited();
   REQUIRE(lines.size() == 3);
   CHECK(lines[2]["event"] == "warned");
@@ -135,11 +135,11 @@ TEST_CASE_FIXTURE(Fixture, "a warning is audited, and the session's figures stay
 }
 
 TEST_CASE_FIXTURE(Fixture, "refusals are counted by their reason; those of nobody's tenant stand apart") {
-  book.refused(arrive("bob"), RefusalCause::busy, "full");
-  book.refused(arrive("bob"), RefusalCause::client_gone, "it went away");
-  book.refused(arrive("bob"), RefusalCause::never_fits, "9 GPUs asked for, 2 there are");
-  book.refused(arrive("bob"), RefusalCause::no_device, "the server cannot open its device");
-  book.refused(arrive("mallory"), RefusalCause::unauthorised, "who?");
+  registry.refused(arrive("bob"), RefusalCause::busy, "full");
+  registry.refused(arrive("bob"), RefusalCause::client_gone, "it went away");
+  registry.refused(arrive("bob"), RefusalCause::never_fits, "9 GPUs asked for, 2 there are");
+  registry.refused(arrive("bob"), RefusalCause::no_device, "the server cannot open its device");
+  registry.refused(arrive("mallory"), RefusalCause::unauthorised, "who?");
   monitor.login_refused("", "token", {{"peer", "10.0.0.9:1"}});
   monitor.login_refused("bob", "revoked", {{"peer", "10.0.0.9:2"}});
   CHECK(tenant("bob").refused == std::map<std::string, uint64_t>{{"busy", 1}, {"client_gone", 1}, {"never_fits", 1}, {"no_device", 1}, {"revoked", 1}});

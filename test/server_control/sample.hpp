@@ -1,7 +1,7 @@
 // A snapshot of a busy server, and the same server two seconds later.
 #pragma once
 
-#include "server/control/figures.hpp"
+#include "server/control/metrics.hpp"
 
 namespace gpuwire::server {
 

@@ -1,4 +1,4 @@
-// A gate before a FakeGpu, with the test in the arbiter's place.
+// A gate before a FakeGpu, with the test in the GPU scheduler's place.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "fake_gpu.hpp"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/gate/futex.hpp"
 #include "server/gate/gate.hpp"
 #include "server/gate/gated_driver.hpp"
@@ -31,7 +31,7 @@ struct GateFixture {
     gate.enter_executor();
   }
 
-  // As the arbiter does it.
+  // As the GPU scheduler does it.
   void set(bool open, bool metered = true, std::chrono::nanoseconds bound = {}) {
     if (open) page.opening.fetch_add(1, std::memory_order_release);
     page.gate.store(gpuwire::server::GateWord::of(open, metered, bound), std::memory_order_seq_cst);

@@ -4,7 +4,7 @@
 using namespace gpuwire::server;
 using namespace std::chrono_literals;
 
-TEST_CASE_FIXTURE(GateFixture, "an open gate without meter counts nothing") {
+TEST_CASE_FIXTURE(GateFixture, "an open gate without in-flight tracker counts nothing") {
   CHECK(gate.unhindered());
   for (int i = 0; i < 100; ++i) CHECK(launch() == CUDA_SUCCESS);
   CHECK(gpu.launched() == 100);
@@ -31,7 +31,7 @@ TEST_CASE_FIXTURE(GateFixture, "a closed gate holds up the executor until it is 
   CHECK(idle());
 }
 
-TEST_CASE_FIXTURE(GateFixture, "a gate that is opened without meter lets go whoever stood at it") {
+TEST_CASE_FIXTURE(GateFixture, "a gate that is opened without in-flight tracker lets go whoever stood at it") {
   set_and_wait(false);
   auto result = launch_elsewhere();
   CHECK(becomes([&] { return page.waiting == 1; }));

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using scheduler::SessionId;
 
 constexpr uint64_t kMiB = 1u << 20;
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kTimeout{30};
 
 // A process that takes memory when it is told to, and keeps it.
 class Worker {
@@ -76,7 +76,7 @@ class Worker {
 
 class Control final : public SessionControl {
  public:
-  bool send(SessionId, const Handoff&) override { return true; }
+  bool send(SessionId, const IpcMessage&) override { return true; }
   void warn(SessionId, const std::string&) override {}
   bool stop(SessionId session, const std::string& reason) override {
     stopped[session] = reason;
@@ -106,21 +106,21 @@ struct Fixture {
     record.tenant = name;
     record.tenant_id = tenants.find(name)->id;
     record.worker_pid = worker.pid;
-    SessionOrder order;
-    Handoff handoff;
-    REQUIRE(guard.attach(record, order, handoff));
+    SessionSpec order;
+    IpcMessage message;
+    REQUIRE(guard.attach(record, order, message));
     return record;
   }
   // Lets the guard look until it holds.
   template <class Condition>
   bool soon(Condition&& condition) {
-    auto until = std::chrono::steady_clock::now() + kPatience;
+    auto until = std::chrono::steady_clock::now() + kTimeout;
     while (!condition() && std::chrono::steady_clock::now() < until) io.run_one_for(std::chrono::milliseconds(100));
     return condition();
   }
   // So many looks have been made.
   void look(unsigned times) {
-    for (unsigned i = 0; i < times; ++i) io.run_one_for(kPatience);
+    for (unsigned i = 0; i < times; ++i) io.run_one_for(kTimeout);
   }
 };
 

@@ -50,9 +50,9 @@ class Idle {
 OwnedDescriptor copy(int descriptor) { return OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }
 
 // Waits for the next message; nothing: the other end is closed.
-std::optional<Handoff> next(const OwnedDescriptor& end) {
-  Handoff message;
-  if (receive_handoff(end.get(), true, message) != HandoffReceived::message) return std::nullopt;
+std::optional<IpcMessage> next(const OwnedDescriptor& end) {
+  IpcMessage message;
+  if (receive_ipc_message(end.get(), true, message) != IpcMessageReceived::message) return std::nullopt;
   return message;
 }
 
@@ -63,7 +63,7 @@ struct RunningKeeper {
 
   RunningKeeper() {
     OwnedDescriptor theirs;
-    REQUIRE(open_handoff(broker, theirs));
+    REQUIRE(open_ipc_message(broker, theirs));
     say(KeeperKind::hello, kKeeperVersion, kKey);
     say(KeeperKind::settings, kLongMs);
     thread = std::thread([path = path(), end = std::move(theirs)]() mutable { Keeper(path, std::move(end)).run(); });
@@ -76,9 +76,9 @@ struct RunningKeeper {
   }
   std::filesystem::path path() const { return folder.path() / "keeper"; }
   void say(KeeperKind kind, uint32_t number = 0, std::string text = {}) {
-    REQUIRE(send_handoff(broker.get(), keeper_message(kind, number, std::move(text))));
+    REQUIRE(send_ipc_message(broker.get(), keeper_message(kind, number, std::move(text))));
   }
-  void put(KeptEntry entry) { REQUIRE(send_handoff(broker.get(), entry_message(KeeperKind::put, std::move(entry)))); }
+  void put(KeptEntry entry) { REQUIRE(send_ipc_message(broker.get(), entry_message(KeeperKind::put, std::move(entry)))); }
   std::map<std::string, KeptEntry> all() {
     std::map<std::string, KeptEntry> entries;
     say(KeeperKind::give);
@@ -122,7 +122,7 @@ struct Worker {
   MappedPage page;
 
   Worker() {
-    REQUIRE(open_handoff(brokers_end, own_end));
+    REQUIRE(open_ipc_message(brokers_end, own_end));
     auto made = MappedPage::create();
     REQUIRE(made);
     page = std::move(*made);
@@ -146,10 +146,10 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   keeper.put({.session = false, .name = "gone", .text = "x", .descriptors = {}});
   keeper.put({.session = false, .name = "text alone", .text = "before", .descriptors = {}});
   keeper.say(KeeperKind::remove, 0, "gone");
-  REQUIRE(send_handoff(
+  REQUIRE(send_ipc_message(
       keeper.broker.get(),
       entry_message(KeeperKind::note, {.session = false, .name = "text alone", .text = "after", .descriptors = {}})));
-  REQUIRE(send_handoff(
+  REQUIRE(send_ipc_message(
       keeper.broker.get(),
       entry_message(KeeperKind::note, {.session = false, .name = "never put", .text = "x", .descriptors = {}})));
   keeper.change_broker();
@@ -162,11 +162,11 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   CHECK(session.text == "text of session/1");
   REQUIRE(session.descriptors.size() == kKeptDescriptors);
   // It is the worker's pair, whose other end is still the worker's own.
-  Handoff word;
-  word.kind = HandoffKind::adopted;
-  REQUIRE(next(worker.own_end)->kind == HandoffKind::unattended);
-  REQUIRE(send_handoff(session.descriptors[size_t(KeptDescriptor::worker)].get(), word));
-  CHECK(next(worker.own_end)->kind == HandoffKind::adopted);
+  IpcMessage word;
+  word.kind = IpcMessageKind::adopted;
+  REQUIRE(next(worker.own_end)->kind == IpcMessageKind::unattended);
+  REQUIRE(send_ipc_message(session.descriptors[size_t(KeptDescriptor::worker)].get(), word));
+  CHECK(next(worker.own_end)->kind == IpcMessageKind::adopted);
 }
 
 TEST_CASE("who does not know the key, or speaks another version, is given nothing and disturbs nobody") {
@@ -179,8 +179,8 @@ TEST_CASE("who does not know the key, or speaks another version, is given nothin
                                                     {kKeeperVersion + 1, kKey}};
   for (const auto& [version, key] : wrong) {
     OwnedDescriptor stranger = keeper.connect();
-    send_handoff(stranger.get(), keeper_message(KeeperKind::hello, version, key));
-    send_handoff(stranger.get(), keeper_message(KeeperKind::give));
+    send_ipc_message(stranger.get(), keeper_message(KeeperKind::hello, version, key));
+    send_ipc_message(stranger.get(), keeper_message(KeeperKind::give));
     CHECK_FALSE(next(stranger));
   }
   CHECK(keeper.all().size() == 1);
@@ -193,7 +193,7 @@ TEST_CASE("a session without a broker is told so, and its gate opens") {
   keeper.put(worker.entry("session/1"));
   keeper.all();  // it has come
   keeper.broker.reset();
-  CHECK(next(worker.own_end)->kind == HandoffKind::unattended);
+  CHECK(next(worker.own_end)->kind == IpcMessageKind::unattended);
   while (worker.page->gate.load() != 0) ::poll(nullptr, 0, 1);
   CHECK(worker.page->attention.load() != 0);
   keeper.change_broker();
@@ -233,6 +233,6 @@ TEST_CASE("a session to which no broker comes in time finds nobody at the other 
   worker.brokers_end.reset();
   keeper.broker.reset();
   keeper.thread.join();
-  CHECK(next(worker.own_end)->kind == HandoffKind::unattended);
+  CHECK(next(worker.own_end)->kind == IpcMessageKind::unattended);
   CHECK_FALSE(next(worker.own_end));
 }

@@ -18,8 +18,8 @@ using scheduler::TenantId;
 
 class Control final : public SessionControl {
  public:
-  bool send(SessionId session, const Handoff& message) override {
-    REQUIRE(message.kind == HandoffKind::memory_answer);
+  bool send(SessionId session, const IpcMessage& message) override {
+    REQUIRE(message.kind == IpcMessageKind::memory_answer);
     answers[session] = message.number == 1;
     return true;
   }
@@ -47,16 +47,16 @@ class Worker final : public AllowanceSource {
     record.tenant_id = tenants.find(tenant)->id;
     record.devices = devices;
     for (uint32_t device : devices) order.devices.push_back({.index = device});
-    Handoff handoff;
-    REQUIRE(broker.attach(record, order, handoff));
-    OwnedDescriptor page = take(handoff, OrderDescriptor::tenant_page);
+    IpcMessage message;
+    REQUIRE(broker.attach(record, order, message));
+    OwnedDescriptor page = take(message, SpecDescriptor::tenant_page);
     REQUIRE(page);
     page_.emplace(PageMapping::open(page.get()).value());
     ledger = std::make_unique<SessionLedger>(**page_, order.ledger_slot, this);
   }
 
   bool ask(uint32_t column, uint64_t bytes) override {
-    Handoff question = memory_wanted(column, ++asked, bytes);
+    IpcMessage question = memory_wanted(column, ++asked, bytes);
     control_.answers.erase(record.number);
     REQUIRE(broker_.heard(record, question));
     return control_.answers.contains(record.number) && control_.answers[record.number];
@@ -64,7 +64,7 @@ class Worker final : public AllowanceSource {
   TenantPage& page() { return **page_; }
 
   SessionRecord record;
-  SessionOrder order;
+  SessionSpec order;
   std::unique_ptr<SessionLedger> ledger;
   unsigned asked = 0;
 
@@ -168,7 +168,7 @@ TEST_CASE("who is short of memory waits until it is given back, or for so long a
   REQUIRE(a->ledger->reserve(0, 1000 * kMiB));
   fixture.control.answers.clear();
   SUBCASE("given back") {
-    Handoff question = memory_wanted(0, 1, 500 * kMiB);
+    IpcMessage question = memory_wanted(0, 1, 500 * kMiB);
     REQUIRE(fixture.ledger.heard(b->record, question));
     CHECK(fixture.control.answers.empty());
     a->ledger->give_back(0, 400 * kMiB);
@@ -180,7 +180,7 @@ TEST_CASE("who is short of memory waits until it is given back, or for so long a
     CHECK(b->ledger->reserve(0, 500 * kMiB));
   }
   SUBCASE("not given back") {
-    Handoff question = memory_wanted(0, 1, 500 * kMiB);
+    IpcMessage question = memory_wanted(0, 1, 500 * kMiB);
     auto begun = std::chrono::steady_clock::now();
     REQUIRE(fixture.ledger.heard(b->record, question));
     while (fixture.control.answers.empty()) fixture.io.run_one();
@@ -188,13 +188,13 @@ TEST_CASE("who is short of memory waits until it is given back, or for so long a
     CHECK(std::chrono::steady_clock::now() - begun >= kMemoryShortage);
   }
   SUBCASE("its holder ends") {
-    Handoff question = memory_wanted(0, 1, 1000 * kMiB);
+    IpcMessage question = memory_wanted(0, 1, 1000 * kMiB);
     REQUIRE(fixture.ledger.heard(b->record, question));
     fixture.ledger.ended(a->record);
     CHECK(fixture.control.answers[b->record.number]);
   }
   SUBCASE("the one who waits ends") {
-    Handoff question = memory_wanted(0, 1, 500 * kMiB);
+    IpcMessage question = memory_wanted(0, 1, 500 * kMiB);
     REQUIRE(fixture.ledger.heard(b->record, question));
     fixture.ledger.ended(b->record);
     fixture.io.run();

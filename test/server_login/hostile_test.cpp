@@ -297,7 +297,7 @@ TEST_CASE("hundreds of silent connections from one address keep out neither othe
   CHECK(gets_in(login, alice, "10.0.0.2"));
   CHECK(gets_in(login, alice, "10.6.6.6"));
   // The oldest had to go, and the newest are still there.
-  for (int i = 0; i < int(400 - kGuestsPerAddressMax); ++i) REQUIRE(flood[i].closed_by_server());
+  for (int i = 0; i < int(400 - kAuthConnectionsPerAddressMax); ++i) REQUIRE(flood[i].closed_by_server());
   CHECK(flood.back().read_preface());
   char byte;
   CHECK(::recv(flood.back().socket(), &byte, 1, MSG_DONTWAIT) == -1);

@@ -185,10 +185,10 @@ bool LoginClient::closed_by_server() {
 
 LoginProcessFixture::LoginProcessFixture(const Lab* lab) {
   OwnedDescriptor theirs;
-  if (!open_handoff(broker_, theirs)) throw std::runtime_error("socketpair");
+  if (!open_ipc_message(broker_, theirs)) throw std::runtime_error("socketpair");
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kHandoffDescriptor);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kIpcMessageDescriptor);
   char* arguments[] = {const_cast<char*>(GPUWIRE_TEST_LOGIN), nullptr};
   int error = ::posix_spawn(&pid_, GPUWIRE_TEST_LOGIN, &actions, nullptr, arguments, environ);
   ::posix_spawn_file_actions_destroy(&actions);
@@ -204,13 +204,13 @@ LoginProcessFixture::~LoginProcessFixture() {
 }
 
 std::string LoginProcessFixture::give_identity(const std::filesystem::path& folder) {
-  Handoff message = login_message(LoginKind::identity, 0);
+  IpcMessage message = login_message(LoginKind::identity, 0);
   for (auto file : {kAuthorityCertificateFile, kServerCertificateFile, kServerKeyFile, kRegisterFile}) {
     OwnedDescriptor opened(::open((folder / file).c_str(), O_RDONLY | O_CLOEXEC));
     if (!message.socket) message.socket = std::move(opened);
     else message.more.push_back(std::move(opened));
   }
-  send_handoff(broker_.get(), message);
+  send_ipc_message(broker_.get(), message);
   auto read = next();
   if (!read || login_kind(*read) != LoginKind::identity_read) return "no answer";
   return read->number == 1 ? "" : read->text;
@@ -221,10 +221,10 @@ LoginClient LoginProcessFixture::connect(Arrival arrival) {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("socketpair");
   if (arrival.address.empty()) arrival.address = "10.0.0.1";
   if (arrival.peer.empty()) arrival.peer = arrival.address + ":4711";
-  Handoff message = login_message(LoginKind::arrival, ++last_, encode(arrival));
+  IpcMessage message = login_message(LoginKind::arrival, ++last_, encode(arrival));
   message.socket.reset(ends[1]);
   // The pair holds a few hundred of them; the real broker keeps the rest until it has room.
-  while (!send_handoff(broker_.get(), message)) {
+  while (!send_ipc_message(broker_.get(), message)) {
     pollfd room{broker_.get(), POLLOUT, 0};
     if (errno != EAGAIN || ::poll(&room, 1, kDeadlineMs) != 1) throw std::runtime_error("the login process takes nothing");
   }
@@ -238,21 +238,21 @@ LoginClient LoginProcessFixture::waiting_client(const std::optional<ClientTls>& 
   return client;
 }
 
-void LoginProcessFixture::send(LoginKind kind, ConnectionId connection, std::string text) { send_handoff(broker_.get(), login_message(kind, connection, std::move(text))); }
+void LoginProcessFixture::send(LoginKind kind, ConnectionId connection, std::string text) { send_ipc_message(broker_.get(), login_message(kind, connection, std::move(text))); }
 
-std::optional<Handoff> LoginProcessFixture::receive() {
-  Handoff message;
-  if (!readable(broker_.get()) || receive_handoff(broker_.get(), false, message) != HandoffReceived::message) return std::nullopt;
+std::optional<IpcMessage> LoginProcessFixture::receive() {
+  IpcMessage message;
+  if (!readable(broker_.get()) || receive_ipc_message(broker_.get(), false, message) != IpcMessageReceived::message) return std::nullopt;
   return message;
 }
 
-std::optional<Handoff> LoginProcessFixture::next() {
+std::optional<IpcMessage> LoginProcessFixture::next() {
   while (messages_.empty()) {
     auto message = receive();
     if (!message) return std::nullopt;
     (login_kind(*message) == LoginKind::turned_away ? refusals_ : messages_).push_back(std::move(*message));
   }
-  Handoff first = std::move(messages_.front());
+  IpcMessage first = std::move(messages_.front());
   messages_.erase(messages_.begin());
   return first;
 }

@@ -92,7 +92,7 @@ class LoginProcessFixture {
   server::ConnectionId last() const { return last_; }
   void send(server::LoginKind kind, server::ConnectionId connection, std::string text = {});
   // The next message that is not of the kind turned_away; nothing: the deadline passed, or the process ended.
-  std::optional<server::Handoff> next();
+  std::optional<server::IpcMessage> next();
   // The next request; what is said of clients that have left since is passed over.
   std::optional<server::LoginRequestMessage> next_request();
   // The next connection that was turned away.
@@ -104,12 +104,12 @@ class LoginProcessFixture {
   int wait();
 
  private:
-  std::optional<server::Handoff> receive();
+  std::optional<server::IpcMessage> receive();
 
   server::OwnedDescriptor broker_;
   pid_t pid_ = -1;
   server::ConnectionId last_ = 0;
-  std::vector<server::Handoff> messages_, refusals_;
+  std::vector<server::IpcMessage> messages_, refusals_;
 };
 
 }  // namespace gpuwire::test

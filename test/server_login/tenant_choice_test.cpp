@@ -33,47 +33,47 @@ const ShownCertificate kAlice{.serial = "0a", .tenant = "alice"};
 }  // namespace
 
 TEST_CASE("the order is certificate, token, Unix user, open tenant") {
-  Book book;
-  CHECK(outcome({.tls = true, .certificate = kAlice, .unix_tenant = "anna", .open_tenant = "open"}, &book.credentials) == "alice by tls certificate");
-  CHECK(outcome({.token = book.token, .unix_tenant = "anna", .open_tenant = "open"}, &book.credentials) == "bob by token");
-  CHECK(outcome({.unix_tenant = "anna", .open_tenant = "open"}, &book.credentials) == "anna by unix");
-  CHECK(outcome({.open_tenant = "open"}, &book.credentials) == "open by plain");
-  CHECK(outcome({.tls = true, .open_tenant = "open"}, &book.credentials) == "open by tls");
-  CHECK(outcome({.tls = true}, &book.credentials) == "no_identity");
+  Book registry;
+  CHECK(outcome({.tls = true, .certificate = kAlice, .unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) == "alice by tls certificate");
+  CHECK(outcome({.token = registry.token, .unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) == "bob by token");
+  CHECK(outcome({.unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) == "anna by unix");
+  CHECK(outcome({.open_tenant = "open"}, &registry.credentials) == "open by plain");
+  CHECK(outcome({.tls = true, .open_tenant = "open"}, &registry.credentials) == "open by tls");
+  CHECK(outcome({.tls = true}, &registry.credentials) == "no_identity");
 }
 
 TEST_CASE("what is shown and does not count is refused, whatever else would do") {
-  Book book;
-  Shown shown{.tls = true, .certificate = kAlice, .token = book.token, .unix_tenant = "anna", .open_tenant = "open"};
-  CHECK(outcome(shown, &book.credentials) == "mismatch");
+  Book registry;
+  Shown shown{.tls = true, .certificate = kAlice, .token = registry.token, .unix_tenant = "anna", .open_tenant = "open"};
+  CHECK(outcome(shown, &registry.credentials) == "mismatch");
   shown.token = "wrong";
-  CHECK(outcome(shown, &book.credentials) == "token");
+  CHECK(outcome(shown, &registry.credentials) == "token");
   shown.token.clear();
   shown.certificate->verify_error = X509_V_ERR_CERT_HAS_EXPIRED;
-  CHECK(outcome(shown, &book.credentials) == "expired");
+  CHECK(outcome(shown, &registry.credentials) == "expired");
   shown.certificate->verify_error = X509_V_ERR_INVALID_PURPOSE;
-  CHECK(outcome(shown, &book.credentials) == "certificate");
+  CHECK(outcome(shown, &registry.credentials) == "certificate");
   shown.certificate = ShownCertificate{.serial = "0a", .tenant = "bob"};
-  CHECK(outcome(shown, &book.credentials) == "foreign");
+  CHECK(outcome(shown, &registry.credentials) == "foreign");
   shown.certificate = ShownCertificate{.serial = "0b", .tenant = "alice"};
-  CHECK(outcome(shown, &book.credentials) == "foreign");
+  CHECK(outcome(shown, &registry.credentials) == "foreign");
   shown.certificate = ShownCertificate{.serial = "0a"};
-  CHECK(outcome(shown, &book.credentials) == "certificate");
+  CHECK(outcome(shown, &registry.credentials) == "certificate");
 }
 
 TEST_CASE("credentials end by the clock and by revocation") {
-  Book book;
-  CHECK(outcome({.tls = true, .certificate = kAlice}, &book.credentials, kNow + 1h) == "expired");
-  CHECK(outcome({.token = book.token}, &book.credentials, kNow + 1h) == "expired");
-  book.credentials.revoke("alice", false, kNow);
-  book.credentials.revoke("bob", false, kNow);
-  CHECK(outcome({.tls = true, .certificate = kAlice}, &book.credentials) == "revoked");
-  CHECK(outcome({.token = book.token}, &book.credentials) == "revoked");
+  Book registry;
+  CHECK(outcome({.tls = true, .certificate = kAlice}, &registry.credentials, kNow + 1h) == "expired");
+  CHECK(outcome({.token = registry.token}, &registry.credentials, kNow + 1h) == "expired");
+  registry.credentials.revoke("alice", false, kNow);
+  registry.credentials.revoke("bob", false, kNow);
+  CHECK(outcome({.tls = true, .certificate = kAlice}, &registry.credentials) == "revoked");
+  CHECK(outcome({.token = registry.token}, &registry.credentials) == "revoked");
 }
 
 TEST_CASE("a server without an identity knows no certificate and no token") {
-  Book book;
+  Book registry;
   CHECK(outcome({.tls = true, .certificate = kAlice}, nullptr) == "foreign");
-  CHECK(outcome({.token = book.token, .open_tenant = "open"}, nullptr) == "token");
+  CHECK(outcome({.token = registry.token, .open_tenant = "open"}, nullptr) == "token");
   CHECK(outcome({.open_tenant = "open"}, nullptr) == "open by plain");
 }

@@ -19,13 +19,13 @@
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
-#include "server/broker/handoff.hpp"
+#include "server/broker/ipc_message.hpp"
 #include "server/worker/frame_source.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/link_outbox.hpp"
 #include "server/worker/output_capture.hpp"
 #include "server/worker/polling_watcher.hpp"
-#include "server/worker/stand_in.hpp"
+#include "server/worker/out_of_order_reader.hpp"
 #include "server/worker/waiter_pool.hpp"
 #include "test/server_worker/server_process.hpp"
 
@@ -107,7 +107,7 @@ TEST_CASE("a waiter that has finished takes the next task") {
 TEST_CASE("what is watched is told once it is done, whatever else is still running") {
   PretendedEvent slow, fast, broken;
   std::atomic<int> slow_told{-1}, fast_told{-1}, broken_told{-1};
-  PollingWatcher watcher({&query, nullptr}, kBrief.watch_spin_us, [] {});
+  PollingWatcher watcher({&query, nullptr}, kShortSpin.watch_spin_us, [] {});
   REQUIRE(watcher.watch(nullptr, handle(slow), [&](CUresult result) { slow_told = result; }));
   REQUIRE(watcher.watch(nullptr, handle(fast), [&](CUresult result) { fast_told = result; }));
   REQUIRE(watcher.watch(nullptr, handle(broken), [&](CUresult result) { broken_told = result; }));
@@ -395,15 +395,15 @@ bool is_bulk_of(uint64_t frame, std::span<const std::byte> bulk) {
   return true;
 }
 
-// An executor's side of a connection with a stand-in. Answers are counted, and their bulk looked at.
-struct StandInFixture {
+// An executor's side of a connection with a out-of-order reader. Answers are counted, and their bulk looked at.
+struct OutOfOrderReaderFixture {
   SocketPair sockets;
   link::Link link{sockets.take_ours()};
   LinkMeter meter;
   FrameSource source{link, meter, 0};
   ReplayEntry answer{nullptr, "answer", true, true};
   std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0}, asked{0};
-  StandIn stand_in{{.source = source,
+  OutOfOrderReader out_of_order_reader{{.source = source,
                     .awaited = [this] { return awaited.load() != 0; },
                     .out_of_turn =
                         [this](const wire::FrameHeader& header) {
@@ -441,7 +441,7 @@ struct StandInFixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(StandInFixture, "an answer is found while the executor is kept, and the executor finds every byte in order") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an answer is found while the executor is kept, and the executor finds every byte in order") {
   // Around the answer: bulk that does not fit into one read, odd lengths, and an answer with bulk of its own.
   constexpr size_t kBulks[] = {900'001, 13, 0, 1'000'003, 40'000, 0, 5, 0};
   constexpr uint32_t kOrdinals[] = {kOrdinary, kOrdinary, kAnswer, kOrdinary, kAnswer, kOrdinary, kOrdinary, kAnswer};
@@ -452,9 +452,9 @@ TEST_CASE_FIXTURE(StandInFixture, "an answer is found while the executor is kept
   REQUIRE(source.next() == FrameSource::Next::frame);
   std::vector<std::byte> half(100'000);
   REQUIRE(source.read(half));
-  stand_in.start();
+  out_of_order_reader.start();
   awaited = 2;
-  stand_in.awake();
+  out_of_order_reader.awake();
   CHECK(answered(2));
   std::vector<std::byte> rest(kBulks[0] - half.size());
   REQUIRE(source.read(rest));
@@ -466,7 +466,7 @@ TEST_CASE_FIXTURE(StandInFixture, "an answer is found while the executor is kept
   // Kept once more, with what was read ahead partly used.
   sender.join();
   awaited = 1;
-  stand_in.awake();
+  out_of_order_reader.awake();
   later.frames = client.frames;
   later.add(kOrdinals[7], kBulks[7]);
   later.send(sockets.theirs.get());
@@ -483,20 +483,20 @@ TEST_CASE_FIXTURE(StandInFixture, "an answer is found while the executor is kept
   more.send(sockets.theirs.get());
   take(more.frames, 10);
   CHECK(!source.seen_ahead());
-  stand_in.stop();
+  out_of_order_reader.stop();
   CHECK(wrong == 0);
   CHECK(faults == 0);
 }
 
-TEST_CASE_FIXTURE(StandInFixture, "an answer does not pass a write that the executor has in hand, however slow it is") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an answer does not pass a write that the executor has in hand, however slow it is") {
   ClientBytes client;
   client.add(kAnswer, 3);
   client.add(kAnswer, 5);
   client.send(sockets.theirs.get());
   REQUIRE(source.next() == FrameSource::Next::frame);
-  stand_in.start();
+  out_of_order_reader.start();
   awaited = 1;
-  stand_in.awake();
+  out_of_order_reader.awake();
   // It has looked several times by then.
   CHECK(eventually([&] { return asked.load() >= 3; }));
   CHECK(executed == 0);
@@ -505,15 +505,15 @@ TEST_CASE_FIXTURE(StandInFixture, "an answer does not pass a write that the exec
   take(2, 5);
   CHECK(!source.seen_ahead());
   awaited = 0;
-  stand_in.stop();
+  out_of_order_reader.stop();
   CHECK(executed == 0);
 }
 
-TEST_CASE_FIXTURE(StandInFixture, "an executor that comes back gets the connection at once, also again and again") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an executor that comes back gets the connection at once, also again and again") {
   constexpr uint64_t kRounds = 200;
-  stand_in.start();
+  out_of_order_reader.start();
   awaited = 1;
-  stand_in.awake();
+  out_of_order_reader.awake();
   for (uint64_t round = 1; round <= kRounds; ++round) {
     ClientBytes client;
     client.frames = 2 * (round - 1);
@@ -531,31 +531,31 @@ TEST_CASE_FIXTURE(StandInFixture, "an executor that comes back gets the connecti
     take(2 * round, 5);
   }
   awaited = 0;
-  stand_in.stop();
+  out_of_order_reader.stop();
   CHECK(wrong == 0);
 }
 
-TEST_CASE_FIXTURE(StandInFixture, "bytes that cannot be a frame are a fault, and the executor comes to them too") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "bytes that cannot be a frame are a fault, and the executor comes to them too") {
   ClientBytes client;
   client.add(kOrdinary, 0);
   client.append("no frame at all, and long enough to be one", 42);
   client.send(sockets.theirs.get());
   REQUIRE(source.next() == FrameSource::Next::frame);
-  stand_in.start();
+  out_of_order_reader.start();
   awaited = 1;
-  stand_in.awake();
+  out_of_order_reader.awake();
   CHECK(eventually([&] { return faults.load() == 1; }));
   CHECK(source.next() == FrameSource::Next::fault);
 }
 
-TEST_CASE_FIXTURE(StandInFixture, "a client that sends more than it may without an acknowledgement is a fault") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "a client that sends more than it may without an acknowledgement is a fault") {
   ClientBytes client;
   client.add(kOrdinary, 0);
   client.send(sockets.theirs.get());
   REQUIRE(source.next() == FrameSource::Next::frame);
-  stand_in.start();
+  out_of_order_reader.start();
   awaited = 1;
-  stand_in.awake();
+  out_of_order_reader.awake();
   // More than is read in one go beyond the bound; the rest stays unread.
   std::thread sender([&] {
     ClientBytes more;
@@ -564,7 +564,7 @@ TEST_CASE_FIXTURE(StandInFixture, "a client that sends more than it may without 
     more.send(sockets.theirs.get());
   });
   CHECK(eventually([&] { return faults.load() == 1; }));
-  stand_in.stop();
+  out_of_order_reader.stop();
   link.end();
   sender.join();
 }

@@ -95,7 +95,7 @@ class SimulatedReconnector final : public client::Reconnector {
 // How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was well, and gets another.
 constexpr std::chrono::milliseconds kLook{1};
 
-// The worker's part: a session over a fake driver, its executor, and the warden's looks at the heartbeat.
+// The worker's part: a session over a fake driver, its executor, and the watchdog's looks at the heartbeat.
 class Worker {
  public:
   Worker(std::unique_ptr<transport::Transport> transport, bool heartbeats, Verdict& verdict)
@@ -111,7 +111,7 @@ class Worker {
                                                                       .cores = 2,
                                                                       .captures_output = false});
     thread_ = std::thread([this] { serve(); });
-    if (heartbeats) warden_ = std::thread([this] {
+    if (heartbeats) watchdog_ = std::thread([this] {
       while (!done_) {
         if (begun_) heartbeat_.look(link::Heartbeat::Clock::now());
         link_.wait(0, kLook);
@@ -126,7 +126,7 @@ class Worker {
   }
   void join() {
     if (thread_.joinable()) thread_.join();
-    if (warden_.joinable()) warden_.join();
+    if (watchdog_.joinable()) watchdog_.join();
   }
   link::Link& link() { return link_; }
 
@@ -149,7 +149,7 @@ class Worker {
   std::unique_ptr<server::Session> session_;
   std::atomic<bool> begun_{false};  // behind Welcome; before it nothing else may be sent
   std::atomic<bool> done_{false};  // a hint for who waits; the thread is joined before anything else is looked at
-  std::thread thread_, warden_;
+  std::thread thread_, watchdog_;
 };
 
 void check_executed(Executed& executed, const Scenario& scenario, Verdict& verdict) {

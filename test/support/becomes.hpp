@@ -6,12 +6,12 @@
 
 namespace gpuwire::test {
 
-inline constexpr std::chrono::seconds kPatience{20};
+inline constexpr std::chrono::seconds kTimeout{20};
 
-// True as soon as `condition` holds; false when kPatience has passed without.
+// True as soon as `condition` holds; false when kTimeout has passed without.
 template <class Condition>
 bool becomes(Condition condition) {
-  auto until = std::chrono::steady_clock::now() + kPatience;
+  auto until = std::chrono::steady_clock::now() + kTimeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::yield();

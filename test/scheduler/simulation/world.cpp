@@ -86,7 +86,7 @@ void World::handle(const Event& event) {
         }
       }
       policy_.add_session(session.id, session.spec.tenant, session.spec.devices, now_ + clock_offset_);
-      wake_arbiter();
+      wake_scheduler();
       if (session.spec.workload.launches != 0) begin_iteration(session);
       else begin_burst(session, true);
       break;
@@ -115,7 +115,7 @@ void World::handle(const Event& event) {
     case What::death_seen:
       session.known = false;
       policy_.remove_session(session.id, now_ + clock_offset_);
-      wake_arbiter();
+      wake_scheduler();
       break;
     default: break;
   }
@@ -164,7 +164,7 @@ void World::begin_burst(SessionState& session, bool new_request) {
 void World::wait_at_gate(SessionState& session) {
   session.waiting = true;
   session.waiting_since = now_;
-  wake_arbiter();
+  wake_scheduler();
 }
 
 // --- programs whose host launches kernel by kernel -----------------------------------------------------------
@@ -303,7 +303,7 @@ void World::drain_seen(SessionState& session) {
   session.busy = session.busy_wall(now_);
   session.in_flight = session.begun = false;
   session.last_end = now_ + clock_offset_;
-  if (!session.gate_open) wake_arbiter();
+  if (!session.gate_open) wake_scheduler();
   if (!session.gate_open && session.spec.workload.unasked > Duration::zero() && choices_.chance(0.5)) return pass_unasked(session);
   if (session.waiting) return;  // the rest of the burst stands at the gate
   session.quiet_begun = now_;
@@ -348,7 +348,7 @@ Duration World::wake() {
   return between(latencies_.wake_min, latencies_.wake_max);
 }
 
-void World::wake_arbiter() {
+void World::wake_scheduler() {
   if (!scheduling) return;
   const Time at = now_ + wake();
   if (at >= decide_at_) return;
@@ -427,7 +427,7 @@ std::string World::check_opening(const SessionState& opened, const GateChange& c
   if (change.regime != Regime::lease) return {};
   for (const SessionState& other : sessions_) {
     if (&other == &opened || !other.alive || !other.in_flight || other.gate_open) continue;
-    if (now_ - other.closed_at >= std::min(policy_.account(opened.id).drain_wait_max, policy_.account(other.id).drain_patience)) continue;
+    if (now_ - other.closed_at >= std::min(policy_.account(opened.id).drain_wait_max, policy_.account(other.id).drain_wait)) continue;
     if (class_of(other) != class_of(opened)) continue;
     for (const DeviceIndex device : opened.spec.devices) {
       if (std::find(other.spec.devices.begin(), other.spec.devices.end(), device) != other.spec.devices.end())

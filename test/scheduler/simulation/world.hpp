@@ -1,4 +1,4 @@
-// GPUs, workers and an arbiter around one Policy, as discrete events from a seed.
+// GPUs, workers and a GPU scheduler around one Policy, as discrete events from a seed.
 #pragma once
 
 #include <algorithm>
@@ -145,7 +145,7 @@ class World {
   void emptied(SessionState& session, Time at);
   void drain_seen(SessionState& session);
   void die(SessionState& session);
-  void wake_arbiter();
+  void wake_scheduler();
   void decide();
   Observation page(const SessionState& session) const;
   Duration wake();

@@ -1,0 +1,109 @@
+// Where connections come in: listens on TCP and Unix sockets, reads the fixed preface, refuses what cannot be served, and lets the others in.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
+#include <tl/expected.hpp>
+
+#include "protocol/wire/frame.hpp"
+#include "server/base/descriptors.hpp"
+#include "server/base/lifetime.hpp"
+#include "server/broker/ipc_message.hpp"
+#include "server/broker/limits.hpp"
+
+namespace gpuwire::server {
+
+// One of the two.
+struct ListenAddress {
+  std::optional<boost::asio::ip::tcp::endpoint> tcp;
+  std::string unix_path;
+};
+// "127.0.0.1:9750", "[::1]:9750", "unix:/run/gpuwire/socket".
+std::string text_of(const ListenAddress& address);
+std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint);
+
+// A connection whose preface has been read.
+struct Caller {
+  std::string peer;                // for logs: "10.0.0.7:4711", "unix, user 1000"
+  std::string address;             // what connections are counted by
+  bool local = false;              // of this machine: loopback, or a Unix socket
+  std::optional<uid_t> unix_user;  // on a Unix socket: as the kernel says
+  uint32_t preface_flags = 0;
+};
+
+// Runs on the broker's one thread.
+class Listener {
+ public:
+  struct Refusal {
+    wire::RefusalCode code;
+    std::string kind;    // one of few words, for the audit
+    std::string reason;  // one line
+  };
+  struct Events {
+    // Whether it comes in; then `enter` gets its socket, which waits.
+    std::function<std::optional<Refusal>(const Caller&)> judge;
+    std::function<void(Caller, OwnedDescriptor)> enter;
+    std::function<void(const Caller&, const Refusal&)> refused;
+    std::function<void()> emptied;  // nobody is in the doorway any more
+  };
+  Listener(boost::asio::io_context& io, Events events);
+  ~Listener();
+
+  // Takes the addresses; connections wait until open(). The error names the address and the cause.
+  tl::expected<void, std::string> listen(const std::vector<ListenAddress>& addresses);
+  void open();
+  // Takes no more; who is in the doorway may still be read, refused or let in.
+  void close();
+
+  // With the ports that were picked.
+  std::vector<ListenAddress> addresses() const;
+  bool empty() const { return pending_.empty(); }
+
+ private:
+  class PendingConnection;
+  // One address that is listened on. Each has its own back-off: one that waits does not end another's.
+  template <class Acceptor>
+  struct BoundAddress {
+    explicit BoundAddress(boost::asio::io_context& io) : acceptor(io), retry(io) {}
+    Acceptor acceptor;
+    boost::asio::steady_timer retry;
+  };
+  using BoundTcp = BoundAddress<boost::asio::ip::tcp::acceptor>;
+  using BoundUnix = BoundAddress<boost::asio::local::stream_protocol::acceptor>;
+
+  template <class Acceptor>
+  void accept(BoundAddress<Acceptor>& bound);
+  template <class Acceptor>
+  bool accept_to_refuse(BoundAddress<Acceptor>& bound);
+  std::shared_ptr<PendingConnection> visit(boost::asio::generic::stream_protocol::socket socket);
+  void make_room(const std::string& address);
+  std::string most_crowded() const;
+  void drop_oldest_of(const std::string& address);
+  void admit(PendingConnection& pending, uint32_t preface_flags);
+  void leave(PendingConnection& pending);
+
+  boost::asio::io_context& io_;
+  const Events events_;
+  std::list<BoundTcp> tcp_;
+  std::list<BoundUnix> unix_;
+  std::vector<std::string> unix_paths_;           // ours, to be taken away
+  SpareDescriptors spares_{kSpareDescriptors};
+  std::list<std::shared_ptr<PendingConnection>> pending_;  // oldest first, at most kHalfOpenMax
+  std::map<std::string, size_t> from_address_;    // how many of these
+  bool closed_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpuwire::server

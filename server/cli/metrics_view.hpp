@@ -1,0 +1,65 @@
+// What `gpuwire top` and `gpuwire status` show, made of one snapshot, or of two with an interval between them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/control/metrics.hpp"
+#include "server/control/metrics_json.hpp"
+
+namespace gpuwire::server {
+
+enum class SortKey : uint8_t { gpu, memory, link, tenant, id };
+std::optional<SortKey> sort_key_named(std::string_view name);
+
+// Two snapshots of one server; what has grown in between, per second. Both outlive it.
+class Interval {
+ public:
+  Interval(const Snapshot& before, const Snapshot& after);
+
+  const Snapshot& now() const { return after_; }
+  double seconds() const { return seconds_; }  // 0: they are one
+  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs, and never over what there are: time is charged when
+  // work is seen done, which may be an interval later.
+  double gpu_share(const DeviceMetrics& device) const;
+  double system_share(const DeviceMetrics& device) const;
+  double gpu_share(const TenantMetrics& tenant) const;
+  double gpu_share(const SessionMetrics& session) const;
+  double gate_wait_share(const SessionMetrics& session) const;
+  double bytes_in_per_s(const SessionMetrics& session) const;
+  double bytes_out_per_s(const SessionMetrics& session) const;
+  double replies_per_s(const SessionMetrics& session) const;
+  double bytes_in_per_s(const TenantMetrics& tenant) const;
+  double bytes_out_per_s(const TenantMetrics& tenant) const;
+
+ private:
+  double rate(uint64_t before, uint64_t after) const;
+  double share(uint64_t before_ns, uint64_t after_ns, size_t gpus) const;
+  const SessionMetrics& earlier(const SessionMetrics& session) const;
+  const TenantMetrics& earlier(const TenantMetrics& tenant) const;
+  const DeviceMetrics& earlier(const DeviceMetrics& device) const;
+
+  const Snapshot& before_;
+  const Snapshot& after_;
+  double seconds_;
+};
+
+// The part of the time since the session began, or the server was started.
+double gpu_share_since_start(const SessionMetrics& session, const Snapshot& snapshot);
+double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapshot);
+
+// Indices of the sessions as they are to be shown; who waits comes last, in the order of the queue.
+std::vector<size_t> session_spec(const Interval& interval, SortKey sort);
+
+// Lines without their ends, for a screen of `width` columns: what has no room there is left out, the least important first, and top's lines are cut. 0: a
+// file or another program, which gets everything.
+std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width);
+std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width);
+// Of those, the sessions and the queue, each behind an empty line; nothing: there are none.
+std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width);
+
+// The snapshot as it is, with `interval_s` and, in devices, tenants and sessions, the figures of the interval.
+Json top_json(const Interval& interval, SortKey sort);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,486 @@
+#include "server/gate/in_flight_tracker.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+
+#include "server/driver_table.hpp"
+#include "server/gate/limits.hpp"
+
+namespace gpuwire::server {
+
+using std::chrono::nanoseconds;
+
+namespace {
+
+constexpr size_t kLanesKept = 32;  // lanes without marks, of streams that may be used again
+constexpr nanoseconds kUnknownWeight = 10us;
+
+int64_t count(PageTime time) { return time.count(); }
+
+}  // namespace
+
+// --- contexts and captures -------------------------------------------------------------------------------------------------------------------
+
+InFlightTracker::Context* InFlightTracker::find(CUcontext native) {
+  auto found = std::ranges::find(contexts_, native, &Context::native);
+  return found == contexts_.end() ? nullptr : &*found;
+}
+
+InFlightTracker::Context* InFlightTracker::find_or_add(CUcontext native) {
+  if (!native) return nullptr;
+  if (Context* context = find(native)) return context;
+  if (contexts_.size() >= kGateContextsMax) return nullptr;
+  contexts_.emplace_back().native = native;
+  return &contexts_.back();
+}
+
+InFlightTracker::Context* InFlightTracker::current() {
+  CUcontext native = nullptr;
+  return driver_.cuCtxGetCurrent(&native) == CUDA_SUCCESS ? find_or_add(native) : nullptr;
+}
+
+void InFlightTracker::enter_context(CUcontext context) {
+  std::lock_guard lock(mutex_);
+  find_or_add(context);
+}
+
+// Moves the context out of sight of who looks: its events go with it, and are asked no more.
+std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending, std::list<Context>& moved) {
+  std::lock_guard looking(looking_);
+  std::lock_guard lock(mutex_);
+  PageTime now = page_now(), since = now;
+  for (auto context = contexts_.begin(); context != contexts_.end();) {
+    auto next = std::next(context);
+    if (ending.native && context->native == ending.native) {
+      if (context->marks != 0) since = std::min(since, context->progress);
+      moved.splice(moved.end(), contexts_, context);
+    }
+    context = next;
+  }
+  auto entry = endings_.insert(endings_.end(), since);
+  if (start_context_ && start_context_ == ending.native) started(now);
+  if (!burst_) begin_burst(now);
+  update_quiet(now);
+  tell();
+  return entry;
+}
+
+void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, std::list<Context>& moved, bool gone) {
+  std::lock_guard lock(mutex_);
+  endings_.erase(entry);
+  if (!gone) contexts_.splice(contexts_.begin(), moved);
+  tell();
+}
+
+void InFlightTracker::give_back(std::list<Context>& contexts) {
+  for (Context& context : contexts) {
+    for (Lane& lane : context.lanes) {
+      for (Mark& mark : lane.marks) driver_.cuEventDestroy_v2(mark.event);
+    }
+    for (CUevent event : context.free) driver_.cuEventDestroy_v2(event);
+    if (context.sample) driver_.cuEventDestroy_v2(context.sample);
+    if (context.start_word) driver_.cuMemFreeHost(context.start_word);
+  }
+  contexts.clear();
+}
+
+CUresult InFlightTracker::end_context(const Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
+  std::list<Context> moved;
+  auto entry = begin_ending(ending, moved);
+  if (ending.outlived) give_back(moved);
+  CUresult result = call();
+  finish_ending(entry, moved, gone(result));
+  return result;
+}
+
+bool InFlightTracker::is_capturing(CUstream stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream's answer is an error while a capture forbids it: nothing may be recorded there either.
+  return driver_.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool InFlightTracker::capturing(CUstream stream) {
+  if (capture_count_.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard lock(mutex_);
+  // A capture spreads to other streams by events, so it is the stream itself that is asked.
+  return !captures_.empty() && is_capturing(stream);
+}
+
+CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUresult()>& call) {
+  std::lock_guard lock(mutex_);
+  CUresult result = call();
+  if (result == CUDA_SUCCESS) captures_.push_back(stream);
+  capture_count_.store(captures_.size(), std::memory_order_relaxed);
+  return result;
+}
+
+CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUresult()>& call) {
+  std::lock_guard lock(mutex_);
+  CUresult result = call();
+  // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another stream's).
+  if (!is_capturing(stream)) std::erase(captures_, stream);
+  capture_count_.store(captures_.size(), std::memory_order_relaxed);
+  return result;
+}
+
+// --- submissions -----------------------------------------------------------------------------------------------------------------------------
+
+bool InFlightTracker::in_flight() const {
+  return submitting_ != 0 || tail_expected_ || !endings_.empty() || std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
+}
+
+void InFlightTracker::submitting(const Work& work) {
+  std::lock_guard lock(mutex_);
+  PageTime now = page_now();
+  bool fresh = !in_flight();
+  ++submitting_;
+  if (!burst_) begin_burst(now);
+  page_.submissions.store(++submissions_, std::memory_order_relaxed);
+  uint32_t opening = page_.opening.load(std::memory_order_acquire);
+  if (opening != opening_) {
+    opening_ = opening;
+    begin_opening(work, now, fresh);
+  }
+  update_quiet(now);
+  tell();
+}
+
+void InFlightTracker::submitted(const Work& work, bool done) {
+  std::lock_guard lock(mutex_);
+  --submitting_;
+  if (done && !mark(work)) tail_expected_ = true;
+  tell();
+}
+
+bool InFlightTracker::mark(const Work& work) {
+  Context* context = current();
+  if (!context || context->marks >= kMarksMax) return false;
+  CUevent event = take_event(*context);
+  if (!event) return false;
+  if (driver_.cuEventRecord(event, work.stream) != CUDA_SUCCESS) {
+    context->free.push_back(event);
+    return false;
+  }
+  Mark mark = expectation(work, kUnknownWeight);
+  mark.event = event;
+  push(*context, work.stream, false, mark);
+  return true;
+}
+
+CUevent InFlightTracker::take_event(Context& context) {
+  CUevent event = nullptr;
+  if (!context.free.empty()) {
+    event = context.free.back();
+    context.free.pop_back();
+    return event;
+  }
+  return driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS ? event : nullptr;
+}
+
+void InFlightTracker::push(Context& context, CUstream stream, bool everything, Mark mark) {
+  auto lane = std::ranges::find_if(context.lanes, [&](const Lane& other) { return other.stream == stream && other.everything == everything; });
+  if (lane == context.lanes.end()) {
+    context.lanes.push_back({stream, everything, {}});
+    lane = context.lanes.end() - 1;
+  }
+  if (context.marks++ == 0) context.progress = page_now();
+  context.estimated += mark.estimate;
+  context.unknown += !mark.known;
+  lane->marks.push_back(mark);
+}
+
+InFlightTracker::Mark InFlightTracker::expectation(const Work& work, nanoseconds unknown) const {
+  Mark mark;
+  mark.key = work.bytes ? key_of({work.key, uint64_t(std::bit_width(work.bytes))}) : work.key;
+  auto learned = estimates_.find(mark.key);
+  mark.known = learned || work.bytes;
+  mark.estimate = learned ? *learned : work.bytes ? kCopyBase + nanoseconds(int64_t(double(work.bytes) / kCopyBytesPerNs)) : unknown;
+  return mark;
+}
+
+nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) {
+  std::lock_guard lock(mutex_);
+  Context* context = current();
+  if (!context || context->marks == 0) return {};
+  nanoseconds still = page_now() - context->progress;
+  if (still > std::max(kStall, kStallEstimates * context->estimated) * (context->stalled + 1)) {
+    context->stalled = std::min(context->stalled + 1, kStallStepsMax);
+    context->stall_credit = size_t(1) << context->stalled;
+  }
+  if (context->stall_credit != 0) {
+    --context->stall_credit;
+    return {};
+  }
+  if (start_context_) still = {};  // nothing of it has run
+  // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
+  if (context->unknown >= 2) return kLookLong;
+  nanoseconds expected = expectation(work, bound / 2).estimate;
+  nanoseconds left = std::max(context->estimated - still, nanoseconds{});
+  bool late = still > context->estimated + std::max(kOverlap, context->estimated / 8) && still >= kAlone;
+  if (late) return kLookLong;
+  bool alone = expected >= kAlone || (context->marks == 1 && context->estimated >= kAlone);
+  if (!alone && left + expected <= bound) return {};
+  // A gap behind each long kernel costs some percent. Where a higher class is near, its start is worth more.
+  bool overlaps = context->marks == 1 && context->unknown == 0 && (expected <= kShort || bound >= kOverlapBoundMin);
+  if (overlaps && left <= kOverlap) return {};
+  nanoseconds room = alone || expected > bound ? left - (overlaps ? kOverlap : nanoseconds{}) : left + expected - bound;
+  return std::clamp(room, nanoseconds(5us), kLookLong);
+}
+
+// --- openings and bursts ---------------------------------------------------------------------------------------------------------------------
+
+void InFlightTracker::begin_opening(const Work& work, PageTime now, bool fresh) {
+  if (fresh && ask_for_start(work)) return;
+  started(now);
+}
+
+// An event on a stream with nothing in it is done although the context has not got the GPU, and a stream memory operation some 0.1 ms before it has; a fill
+// is done by the compute engine itself (measured).
+bool InFlightTracker::ask_for_start(const Work& work) {
+  Context* context = current();
+  if (!context || !driver_.cuMemsetD32Async) return false;
+  if (!context->start_word) {
+    void* memory = nullptr;
+    if (driver_.cuMemHostAlloc(&memory, sizeof(uint32_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) return false;
+    context->start_word = static_cast<uint32_t*>(memory);
+    std::atomic_ref(*context->start_word).store(context->start_asked, std::memory_order_relaxed);
+    if (driver_.cuMemHostGetDevicePointer_v2(&context->start_address, memory, 0) != CUDA_SUCCESS) return false;
+  }
+  if (driver_.cuMemsetD32Async(context->start_address, ++context->start_asked, 1, work.stream) != CUDA_SUCCESS) return false;
+  start_context_ = context->native;
+  return true;
+}
+
+void InFlightTracker::started(PageTime when) {
+  start_context_ = nullptr;
+  began_ = counted_ = when;
+  page_.first_start.store(count(when), std::memory_order_relaxed);
+  page_.started.store(opening_, std::memory_order_release);
+}
+
+void InFlightTracker::begin_burst(PageTime now) {
+  burst_ = true;
+  began_ = counted_ = now;
+  page_.bursts.fetch_add(1, std::memory_order_relaxed);
+}
+
+void InFlightTracker::count_busy(PageTime now) {
+  if (!burst_ || start_context_) return;
+  busy_ += now - counted_;
+  counted_ = now;
+}
+
+void InFlightTracker::end_burst(PageTime now) {
+  if (start_context_) started(began_);
+  count_busy(now);
+  burst_ = false;
+  completions_ = submissions_;  // with those that got no mark of their own
+  page_.last_end.store(count(now), std::memory_order_relaxed);
+}
+
+void InFlightTracker::update_quiet(PageTime now) {
+  bool quiet = !burst_ && !waiting_;
+  if (quiet == (quiet_since_ != PageTime{})) return;
+  if (!quiet) quiet_ += now - quiet_since_;
+  quiet_since_ = quiet ? now : PageTime{};
+}
+
+void InFlightTracker::set_waiting(bool waiting) {
+  std::lock_guard lock(mutex_);
+  waiting_ = waiting;
+  update_quiet(page_now());
+  tell();
+  page_.waiting.store(waiting, std::memory_order_relaxed);
+}
+
+PageTime InFlightTracker::least_progress() const {
+  PageTime least = endings_.empty() ? PageTime{} : *std::ranges::min_element(endings_);
+  for (const Context& context : contexts_) {
+    if (context.marks != 0 && (least == PageTime{} || context.progress < least)) least = context.progress;
+  }
+  return least;
+}
+
+void InFlightTracker::tell() {
+  nanoseconds estimated{};
+  for (const Context& context : contexts_) estimated += context.estimated;
+  page_.in_flight_ns.store(uint64_t(estimated.count()), std::memory_order_relaxed);
+  page_.busy_ns.store(uint64_t(busy_.count()), std::memory_order_relaxed);
+  page_.completions.store(completions_, std::memory_order_relaxed);
+  page_.quiet_ns.store(uint64_t(quiet_.count()), std::memory_order_relaxed);
+  page_.quiet_since.store(count(quiet_since_), std::memory_order_relaxed);
+  page_.stuck_since.store(start_context_ ? 0 : count(least_progress()), std::memory_order_relaxed);
+  if (burst_ == told_in_flight_) return;
+  told_in_flight_ = burst_;
+  page_.in_flight.store(burst_, std::memory_order_seq_cst);
+}
+
+// --- looking ---------------------------------------------------------------------------------------------------------------------------------
+
+// A stream's work ends in order, and a query costs over a microsecond: so few are asked.
+size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
+  // A failed context answers with its error: nothing of it is in flight any more.
+  auto done = [&](size_t index) { return driver_.cuEventQuery(events[index]) != CUDA_ERROR_NOT_READY; };
+  size_t known = 0, step = 1, size = events.size();
+  while (known + step <= size && done(known + step - 1)) known += step, step *= 2;
+  // The next `step` marks are not all done, or there are fewer.
+  size_t open = std::min(known + step, size + 1);  // that many are not all done
+  while (open - known > 1) {
+    size_t middle = known + (open - known) / 2;
+    if (done(middle - 1)) known = middle;
+    else open = middle;
+  }
+  return known;
+}
+
+// Asks without the lock, so that nobody who submits waits meanwhile. looking_ keeps events and lanes in place: lanes only grow behind.
+void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lock) {
+  context.done.clear();
+  for (size_t index = 0; index < context.lanes.size(); ++index) {
+    asked_.clear();
+    for (const Mark& mark : context.lanes[index].marks) asked_.push_back(mark.event);
+    if (asked_.empty()) continue;
+    lock.unlock();
+    size_t done = count_done(asked_);
+    lock.lock();
+    for (Lane& lane = context.lanes[index]; done != 0; --done) {
+      Mark& mark = lane.marks.front();
+      context.free.push_back(mark.event);
+      context.estimated -= mark.estimate;
+      context.unknown -= !mark.known;
+      --context.marks;
+      // A sample may have ended the burst with this mark outstanding, and counted it.
+      completions_ = std::min(completions_ + (mark.key != 0), submissions_);
+      context.done.push_back(mark);
+      lane.marks.pop_front();
+    }
+  }
+  if (context.lanes.size() > kLanesKept) std::erase_if(context.lanes, [](const Lane& lane) { return lane.marks.empty(); });
+}
+
+void InFlightTracker::learn(Context& context, PageTime now) {
+  nanoseconds took = now - context.progress;
+  context.progress = now;
+  context.stalled = 0;
+  context.stall_credit = 0;
+  nanoseconds expected{};
+  for (const Mark& mark : context.done) expected += mark.key ? mark.estimate : nanoseconds{};
+  // What stands for everything says nothing of one kind of work.
+  bool everything = std::ranges::any_of(context.done, [](const Mark& mark) { return mark.key == 0; });
+  if (everything || expected <= nanoseconds{} || took <= nanoseconds{}) return;
+  for (const Mark& mark : context.done) {
+    estimates_.learn(mark.key, nanoseconds(int64_t(double(took.count()) * double(mark.estimate.count()) / double(expected.count()))));
+  }
+}
+
+void InFlightTracker::look_for_start(PageTime now, bool progress) {
+  if (!start_context_) return;
+  Context* context = find(start_context_);
+  bool begun = !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) == context->start_asked;
+  if (!begun && !progress) return;
+  // Begun and done between two looks: it cannot have begun before the last one.
+  PageTime when = progress ? std::max(looked_, began_) : now;
+  started(when);
+  for (Context& each : contexts_) each.progress = std::max(each.progress, when);
+}
+
+InFlightTracker::Look InFlightTracker::look() {
+  std::lock_guard looking(looking_);
+  std::unique_lock lock(mutex_);
+  Look look;
+  for (Context& context : contexts_) {
+    context.done.clear();
+    if (context.marks == 0) continue;
+    driver_.cuCtxSetCurrent(context.native);
+    collect(context, lock);
+    look.progress |= !context.done.empty();
+  }
+  PageTime now = page_now();
+  look_for_start(now, look.progress);
+  for (Context& context : contexts_) {
+    if (!context.done.empty()) learn(context, now);
+  }
+  count_busy(now);
+  if (burst_ && !in_flight()) {
+    end_burst(now);
+    look.drained = true;
+  }
+  looked_ = now;
+  update_quiet(now);
+  tell();
+  look.in_flight = burst_;
+  look.waits_for_start = start_context_ != nullptr;
+  look.next = next_end(now);
+  return look;
+}
+
+nanoseconds InFlightTracker::next_end(PageTime now) const {
+  nanoseconds next = nanoseconds::max();
+  for (const Context& context : contexts_) {
+    for (const Lane& lane : context.lanes) {
+      if (!lane.marks.empty()) next = std::min(next, lane.marks.front().estimate - (now - context.progress));
+    }
+  }
+  return next;
+}
+
+void InFlightTracker::expect_tail() {
+  std::lock_guard lock(mutex_);
+  PageTime now = page_now();
+  tail_expected_ = true;
+  if (!burst_) begin_burst(now);
+  update_quiet(now);
+  tell();
+}
+
+bool InFlightTracker::tail_expected() {
+  std::lock_guard lock(mutex_);
+  return tail_expected_;
+}
+
+bool InFlightTracker::marked() {
+  std::lock_guard lock(mutex_);
+  return least_progress() != PageTime{};
+}
+
+void InFlightTracker::mark_tail() {
+  std::lock_guard lock(mutex_);
+  tail_expected_ = false;
+  // It would break off the capture. What is in flight then is seen when more is submitted, or not at all.
+  if (!captures_.empty() || !driver_.cuCtxRecordEvent) return;
+  for (Context& context : contexts_) {
+    driver_.cuCtxSetCurrent(context.native);
+    CUevent event = take_event(context);
+    if (!event) continue;
+    if (driver_.cuCtxRecordEvent(context.native, event) == CUDA_SUCCESS) push(context, nullptr, true, {.event = event, .known = true});
+    else context.free.push_back(event);
+  }
+  tell();
+}
+
+bool InFlightTracker::sample(Sampling& sampling) {
+  std::lock_guard lock(mutex_);
+  bool busy = burst_;  // while a capture is open nobody can look: as it was
+  if (captures_.empty() && driver_.cuCtxRecordEvent) {
+    busy = !endings_.empty();
+    for (Context& context : contexts_) {
+      driver_.cuCtxSetCurrent(context.native);
+      if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
+      if (driver_.cuCtxRecordEvent(context.native, context.sample) != CUDA_SUCCESS) continue;
+      PageTime until = page_now() + kSampleLook;
+      while (driver_.cuEventQuery(context.sample) == CUDA_ERROR_NOT_READY && !busy) busy = page_now() > until;
+    }
+  }
+  PageTime now = page_now();
+  nanoseconds stands_for = sampling.stands_for(now);
+  if (busy) busy_ += stands_for;
+  counted_ = now;
+  if (busy && !burst_) begin_burst(now);
+  if (!busy && burst_) end_burst(now);
+  update_quiet(now);
+  tell();
+  return burst_;
+}
+
+}  // namespace gpuwire::server

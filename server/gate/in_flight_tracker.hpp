@@ -1,0 +1,159 @@
+// What a session has in flight on its GPUs, and since when: events behind its submissions, looked at from outside.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "server/gate/estimates.hpp"
+#include "server/gate/page.hpp"
+#include "server/gate/sampling.hpp"
+#include "server/gate/work.hpp"
+
+namespace gpuwire::server {
+
+struct DriverTable;
+
+// Tells the session's page what it finds. Events without timing cost the GPU nothing; none is ever recorded into a stream that is being captured.
+//
+// Two sides: threads that submit, with the work's context current, and the one thread that looks (the gate's in-flight tracker thread), which changes its own
+// current context as it likes.
+class InFlightTracker {
+ public:
+  InFlightTracker(const DriverTable& driver, SessionPage& page) : driver_(driver), page_(page) {}
+
+  // --- threads that submit -----------------------------------------------------------------------------------------------------------------
+  // From here on it counts as in flight. Each is followed by submitted() or withdrawn().
+  void submitting(const Work& work);
+  // `done`: the driver has taken it.
+  void submitted(const Work& work, bool done);
+  void withdrawn() { submitted({}, false); }
+  // Zero: the work may go in now; otherwise when to ask again, unless progress is seen before.
+  std::chrono::nanoseconds wait_for_room(const Work& work, std::chrono::nanoseconds bound);
+
+  // Is the stream being captured? Cheap while the session captures nothing.
+  bool capturing(CUstream stream);
+  // Around the driver's calls, which run inside: what looks at the device from outside would break off a capture that begins meanwhile.
+  CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
+  CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
+  void enter_context(CUcontext context);
+  struct Ending {
+    CUcontext native = nullptr;
+    bool outlived = false;  // another context has its events and memory, and lives on
+  };
+  // Around a driver call that ends a context, with no lock held: it blocks while the context's kernels run, and counts as in flight. `gone`, asked with the
+  // call's result: the context is not there any more; then its marks are dropped, and the driver has given back what they stood on.
+  CUresult end_context(const Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
+
+  // The session waits at the gate, or does not any more: then it wants the GPU although nothing is in flight.
+  void set_waiting(bool waiting);
+
+  // --- the thread that looks ---------------------------------------------------------------------------------------------------------------
+  struct Look {
+    bool in_flight = false;
+    bool progress = false;  // something was seen done
+    bool drained = false;   // the last of it
+    bool waits_for_start = false;
+    std::chrono::nanoseconds next{};  // until something is expected to be done; negative: it should have been
+  };
+  Look look();
+  // Something may be in flight that nobody has marked: counts as in flight until mark_tail().
+  void expect_tail();
+  bool tail_expected();
+  // Is anything marked that was not seen done yet?
+  bool marked();
+  // Marks all that the contexts have been given so far.
+  void mark_tail();
+  // Has any context work left? For the free regime, in which nothing is marked: a look of `sampling`.
+  bool sample(Sampling& sampling);
+
+ private:
+  struct Mark {
+    CUevent event = nullptr;
+    uint64_t key = 0;
+    std::chrono::nanoseconds estimate{};
+    bool known = false;  // the estimate was learned
+  };
+  struct Lane {  // of one stream, or what stands for all of them
+    CUstream stream = nullptr;
+    bool everything = false;
+    std::deque<Mark> marks;
+  };
+  struct Context {
+    CUcontext native = nullptr;
+    std::vector<Lane> lanes;
+    std::vector<CUevent> free;
+    CUevent sample = nullptr;
+    size_t marks = 0;                      // in all lanes
+    std::chrono::nanoseconds estimated{};  // sum over the marks
+    size_t unknown = 0;                    // marks whose work was never seen before
+    PageTime progress{};                   // the last time something was seen done, or marks came to be
+    unsigned stalled = 0;                  // steps of kStall without progress
+    size_t stall_credit = 0;               // submissions that may go in because of it
+    uint32_t* start_word = nullptr;        // pinned; where the device writes that it has begun
+    CUdeviceptr start_address = 0;
+    uint32_t start_asked = 0;
+    std::vector<Mark> done;                // of this look
+  };
+
+  std::list<PageTime>::iterator begin_ending(const Ending& ending, std::list<Context>& moved);
+  void finish_ending(std::list<PageTime>::iterator entry, std::list<Context>& moved, bool gone);
+  void give_back(std::list<Context>& contexts);
+  Context* find(CUcontext native);
+  Context* find_or_add(CUcontext native);
+  Context* current();
+  bool mark(const Work& work);
+  CUevent take_event(Context& context);
+  void push(Context& context, CUstream stream, bool everything, Mark mark);
+  size_t count_done(std::span<const CUevent> events) const;
+  void collect(Context& context, std::unique_lock<std::mutex>& lock);
+  std::chrono::nanoseconds next_end(PageTime now) const;
+  void learn(Context& context, PageTime now);
+  void look_for_start(PageTime now, bool progress);
+  void begin_opening(const Work& work, PageTime now, bool fresh);
+  bool ask_for_start(const Work& work);
+  void started(PageTime when);
+  Mark expectation(const Work& work, std::chrono::nanoseconds unknown) const;
+  bool in_flight() const;
+  void begin_burst(PageTime now);
+  void count_busy(PageTime now);
+  void end_burst(PageTime now);
+  void update_quiet(PageTime now);
+  PageTime least_progress() const;
+  void tell();
+  bool is_capturing(CUstream stream) const;
+
+  const DriverTable& driver_;
+  SessionPage& page_;
+  std::mutex looking_;              // over a whole look; who ends a context takes it, so that no event goes while it is asked. Taken before mutex_
+  std::vector<CUevent> asked_;      // under looking_
+  std::atomic<size_t> capture_count_{0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
+  std::mutex mutex_;                // over all below, and over driver calls that do not wait for the device
+  std::list<Context> contexts_;     // at most kGateContextsMax
+  std::list<PageTime> endings_;     // of calls that end contexts, one for each: since when its context makes no progress
+  std::vector<CUstream> captures_;  // where captures have begun
+  Estimates estimates_;
+  size_t submitting_ = 0;
+  uint64_t submissions_ = 0, completions_ = 0;
+  bool told_in_flight_ = false;
+  bool tail_expected_ = false;
+  bool waiting_ = false;
+  bool burst_ = false;
+  uint32_t opening_ = 0;             // the last that a submission was made in
+  CUcontext start_context_ = nullptr;  // where the begin of the first work since then is awaited; null: it is not
+  PageTime looked_{};                // the last time
+  PageTime began_{};                 // of the burst: when its work first ran
+  PageTime counted_{};               // up to here it is in busy_
+  PageTime quiet_since_{};           // zero: not quiet
+  std::chrono::nanoseconds busy_{}, quiet_{};
+};
+
+}  // namespace gpuwire::server

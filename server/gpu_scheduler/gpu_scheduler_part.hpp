@@ -1,0 +1,45 @@
+// The GPU scheduler among the broker's parts: sessions that begin and end, tenants' settings, figures.
+#pragma once
+
+#include <functional>
+
+#include <boost/asio/io_context.hpp>
+
+#include "server/gpu_scheduler/gpu_scheduler.hpp"
+#include "server/broker/session_parts.hpp"
+#include "server/control/metrics_source.hpp"
+
+namespace gpuwire::server {
+
+// The broker's thread only. Lives as long as the broker, whose sessions it ends through `control`.
+class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
+ public:
+  GpuSchedulerPart(boost::asio::io_context& io, SessionControl& control, GpuSchedulerSettings settings);
+  ~GpuSchedulerPart() override;
+
+  void tenants_changed(const TenantDirectory& tenants) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
+  void note(const SessionRecord& session, KeptSession& kept) const override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
+  void ended(const SessionRecord& session) override;
+
+  void refresh() override { taken_at_ = {}; }
+  void add(const SessionRecord& session, SessionMetrics& figures) override;
+  void add(Snapshot& snapshot) override;
+
+ private:
+  void warn(scheduler::SessionId session, const std::string& text);
+  void end(scheduler::SessionId session, const std::string& why);
+  const GpuSchedulerSnapshot& figures();
+
+  boost::asio::io_context& io_;
+  SessionControl& control_;
+  std::map<std::string, scheduler::TenantId> tenants_;
+  GpuSchedulerSnapshot taken_;
+  PageTime taken_at_{};
+  // What the GPU scheduler's thread posts may be run after this object.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  mutable GpuScheduler scheduler_;  // has a lock of its own
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,92 @@
+// One client from its preface to its worker, or to its refusal.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "protocol/wire/frame.hpp"
+#include "server/login/auth_socket.hpp"
+#include "server/login/login_frame.hpp"
+#include "server/login/messages.hpp"
+
+namespace gpuwire::server {
+
+class AuthConnection;
+
+// What an auth connection wants of whoever keeps it. None of these may destroy the auth connection at once; `left` is its last.
+class AuthConnectionOwner {
+ public:
+  // The identity that counts now; null: none.
+  virtual std::shared_ptr<const ServerIdentity> identity() const = 0;
+  virtual WallTime now() const = 0;
+  virtual void requested(AuthConnection& connection, LoginRequestMessage request) = 0;
+  virtual void gone(AuthConnection& connection, std::string why) = 0;     // after requested()
+  virtual void passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) = 0;
+  virtual void turned_away(AuthConnection& connection, LoginRefusal refusal) = 0;  // instead of requested()
+  virtual void left(AuthConnection& connection) = 0;
+
+ protected:
+  ~AuthConnectionOwner() = default;
+};
+
+// One thread, the io_context's.
+class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
+ public:
+  // How far it is; connections that are less far are dropped first when there are too many.
+  enum class Progress : uint8_t { refused, silent, speaking, secured, logged_in };
+
+  AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number, Arrival arrival, OwnedDescriptor socket);
+
+  ConnectionId number() const { return number_; }
+  const Arrival& arrival() const { return arrival_; }
+  Progress progress() const;
+
+  void begin();
+  // The broker's answers; after the request only.
+  void queued(const LoginQueued& place);
+  void admitted();
+  void refused(const std::string& reason);
+  // There are too many connections: it ends without a word.
+  void drop();
+  // There is nobody any more who could answer it.
+  void abandon();
+
+ private:
+  enum class Stage : uint8_t { greeting, handshake, login, waiting, granted, refusing, lingering, over };
+
+  void advance();
+  IoStep step();
+  IoStep write_out();
+  IoStep read_login();
+  IoStep watch();
+  IoStep linger();
+  void log_in();
+  void wait_for(IoStep step);
+  void wait(boost::asio::posix::stream_descriptor::wait_type what, bool& pending);
+  void limit(uint32_t ms);
+  void time_is_over();
+  void ended(IoStep how);
+  void turn_away(RefusalKind kind, std::string reason, std::string tenant = {}, std::string credential = {});
+  void say(std::string frame, Stage then);
+  void hand_over();
+  void finish();
+
+  AuthConnectionOwner& keeper_;
+  const ConnectionId number_;
+  const Arrival arrival_;
+  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::steady_timer timer_;
+  AuthSocket connection_;
+  LoginFrameReader login_;
+  std::string out_;       // what the client is still to be sent
+  Stage stage_ = Stage::greeting;
+  size_t lingered_bytes_ = 0;
+  bool requested_ = false;  // the broker knows of it
+  bool reading_ = false, writing_ = false;  // waits under way
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,57 @@
+// The login process without its process: all auth connections, and what is said to the broker about them.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include <boost/asio/io_context.hpp>
+
+#include "server/login/auth_connection.hpp"
+#include "server/login/message_channel.hpp"
+
+namespace gpuwire::server {
+
+// One thread, the io_context's. `closed`: the broker is gone, and so is everybody who was being told why.
+class AuthServer final : private AuthConnectionOwner {
+ public:
+  using Clock = std::function<WallTime()>;
+  AuthServer(boost::asio::io_context& io, OwnedDescriptor broker, Clock clock, std::function<void()> closed);
+  ~AuthServer();
+
+ private:
+  using AuthConnections = std::list<std::shared_ptr<AuthConnection>>;
+
+  void heard(IpcMessage message);
+  void read_identity(IpcMessage message);
+  void welcome(IpcMessage message);
+  void make_room(const std::string& address);
+  std::string most_crowded() const;
+  void drop_from(const std::string& address);
+
+  std::shared_ptr<const ServerIdentity> identity() const override { return identity_; }
+  WallTime now() const override { return clock_(); }
+  void requested(AuthConnection& connection, LoginRequestMessage request) override;
+  void gone(AuthConnection& connection, std::string why) override;
+  void passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) override;
+  void turned_away(AuthConnection& connection, LoginRefusal refusal) override;
+  void left(AuthConnection& connection) override;
+  void forget_stranger(AuthConnection& connection);
+  void broker_gone();
+
+  boost::asio::io_context& io_;
+  const Clock clock_;
+  MessageChannel broker_;
+  std::shared_ptr<const ServerIdentity> identity_;
+  AuthConnections strangers_;  // not logged in, or refused; oldest first, at most kAuthConnectionsMax
+  std::unordered_map<std::string, size_t> from_address_;  // of these
+  std::unordered_map<ConnectionId, std::shared_ptr<AuthConnection>> logged_in_;  // at most kLoggedInMax
+  const std::function<void()> closed_;
+  bool leaving_ = false;
+  uint32_t untold_ = 0;  // refusals that the broker has not heard of
+};
+
+}  // namespace gpuwire::server

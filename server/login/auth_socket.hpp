@@ -1,0 +1,59 @@
+// A client's connection before its session: bytes in and out, plain or inside TLS, without waiting.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <tl/expected.hpp>
+
+#include "protocol/tls/openssl.hpp"
+#include "server/broker/ipc_message.hpp"
+#include "server/login/server_identity.hpp"
+
+namespace gpuwire::server {
+
+// done: it went on; want_*: nothing can be done until the socket is ready for it; closed: the client has gone; failed: failure() says why.
+enum class IoStep : uint8_t { done, want_read, want_write, closed, failed };
+
+// Borrows a socket that does not block. One thread.
+class AuthSocket {
+ public:
+  explicit AuthSocket(int socket) : socket_(socket) {}
+
+  // From here on everything is inside TLS. False: out of memory.
+  bool begin_tls(const ServerIdentity& identity);
+  bool encrypted() const { return bool(tls_); }
+  IoStep handshake();
+
+  // `moved`: how much of it, with done at least one byte.
+  IoStep read(std::span<std::byte> out, size_t& moved);
+  IoStep write(std::string_view data, size_t& moved);
+
+  // What the client does while it is not its turn: done: it has said something.
+  IoStep look();
+  // Whether bytes of the client's have been taken from the socket that nobody has read.
+  bool holds_bytes() const { return tls_ && SSL_has_pending(tls_.get()); }
+  // Says the end to a client inside TLS, as far as that can be done without waiting.
+  void say_end();
+
+  // Of the socket, TLS and all.
+  uint64_t bytes_received() const;
+  // After the handshake.
+  std::optional<ShownCertificate> shown_certificate() const;
+  tl::expected<std::string, std::string> session_key() const;
+  const std::string& failure() const { return failure_; }
+
+ private:
+  IoStep step_of(int result, const char* what);
+  IoStep failed(std::string reason);
+
+  const int socket_;
+  tls::Connection tls_;
+  uint64_t plain_bytes_received_ = 0;
+  std::string failure_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,265 @@
+#include "fixture.hpp"
+
+using namespace gpuwire::server;
+using namespace std::chrono_literals;
+
+TEST_CASE_FIXTURE(GateFixture, "a submission is in flight until it is done, and its time is counted") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  uint64_t bursts = page.bursts, busy = page.busy_ns;
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(page.in_flight == 1);
+  CHECK(page.bursts == bursts + 1);
+  CHECK(page.submissions == 2);
+  gpu.finish(1);
+  CHECK(page.in_flight == 1);
+  gpu.finish(1);
+  CHECK(idle());
+  CHECK(page.last_end > 0);
+  CHECK(page.busy_ns >= busy);
+  CHECK(becomes([&] { return page.quiet_since != 0; }));
+  CHECK(page.in_flight_ns == 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the first start after an opening is when the device has written its word") {
+  set_and_wait(false);
+  REQUIRE(idle());
+  set(true);
+  CHECK(launch() == CUDA_SUCCESS);
+  uint32_t opening = page.opening;
+  CHECK(page.started != opening);
+  CHECK(page.stuck_since == 0);  // it has not got the GPU
+  auto before = page_now();
+  gpu.begin();
+  CHECK(becomes([&] { return page.started == opening; }));
+  CHECK(page.first_start >= before.count());
+  CHECK(becomes([&] { return page.stuck_since >= before.count(); }));
+  // A later burst of the same opening asks no more.
+  gpu.finish_all();
+  CHECK(idle());
+  int64_t first = page.first_start;
+  CHECK(launch() == CUDA_SUCCESS);
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(page.first_start == first);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "time before the context has got the GPU is nobody's") {
+  set_and_wait(false);
+  REQUIRE(idle());
+  uint64_t busy = page.busy_ns;
+  set(true);
+  auto submitted = page_now();
+  CHECK(launch() == CUDA_SUCCESS);
+  while (page_now() - submitted < 5ms) std::this_thread::yield();
+  auto began = page_now();
+  gpu.begin();
+  CHECK(becomes([&] { return page.started == page.opening; }));
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(page.busy_ns - busy <= uint64_t((page_now() - began).count()));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "closing the gate tells what was in flight before anybody counted") {
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  forget_rings();
+  set_and_wait(false);
+  CHECK(page.in_flight == 1);
+  CHECK(becomes([&] { return gpu.everything_recorded() > 0; }));
+  CHECK(page.in_flight == 1);
+  gpu.finish_all();
+  CHECK(idle());
+  CHECK(rang());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a device at rest is seen at rest soon after the gate has closed") {
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  gate.going_idle();
+  set(false);
+  CHECK(rang());
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "work of the hundredth context is marked like that of the first") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  size_t before = gpu.events_recorded();
+  for (uintptr_t number = 1; number <= 100; ++number) {
+    CHECK(table.cuCtxSetCurrent(reinterpret_cast<CUcontext>(0x10000 + number)) == CUDA_SUCCESS);
+    CHECK(launch() == CUDA_SUCCESS);
+  }
+  CHECK(gpu.events_recorded() == before + 100);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "no look at the device breaks off a capture") {
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  CHECK(table.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) {
+    set_and_wait(false);
+    CHECK(rang());
+    set_and_wait(true, false);
+  }
+  CHECK(!gpu.recorded_into_a_capture());
+  CUgraph graph = nullptr;
+  CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a sample after a long capture stands for no more than the time since one could be made") {
+  FakeGpu gpu;
+  SessionPage page;
+  InFlightTracker tracker(gpu.table(), page);
+  Sampling sampling;
+  CUstream captured = FakeGpu::stream(1);
+  tracker.enter_context(FakeGpu::context());
+  CHECK_FALSE(tracker.sample(sampling));
+  tracker.begin_capture(captured, [&] { return gpu.table().cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED); });
+  bool busy = false;
+  PageTime last{};
+  for (auto until = page_now() + 100ms; (last = page_now()) < until;) busy |= tracker.sample(sampling);
+  last = page_now();
+  busy |= tracker.sample(sampling);
+  CHECK_FALSE(busy);
+  CUgraph graph = nullptr;
+  tracker.end_capture(captured, [&] { return gpu.table().cuStreamEndCapture(captured, &graph); });
+  CHECK(gpu.table().cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(2), nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(tracker.sample(sampling));
+  CHECK(std::chrono::nanoseconds(page.busy_ns) <= page_now() - last);
+}
+
+TEST_CASE("what is counted as done is never more than was submitted, also when a sample ends the burst before the mark is looked at") {
+  FakeGpu gpu;
+  SessionPage page;
+  InFlightTracker tracker(gpu.table(), page);
+  Sampling sampling;
+  tracker.enter_context(FakeGpu::context());
+  const Work work{.kind = WorkKind::compute, .stream = FakeGpu::stream(1), .key = 7};
+  for (uint64_t submitted = 1; submitted <= 3; ++submitted) {
+    tracker.submitting(work);
+    tracker.submitted(work, true);
+    gpu.finish_all();
+    CHECK_FALSE(tracker.sample(sampling));
+    CHECK(page.completions == submitted);
+    tracker.look();
+    CHECK(page.completions == submitted);
+  }
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the free regime's samples find a busy device and one at rest") {
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  gate.woken();
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(becomes([&] { return page.in_flight == 1; }));
+  CHECK(page.submissions == 0);
+  gpu.finish_all();
+  CHECK(idle());
+  gate.going_idle();
+  size_t seen = gpu.everything_recorded();
+  CHECK(seen > 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the end of a context gives up its events") {
+  set_and_wait(true);
+  for (int i = 0; i < 10; ++i) CHECK(launch() == CUDA_SUCCESS);
+  CHECK(gpu.events_alive() > 0);
+  gate.stop();  // nothing is marked from here on
+  CHECK(table.cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  CHECK(gpu.events_alive() == 0);
+}
+
+TEST_CASE_FIXTURE(GateFixture, "the end of one context leaves what is in flight in another") {
+  CUcontext other = reinterpret_cast<CUcontext>(uintptr_t(0xc1));
+  set_and_wait(true);
+  REQUIRE(idle());
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  CHECK(launch(2) == CUDA_SUCCESS);
+  gpu.begin();
+  CHECK(becomes([&] { return page.stuck_since != 0; }));
+  int64_t since = page.stuck_since;
+  CHECK(table.cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  set_and_wait(false);
+  CHECK(page.in_flight == 1);
+  CHECK(page.stuck_since == since);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a call that ends a context is in flight until it comes back, and holds up no other thread") {
+  CUcontext other = reinterpret_cast<CUcontext>(uintptr_t(0xc1));
+  set_and_wait(true);
+  REQUIRE(idle());
+  gpu.hold_endings(true);
+  auto ends = std::async(std::launch::async, [&] { return table.cuCtxDestroy_v2(other); });
+  CHECK(becomes([&] { return gpu.ending() == 1; }));
+  set_and_wait(false);
+  CHECK(page.in_flight == 1);
+  CHECK(page.stuck_since != 0);
+  set_and_wait(true, false);  // the free regime sees it, too
+  CHECK(becomes([&] { return page.in_flight == 1; }));
+  CHECK(launch() == CUDA_SUCCESS);
+  gpu.finish_all();
+  CHECK(page.in_flight == 1);
+  gpu.hold_endings(false);
+  CHECK(ends.get() == CUDA_SUCCESS);
+  CHECK(idle());
+  CHECK(becomes([&] { return page.stuck_since == 0; }));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a primary context that somebody else holds goes on being metered") {
+  gpu.share_primary();
+  set_and_wait(true);
+  REQUIRE(idle());
+  CHECK(launch() == CUDA_SUCCESS);
+  CHECK(table.cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
+  set_and_wait(false);
+  CHECK(page.in_flight == 1);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "completions follow what is done") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  uint64_t before = page.completions;
+  for (int i = 0; i < 3; ++i) CHECK(launch() == CUDA_SUCCESS);
+  CHECK(page.completions == before);
+  gpu.finish(2);
+  CHECK(becomes([&] { return page.completions == before + 2; }));
+  gpu.finish_all();
+  CHECK(becomes([&] { return page.completions == before + 3; }));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "a kernel that goes on and on is told with the time since when") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  auto before = page_now();
+  CHECK(launch() == CUDA_SUCCESS);
+  gpu.begin();
+  CHECK(becomes([&] { return page.stuck_since >= before.count(); }));
+  int64_t since = page.stuck_since;
+  CHECK(launch() == CUDA_SUCCESS);  // more behind it changes nothing
+  CHECK(page.stuck_since == since);
+  gpu.finish(1);
+  CHECK(becomes([&] { return page.stuck_since > since; }));
+  gpu.finish(1);
+  CHECK(becomes([&] { return page.stuck_since == 0; }));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "more work than there are marks is still in flight until the last of it is done") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  constexpr size_t kMany = 5000;
+  for (size_t i = 0; i < kMany; ++i) CHECK(launch() == CUDA_SUCCESS);
+  gpu.finish(kMany - 1);
+  CHECK(page.in_flight == 1);
+  CHECK(becomes([&] { return gpu.everything_recorded() > 0; }));
+  gpu.finish_all();
+  CHECK(idle());
+}

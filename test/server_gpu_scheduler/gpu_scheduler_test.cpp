@@ -1,0 +1,301 @@
+#include "server/gpu_scheduler/gpu_scheduler.hpp"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "server/gate/futex.hpp"
+#include "test/support/becomes.hpp"
+
+using namespace gpuwire::server;
+using namespace gpuwire::scheduler;
+using gpuwire::test::becomes;
+using gpuwire::test::kTimeout;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr DeviceIndex kDevice[] = {0};
+// The warning comes at four fifths of it: this thread and the GPU scheduler's may be kept from running for the rest without its being missed.
+constexpr std::chrono::milliseconds kLimit{2000};
+
+// A worker's end of a session, which says what the test wants.
+struct Worker {
+  MappedPage page;
+  OwnedDescriptor doorbell;
+
+  explicit Worker(GpuScheduler::Ends ends) {
+    auto mapped = MappedPage::map(std::move(ends.page));
+    REQUIRE(mapped.has_value());
+    page = std::move(*mapped);
+    doorbell = std::move(ends.doorbell);
+  }
+  GateWord gate() const { return {page->gate.load()}; }
+  void ring() {
+    page->rings.fetch_add(1);
+    uint64_t one = 1;
+    REQUIRE(::write(doorbell.get(), &one, sizeof one) == sizeof one);
+  }
+  // As the in-flight tracker does when it has looked.
+  void answer() { page->answered.store(page->attention.load()); }
+  void work() {
+    page->submissions.fetch_add(1);
+    page->bursts.fetch_add(1);
+    page->first_start = page_now().count();
+    page->started = page->opening.load();
+    page->in_flight = 1;
+  }
+  void drain() {
+    page->last_end = page_now().count();
+    page->in_flight = 0;
+    answer();
+    ring();
+  }
+  void knock() {
+    page->waiting = 1;
+    ring();
+  }
+};
+
+struct GpuSchedulerFixture {
+  std::mutex mutex;
+  std::vector<std::string> warnings, ends;
+  GpuScheduler scheduler{{.scheduling = true, .cores = 1, .policy = {}},
+                  {.warn = [this](SessionId, std::string text) { std::lock_guard lock(mutex); warnings.push_back(std::move(text)); },
+                   .end = [this](SessionId, std::string why) { std::lock_guard lock(mutex); ends.push_back(std::move(why)); }}};
+
+  Worker session(unsigned number, unsigned tenant) {
+    auto ends = scheduler.add(SessionId(number), TenantId(tenant), kDevice);
+    REQUIRE(ends.has_value());
+    return Worker(std::move(*ends));
+  }
+  size_t ended() {
+    std::lock_guard lock(mutex);
+    return ends.size();
+  }
+  size_t warned() {
+    std::lock_guard lock(mutex);
+    return warnings.size();
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that is alone gets its gate opened wide") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "one of two gets the GPU, the other after it has drained") {
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, 2);
+  CHECK(second.gate().closed());
+  second.knock();
+  // The first one's turn ends, or the second's begins at once: either way nobody has the GPU together with work of the other in flight.
+  CHECK(becomes([&] { return first.gate().closed(); }));
+  first.answer();
+  CHECK(second.gate().closed());
+  first.drain();
+  CHECK(becomes([&] { return !second.gate().closed(); }));
+  GpuSchedulerSnapshot snapshot = scheduler.snapshot();
+  CHECK(snapshot.sessions.size() == 2);
+  REQUIRE(snapshot.devices.size() == 1);
+  uint64_t drains = 0;
+  for (const auto& of_class : snapshot.devices[0].drains)
+    for (uint64_t count : of_class.counts) drains += count;
+  CHECK(drains >= 1);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a lease is free the moment its session has gone") {
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, 2);
+  second.knock();
+  scheduler.remove(SessionId(1));
+  CHECK(becomes([&] { return !second.gate().closed(); }));
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "turns go round among tenants that always have work") {
+  std::vector<Worker> workers;
+  for (unsigned i = 1; i <= 3; ++i) workers.push_back(session(i, i));
+  std::vector<int> turns(workers.size());
+  auto until = std::chrono::steady_clock::now() + kTimeout;
+  while (std::ranges::min(turns) < 3 && std::chrono::steady_clock::now() < until) {
+    int open = 0;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      Worker& worker = workers[i];
+      if (worker.gate().closed()) {
+        if (worker.page->in_flight != 0) worker.drain();
+        if (worker.page->waiting == 0) worker.knock();
+      } else if (worker.page->in_flight == 0) {
+        worker.page->waiting = 0;
+        worker.work();
+        ++turns[i];
+      }
+      worker.answer();
+      open += !worker.gate().closed();
+    }
+    std::this_thread::yield();
+  }
+  CHECK(std::ranges::min(turns) >= 3);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a kernel over its tenant's limit is warned of and its session ended, and only what is counted can be") {
+  scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = kLimit});
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return !worker.gate().closed(); }));
+  CHECK(!worker.gate().unhindered());
+  worker.work();
+  worker.page->stuck_since = page_now().count();
+  CHECK(becomes([&] { return warned() == 1; }));
+  CHECK(becomes([&] { return ended() == 1; }));
+  CHECK(ends[0].find("kernel") != std::string::npos);
+  CHECK(scheduler.snapshot().sessions[0].warning.find("kernel") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that does nothing is warned and ended at its tenant's limit") {
+  scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = kLimit});
+  Worker worker = session(1, 1);
+  worker.page->idle_since = page_now().count();
+  CHECK(becomes([&] { return ended() == 1; }));
+  CHECK(warned() == 1);
+  CHECK(ends[0].find("idle") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a limit that is set while a session runs holds for it") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = 1h});
+  CHECK(becomes([&] { return !worker.gate().unhindered(); }));
+  scheduler.set_tenant(TenantId(1), {}, {});
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+}
+
+TEST_CASE("without scheduling every gate stays open, and limits hold") {
+  std::atomic<int> ended{0};
+  GpuScheduler scheduler({.scheduling = false, .cores = 1, .policy = {}}, {.warn = [](SessionId, std::string) {}, .end = [&](SessionId, std::string) { ++ended; }});
+  scheduler.set_tenant(TenantId(2), {}, {.idle_time_max = 50ms});
+  auto one = scheduler.add(SessionId(1), TenantId(1), kDevice);
+  auto two = scheduler.add(SessionId(2), TenantId(2), kDevice);
+  REQUIRE(one.has_value());
+  REQUIRE(two.has_value());
+  Worker first(std::move(*one)), second(std::move(*two));
+  CHECK(first.gate().unhindered());
+  CHECK(second.gate().unhindered());
+  first.work();
+  second.work();
+  second.drain();
+  second.page->idle_since = page_now().count();
+  CHECK(becomes([&] { return ended == 1; }));
+  CHECK(first.gate().unhindered());
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a worker that writes nonsense into its page keeps nobody from a turn") {
+  Worker liar = session(1, 1);
+  Worker honest = session(2, 2);
+  std::mt19937_64 random(7);
+  bool served = false;
+  for (int i = 0; i < 20000 && !served; ++i) {
+    liar.page->waiting = uint32_t(random());
+    liar.page->in_flight = uint32_t(random() % 2);
+    liar.page->first_start = int64_t(random());
+    liar.page->last_end = int64_t(random());
+    liar.page->busy_ns = random();
+    liar.page->quiet_ns = random();
+    liar.page->submissions = random();
+    liar.page->bursts = random();
+    liar.page->gate = 0;  // its own copy; what the GPU scheduler has decided stands in the GPU scheduler's memory
+    if (i % 64 == 0) liar.ring();
+    if (honest.page->waiting == 0) honest.knock();
+    served = !honest.gate().closed();
+    std::this_thread::yield();
+  }
+  CHECK((served || becomes([&] { return !honest.gate().closed(); })));
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session whose page is damaged is ended once, with the reason") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  worker.page->submissions = UINT64_MAX;
+  worker.ring();
+  CHECK(becomes([&] { return ended() == 1; }));
+  worker.page->submissions = 0;
+  for (int i = 0; i < 10; ++i) {
+    worker.ring();
+    scheduler.snapshot();
+  }
+  CHECK(ended() == 1);
+  CHECK(ends[0].find("page") != std::string::npos);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "who is kept at its gate is shown with the reason") {
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, 2);
+  second.knock();
+  auto held = [&] {
+    for (const auto& one : scheduler.snapshot().sessions) {
+      if (one.id == SessionId(2)) return one.account;
+    }
+    return SessionAccount{};
+  };
+  CHECK(becomes([&] { return held().hold != Hold::none && held().held_by == SessionId(1); }));
+}
+
+TEST_CASE("servers of sessions that answer people stay awake after a request where there are cores for them") {
+  GpuScheduler scheduler({.scheduling = true, .cores = 8, .policy = {}}, {.warn = {}, .end = {}});
+  scheduler.set_tenant(TenantId(1), {.service_class = ServiceClass::interactive}, {});
+  scheduler.set_tenant(TenantId(2), {.service_class = ServiceClass::batch}, {});
+  auto session = [&](unsigned number, unsigned tenant) { return Worker(*scheduler.add(SessionId(number), TenantId(tenant), kDevice)); };
+  Worker first = session(1, 1), second = session(2, 1), batch = session(3, 2);
+  CHECK(first.page->spin_us != 0);
+  CHECK(second.page->spin_us != 0);
+  CHECK(batch.page->spin_us == 0);
+  Worker third = session(4, 1);  // more than a quarter of the cores
+  CHECK(first.page->spin_us == 0);
+  CHECK(third.page->spin_us == 0);
+  scheduler.remove(SessionId(4));
+  CHECK(first.page->spin_us != 0);
+  scheduler.set_tenant(TenantId(1), {.service_class = ServiceClass::batch}, {});
+  CHECK(first.page->spin_us == 0);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that began under another GPU scheduler goes on: its counters are believed for the time since then, and nobody pays for them") {
+  const PageTime began = page_now() - 1h;
+  auto page = MappedPage::create();
+  REQUIRE(page);
+  OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  Worker worker({OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))});
+  // More than a session that begins now could have done.
+  worker.page->submissions = worker.page->completions = 400'000'000;
+  worker.page->busy_ns = uint64_t(std::chrono::nanoseconds(50min).count());
+  worker.page->opening = 12;
+  worker.page->gate = 0;
+  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice, {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, began));
+  CHECK(scheduler.began(SessionId(5)) == began);
+  worker.answer();
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  CHECK(worker.page->opening.load() == 13);
+  auto snapshot = scheduler.snapshot();
+  REQUIRE(snapshot.sessions.size() == 1);
+  CHECK(snapshot.sessions[0].busy == 50min);
+  CHECK(snapshot.sessions[0].account.gpu_time < 1min);
+  CHECK(ended() == 0);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session whose page claims more than its time allows ends when it is adopted") {
+  auto page = MappedPage::create();
+  REQUIRE(page);
+  OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  (*page)->submissions = UINT64_MAX / 2;
+  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice, {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, page_now() - 1h));
+  CHECK(becomes([&] { return ended() == 1; }));
+}
