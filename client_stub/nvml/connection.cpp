@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "client_stub/driver/say.hpp"
+#include "client_stub/driver/call/say.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"

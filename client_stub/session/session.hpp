@@ -70,7 +70,7 @@ struct BulkSink {
 };
 
 // Who takes what comes unasked. Called on whichever thread reads the connection, with no session lock held; must not call back into the
-// session except post(). One object for the whole session (client_stub/driver/notices.cpp).
+// session except post(). One object for the whole session (client_stub/driver/session/notices.cpp).
 class NoticeHandler {
  public:
   virtual ~NoticeHandler() = default;

@@ -38,7 +38,7 @@ def forward_header(api):
 
 #include <cstdint>
 
-#include "client_stub/driver/caller.hpp"
+#include "client_stub/driver/call/caller.hpp"
 #include "cuda_names.hpp"
 
 namespace gpuwire::client::forward {{
@@ -345,7 +345,7 @@ def forward_source(family):
     return f"""{banner(family.name + ".toml")}
 #include "client/forward.hpp"
 
-{structures}#include "client_stub/driver/generated_support.hpp"
+{structures}#include "client_stub/driver/call/generated_support.hpp"
 #include "schema/api_{family.name}.capnp.h"
 #include "schema/session.capnp.h"
 
@@ -455,9 +455,9 @@ def exports_source(family):
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client/trace.hpp"
-#include "client_stub/driver/caller.hpp"
-#include "client_stub/driver/capture.hpp"
-#include "client_stub/driver/entry.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/call/entry.hpp"
 
 #define GPUWIRE_EXPORT extern "C" __attribute__((visibility("default")))
 

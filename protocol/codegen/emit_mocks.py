@@ -297,7 +297,7 @@ def structures_header(api):
     return f"""{banner("structures.toml")}#pragma once
 
 #include "cuda_names.hpp"
-#include "test/api/round_trip.hpp"
+#include "test/protocol/api/round_trip.hpp"
 
 namespace gpuwire::test {{
 
@@ -349,7 +349,7 @@ def table(api):
     calls = "".join(f"  for (const GeneratedCall& call : calls_of_{f.name}()) calls.push_back(call);\n" for f in families)
     mocks = "".join(f"  mock_{f.name}(table);\n" for f in families)
     return f"""{banner()}#include "server/driver_table.hpp"
-#include "test/api/round_trip.hpp"
+#include "test/protocol/api/round_trip.hpp"
 
 namespace gpuwire::test {{
 

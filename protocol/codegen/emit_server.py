@@ -277,7 +277,7 @@ def replay_source(family):
     return f"""{banner(family.name + ".toml")}
 #include "schema/api_{family.name}.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/replay/generated_support.hpp"
+#include "server/replay/call/generated_support.hpp"
 #include "server/replay_functions.hpp"
 {structures}
 namespace gpuwire::server::generated {{

@@ -77,7 +77,7 @@ def client_header(api):
     pack = "".join(client_pack(s, names) + client_keep(s) for s in ordered(names) if not s.plain_on_server)
     return f"""{banner("structures.toml")}#pragma once
 
-#include "client_stub/driver/flat.hpp"
+#include "client_stub/driver/call/flat.hpp"
 #include "cuda_names.hpp"
 
 namespace gpuwire::client {{
@@ -150,7 +150,7 @@ def server_header(api):
 #pragma once
 
 #include "cuda_names.hpp"
-#include "server/replay/generated_support.hpp"
+#include "server/replay/call/generated_support.hpp"
 
 namespace gpuwire::server {{
 

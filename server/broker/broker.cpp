@@ -7,7 +7,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
-#include "server/broker/adoption.hpp"
+#include "server/broker/keeper/adoption.hpp"
 #include "server/broker/limits.hpp"
 
 namespace gpuwire::server {

@@ -10,14 +10,14 @@
 #include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
-#include "server/broker/admission.hpp"
-#include "server/broker/keeping.hpp"
+#include "server/broker/admission/admission.hpp"
+#include "server/broker/keeper/keeping.hpp"
 #include "server/broker/limits.hpp"
-#include "server/broker/connection_manager.hpp"
-#include "server/broker/session_registry.hpp"
-#include "server/broker/sessions.hpp"
-#include "server/broker/tenants.hpp"
-#include "server/broker/worker_pools.hpp"
+#include "server/broker/admission/connection_manager.hpp"
+#include "server/broker/session/session_registry.hpp"
+#include "server/broker/session/sessions.hpp"
+#include "server/broker/admission/tenants.hpp"
+#include "server/broker/worker/worker_pools.hpp"
 #include "server/config/configuration.hpp"
 
 namespace gpuwire::server {

@@ -7,7 +7,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <tl/expected.hpp>
 
-#include "server/broker/listener.hpp"
+#include "server/broker/admission/listener.hpp"
 
 namespace gpuwire::server {
 

@@ -6,7 +6,7 @@
 
 #include <tl/expected.hpp>
 
-#include "server/broker/listener.hpp"
+#include "server/broker/admission/listener.hpp"
 
 namespace gpuwire::server {
 

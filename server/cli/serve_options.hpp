@@ -6,7 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "server/broker/worker_process.hpp"
+#include "server/broker/worker/worker_process.hpp"
 #include "server/config/configuration.hpp"
 
 namespace gpuwire::server {

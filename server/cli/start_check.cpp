@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "server/broker/inventory.hpp"
+#include "server/broker/admission/inventory.hpp"
 #include "server/broker/limits.hpp"
 #include "server/cli/listen_address.hpp"
 #include "server/identity/identity_directory.hpp"

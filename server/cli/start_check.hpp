@@ -1,7 +1,7 @@
 // What a start of the server would find wrong with its configuration beyond its words, found without starting.
 #pragma once
 
-#include "server/broker/worker_process.hpp"
+#include "server/broker/worker/worker_process.hpp"
 #include "server/config/configuration.hpp"
 
 namespace gpuwire::server {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "server/worker/end_cause.hpp"
+#include "server/worker/session/end_cause.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -1,7 +1,7 @@
 // The lines of the audit log: what each event of a session and of an administrator says.
 #pragma once
 
-#include "server/broker/session_registry.hpp"
+#include "server/broker/session/session_registry.hpp"
 #include "server/control/metrics.hpp"
 #include "server/log/audit_log.hpp"
 

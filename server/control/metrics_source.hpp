@@ -1,7 +1,7 @@
 // What the GPU scheduler and the ledger add to the figures.
 #pragma once
 
-#include "server/broker/session_registry.hpp"
+#include "server/broker/session/session_registry.hpp"
 #include "server/control/metrics.hpp"
 
 namespace gpuwire::server {

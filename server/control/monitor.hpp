@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "server/broker/session_registry.hpp"
-#include "server/broker/session_parts.hpp"
-#include "server/broker/tenants.hpp"
+#include "server/broker/session/session_registry.hpp"
+#include "server/broker/session/session_parts.hpp"
+#include "server/broker/admission/tenants.hpp"
 #include "server/control/metrics_source.hpp"
 #include "server/control/metrics.hpp"
 #include "server/log/audit_log.hpp"

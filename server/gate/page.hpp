@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "server/worker/link_counters.hpp"
+#include "server/worker/connection/link_counters.hpp"
 
 namespace gpuwire::server {
 

@@ -6,7 +6,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "server/gpu_scheduler/gpu_scheduler.hpp"
-#include "server/broker/session_parts.hpp"
+#include "server/broker/session/session_parts.hpp"
 #include "server/control/metrics_source.hpp"
 
 namespace gpuwire::server {

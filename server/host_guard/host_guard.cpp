@@ -17,7 +17,7 @@ namespace {
 using scheduler::TenantId;
 
 constexpr uint64_t kMiB = 1u << 20;
-// How the software device names itself (server/software_device/driver/device.cpp).
+// How the software device names itself (server/software_device/driver/device/device.cpp).
 constexpr const char* kSoftwareDeviceName = "gpuwire software device";
 
 uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }

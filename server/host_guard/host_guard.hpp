@@ -11,7 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "server/base/host_memory.hpp"
-#include "server/broker/session_parts.hpp"
+#include "server/broker/session/session_parts.hpp"
 #include "server/host_guard/worker_groups.hpp"
 
 namespace gpuwire::server {

@@ -6,7 +6,7 @@
 #include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
 #include "server/management/replay_support.hpp"
-#include "server/replay/reply.hpp"
+#include "server/replay/call/reply.hpp"
 
 namespace gpuwire::server {
 

@@ -191,7 +191,7 @@ struct ReplayEntry {
 
 // Generated (driver functions, ordinals >= kFirstDriverOrdinal); index: ordinal - kFirstDriverOrdinal.
 std::span<const ReplayEntry> generated_replay_table();
-// Hand-written (SessionOrdinal), by ordinal: server/replay/session_calls.cpp.
+// Hand-written (SessionOrdinal), by ordinal: server/replay/session/session_calls.cpp.
 std::span<const ReplayEntry> session_replay_table();
 
 }  // namespace gpuwire::server

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "server/replay/shares.hpp"
+#include "server/replay/memory/shares.hpp"
 
 namespace gpuwire::server {
 

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include "server/broker/ipc_message.hpp"
-#include "server/broker/inventory.hpp"
+#include "server/broker/admission/inventory.hpp"
 #include "server/broker/session_spec.hpp"
 #include "server/control/requests.hpp"
 #include "server/metrics/http.hpp"

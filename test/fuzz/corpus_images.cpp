@@ -6,7 +6,7 @@
 #include <span>
 
 #include "protocol/fatbin/linked_image.hpp"
-#include "server/broker/inventory.hpp"
+#include "server/broker/admission/inventory.hpp"
 #include "server/broker/session_spec.hpp"
 #include "test/protocol/fatbin/fatbin_builder.hpp"
 

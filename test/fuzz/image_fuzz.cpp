@@ -6,8 +6,8 @@
 
 #include "protocol/fatbin/fatbin.hpp"
 #include "protocol/fatbin/image_size.hpp"
-#include "server/ledger/image_bytes.hpp"
-#include "server/replay/driver_image.hpp"
+#include "server/ledger/worker/image_bytes.hpp"
+#include "server/replay/module/driver_image.hpp"
 #include "test/fuzz/frame_fuzz.hpp"
 
 namespace {

@@ -14,8 +14,8 @@
 #include "schema/session.capnp.h"
 #include "server/module_cache/digest.hpp"
 #include "test/hostile/worker_orders.hpp"
-#include "test/server_worker/server_process.hpp"
-#include "test/server_worker/wire_client.hpp"
+#include "test/server/worker/server_process.hpp"
+#include "test/server/worker/wire_client.hpp"
 #include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire;

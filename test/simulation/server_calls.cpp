@@ -2,7 +2,7 @@
 #include <capnp/message.h>
 
 #include "schema/session.capnp.h"
-#include "server/replay/reply.hpp"
+#include "server/replay/call/reply.hpp"
 #include "test/simulation/world.hpp"
 
 namespace gpuwire::simulation {

@@ -12,8 +12,8 @@
 
 #include "client_stub/session/connected_session.hpp"
 #include "protocol/link/link.hpp"
-#include "server/worker/session.hpp"
-#include "test/server_replay/fake_driver.hpp"
+#include "server/worker/session/session.hpp"
+#include "test/server/replay/fake_driver.hpp"
 
 namespace gpuwire::simulation {
 

@@ -10,7 +10,7 @@
 
 #include <exception>
 
-#include "client_stub/driver/say.hpp"
+#include "client_stub/driver/call/say.hpp"
 
 namespace kj {
 

@@ -1,0 +1,153 @@
+#include "client_stub/driver/call/entry.hpp"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "client/trace.hpp"
+#include "client_stub/driver/call/account.hpp"
+#include "client_stub/driver/call/error_text.hpp"
+#include "client_stub/driver/managed_memory/managed_faults.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+
+namespace gpuwire::client {
+
+constinit std::atomic<uint8_t> g_entry{0};
+
+namespace {
+
+constexpr unsigned kTraceLineBytesMax = 2048;  // longer lines are cut
+constexpr unsigned kTracePathShownMax = 512;
+
+// Set before the library's first call can be made, by observe_from_environment(); then constant.
+int g_trace = -1;
+AccountDepth g_depth = AccountDepth::none;
+uint64_t g_started_ns = 0;
+
+uint64_t now_ns() noexcept {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
+}
+
+// How many frames of each kind had been sent when the thread's call began, and what the thread had sent and waited for. Host functions of
+// the program run on a thread of their own, so calls do not nest.
+struct Sent {
+  uint64_t posted, called;
+};
+thread_local constinit Sent t_before __attribute__((tls_model("initial-exec"))) = {0, 0};
+thread_local constinit ThreadTraffic t_traffic_before __attribute__((tls_model("initial-exec"))) = {};
+
+Sent sent_so_far() noexcept {
+  Process* owner = process();
+  if (!owner) return {0, 0};
+  SessionStats& stats = owner->server->connection().stats();
+  return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
+}
+
+// What the description allows a call to send is not always sent: the class that the call turned out to have. Frames of other threads
+// in between can only leave it at what is described.
+CallClass actual_class(CallClass described) noexcept {
+  Sent now = sent_so_far();
+  if (described == CallClass::local || (now.posted == t_before.posted && now.called == t_before.called)) return CallClass::local;
+  return now.called == t_before.called ? CallClass::posted : described;
+}
+
+const char* class_name(CallClass call_class) noexcept {
+  switch (call_class) {
+    case CallClass::local: return "local";
+    case CallClass::posted: return "posted";
+    case CallClass::called: return "called";
+  }
+  return "";
+}
+
+}  // namespace
+
+void observe_from_environment() noexcept {
+  g_started_ns = now_ns();
+  g_depth = account_depth(std::getenv("GPUWIRE_STATS"));
+  if (const char* path = std::getenv("GPUWIRE_TRACE"); path && *path) {
+    // Appending: each line is one write, so that threads, forked children and child programs may share the file.
+    g_trace = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (g_trace < 0) {
+      int error = errno;
+      char line[kTracePathShownMax + 128];
+      std::snprintf(line, sizeof line, "cannot write the trace file %.*s: %s", int(kTracePathShownMax), path, std::strerror(error));
+      say(line);
+    }
+  }
+  if (g_depth != AccountDepth::none || g_trace >= 0) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
+}
+
+uint64_t observe_begin() noexcept {
+  t_before = sent_so_far();
+  t_traffic_before = t_traffic;
+  return now_ns();
+}
+
+void observe_end(uint64_t started, const char* name, CallClass described, CUresult result, ArgumentPrinter print,
+                 const void* arguments) noexcept {
+  uint64_t ended = now_ns();
+  CallClass call_class = actual_class(described);
+  account_call(name, call_class, t_traffic_before, t_traffic, ended - started);
+  if (g_trace < 0) return;
+  char text[kTraceLineBytesMax];
+  text[0] = 0;
+  if (print) print(arguments, text, sizeof text);
+  text[sizeof text - 1] = 0;
+  char line[kTraceLineBytesMax + 256];
+  const char* result_name = error_name(result);
+  int length = std::snprintf(line, sizeof line, "%.6f %ld %s(%s) %s = %s %.1f us\n", double(started - g_started_ns) / 1e9,
+                             long(::syscall(SYS_gettid)), name, text, class_name(call_class), result_name ? result_name : "?",
+                             double(ended - started) / 1e3);
+  if (length <= 0) return;
+  [[maybe_unused]] ssize_t written = ::write(g_trace, line, std::min(size_t(length), sizeof line - 1));
+}
+
+namespace {
+
+bool hold_one(uint64_t address) noexcept {
+  ManagedMemory* memory = managed_faults().holder(address);
+  return memory && memory->hold(address);
+}
+
+}  // namespace
+
+void HeldArguments::hold(const void* arguments) noexcept {
+  // What a call reads or writes at one pointer is shorter than this; a longer list ends in memory that is already accessible, or faults
+  // before the call takes a lock.
+  constexpr uint64_t kReachBytes = 4096;
+  if (!process()) return;
+  const auto& call = *static_cast<const trace::Arguments<1>*>(arguments);
+  const uint64_t* words = call.words;
+  for (unsigned i = 0; i < call.layout->count && count_ + 2 <= kHeldMax; ++i) {
+    if (call.layout->parameters[i].format != trace::Format::memory) continue;
+    uint64_t first = words[i], last = words[i] + kReachBytes;
+    if (!hold_one(first)) continue;
+    held_[count_++] = first;
+    bool another = first / ManagedSegment::kChunkBytes != last / ManagedSegment::kChunkBytes;
+    if (another && hold_one(last)) held_[count_++] = last;
+  }
+}
+
+void HeldArguments::release() noexcept {
+  while (count_) {
+    const uint64_t address = held_[--count_];
+    if (ManagedMemory* memory = managed_faults().holder(address)) memory->release(address);
+  }
+}
+
+void print_account(const Process& owner) noexcept { print_account(owner, g_depth, now_ns() - g_started_ns); }
+
+}  // namespace gpuwire::client

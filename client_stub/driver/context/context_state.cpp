@@ -1,0 +1,69 @@
+// Threads' stacks of contexts, and looking contexts up.
+#include <pthread.h>
+
+#include <new>
+
+#include "client/forward.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+
+namespace gpuwire::client {
+
+thread_local constinit ContextState* t_context __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_local constinit bool t_unannounced __attribute__((tls_model("initial-exec"))) = false;
+
+namespace {
+
+thread_local constinit ThreadState* t_state __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// At the end of a thread: its own streams end with it, as natively. Not run for threads that are alive when the process exits.
+void end_thread(void* value) noexcept {
+  auto* state = static_cast<ThreadState*>(value);
+  t_state = nullptr;
+  if (process()) {
+    for (const auto& own : state->own_streams) {
+      if (!known_handle(wire::HandleKind::stream, own.stream) || !own.context->alive.load(std::memory_order_relaxed)) continue;
+      if (!own.announced) {
+        forget_stream_handle(own.stream);
+        continue;
+      }
+      Caller caller = own.context->server->own_caller();
+      caller.state = own.context;
+      caller.context_handle = own.context->base->handle;
+      caller.context = uint32_t(own.context->handle);
+      forward::cuStreamDestroy_v2(caller, reinterpret_cast<CUstream>(own.stream));
+    }
+  }
+  delete state;
+}
+
+pthread_key_t thread_key() noexcept {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, end_thread);
+    return made;
+  }();
+  return key;
+}
+
+}  // namespace
+
+ThreadState* thread_state() noexcept {
+  if (t_state) return t_state;
+  t_state = new (std::nothrow) ThreadState;
+  if (t_state) pthread_setspecific(thread_key(), t_state);
+  return t_state;
+}
+
+ContextState* find_context(CUcontext context) noexcept {
+  return handles().find<ContextState>(wire::HandleKind::context, reinterpret_cast<uint64_t>(context));
+}
+
+ContextState* context_or_current(CUcontext context, CUresult& error) noexcept {
+  ContextState* found = context ? find_context(context) : t_context;
+  error = found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  return found;
+}
+
+}  // namespace gpuwire::client

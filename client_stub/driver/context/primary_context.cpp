@@ -1,0 +1,121 @@
+// Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the first retain and the
+// last release.
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr unsigned kContextFlagsKnown = 0xff;
+
+struct Primary {
+  Caller caller;
+  const Device* device = nullptr;
+  CUresult error = CUDA_SUCCESS;
+};
+
+Primary enter_primary(CUdevice ordinal) noexcept {
+  Primary primary;
+  primary.caller = enter(Needs::initialised);
+  primary.error = primary.caller.error;
+  if (primary.error) return primary;
+  primary.device = process()->device(ordinal);
+  if (!primary.device) primary.error = CUDA_ERROR_INVALID_DEVICE;
+  return primary;
+}
+
+void write_primary(schema::RetainPrimary::Builder message, const Device& device) {
+  message.setContext(device.primary->handle);
+  message.setDevice(device.server_ordinal);
+  message.setFlags(device.primary->flags.load(std::memory_order_relaxed));
+}
+
+CUresult send_primary(const Primary& primary, wire::SessionOrdinal ordinal) noexcept {
+  return post<schema::RetainPrimary>(*primary.caller.session, uint32_t(ordinal), 0, message_words<schema::RetainPrimary>(),
+                                     [&](schema::RetainPrimary::Builder message) { write_primary(message, *primary.device); });
+}
+
+// The faults of what is gone do not stay with what comes after it.
+void clear_faults(ContextState& context) noexcept {
+  context.sticky.store(0, std::memory_order_relaxed);
+  context.deferred.store(0, std::memory_order_relaxed);
+  context.legacy.failed.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+// Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first call that waits.
+CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  ContextState& context = *primary.device->primary;
+  std::lock_guard lock(context.mutex);
+  if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  if (!context.alive.load(std::memory_order_relaxed)) {
+    clear_faults(context);
+    if (CUresult error = send_primary(primary, wire::SessionOrdinal::retain_primary)) return error;
+    context.alive.store(true, std::memory_order_release);
+  }
+  ++context.usage;
+  *out = as_cuda(&context);
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  ContextState& context = *primary.device->primary;
+  {
+    std::lock_guard lock(context.mutex);
+    if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
+    if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  }
+  end_context(context);
+  return send_primary(primary, wire::SessionOrdinal::release_primary);
+}
+
+// Ends the context whatever its usage; who retained it still has to release it, and the next retain makes a new one.
+CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  ContextState& context = *primary.device->primary;
+  if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  {
+    std::lock_guard lock(context.mutex);
+    if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
+  }
+  if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
+  end_context(context);
+  CUresult result = call<schema::RetainPrimary, schema::Result>(
+      *primary.caller.session, uint32_t(wire::SessionOrdinal::reset_primary), 0, message_words<schema::RetainPrimary>(),
+      [&](schema::RetainPrimary::Builder message) { write_primary(message, *primary.device); }, [](schema::Result::Reader) {});
+  clear_faults(context);
+  return result;
+}
+
+// Flags are about how this process waits.
+CUresult hand::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  set_flags(*primary.device->primary, *primary.caller.session, flags);
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
+  Process* owner = process();
+  if (!owner) [[unlikely]] return absent_process();
+  const Device* device = owner->device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  *flags = device->primary->flags.load(std::memory_order_relaxed);
+  *active = device->primary->alive.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,267 @@
+// Linear copies that have, or may have, a side in the program's memory.
+#include <cstring>
+#include <vector>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/graph/graph_copies.hpp"
+#include "client_stub/driver/memory/place.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/copy/transfer.hpp"
+
+namespace gpuwire::client::hand {
+namespace {
+
+// What a copy does with its stream.
+enum class Form : uint8_t {
+  blocking,  // no stream argument
+  ordered,   // ...Async
+};
+
+// A copy that has entered the driver: its stream is resolved, once.
+struct Begun {
+  Caller caller;
+  uint64_t stream = 0;
+  Form form = Form::blocking;
+  CUresult error = CUDA_SUCCESS;
+
+  // For the forward functions, which take the resolved stream for what it is.
+  CUstream wire() const noexcept { return reinterpret_cast<CUstream>(stream); }
+};
+
+Begun begin(CUstream stream, bool per_thread, Form form) {
+  Begun begun{.caller = enter(Needs::context), .form = form};
+  begun.error = begun.caller.error;
+  if (!begun.error) begun.stream = resolve_stream(begun.caller, stream, per_thread, begun.error);
+  return begun;
+}
+
+// The server has this memory, too, so a copy is made there. By address its driver takes whatever is not the device's for
+// memory of its own process: so not with a device address that is `unknown` here.
+bool at_server(const Place& memory, bool unknown) {
+  return memory.in_managed() || (!unknown && memory.kind == PlaceKind::region);
+}
+
+// Of what a program copies to the device so much may be a table of pointers.
+constexpr size_t kPointerTableBytesMax = 1u << 20;
+
+// Waits for a copy between two places at the server, where the form promises that it is done.
+CUresult finish_copy(const Begun& begun, CUresult result) {
+  if (result || begun.form == Form::ordered) return result;
+  return forward::cuStreamSynchronize(begun.caller, begun.wire());
+}
+
+// Between the device and memory that the server has, too: it has both, and earlier work of the stream may still write
+// to either. What such a copy brought to the program's side would count as the program's change, and travel back.
+CUresult copy_by_address(const Begun& begun, const Places& places, bool unknown) {
+  CUresult result = forward::cuMemcpyAsync(begun.caller, places.destination.address, places.source.address,
+                                           places.source.bytes, begun.wire());
+  return !result && unknown ? await_verdict(begun.caller) : result;
+}
+
+// The same where the other side is the program's: a blocking one must not go unnoticed while something is captured.
+CUresult copy_to_both_sides(const Begun& begun, const Places& places, bool unknown) {
+  if (begun.form == Form::blocking) {
+    if (CUresult error = refuse_in_capture(begun.caller, begun.stream, true)) return error;
+  }
+  return leave(begun.caller, finish_copy(begun, copy_by_address(begun, places, unknown)));
+}
+
+CUresult captured(const Begun& begun, uint64_t capture, const Places& places, bool to_program, bool from_program) {
+  return leave(begun.caller, capture_linear(begun.caller, capture, places, to_program, from_program, begun.stream));
+}
+
+CUresult to_device(const Begun& begun, Places& places) {
+  auto& [destination, source] = places;
+  const size_t bytes = source.bytes;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!source.address) return CUDA_ERROR_INVALID_VALUE;
+  bool unknown = false;
+  if (CUresult error = check_on_device(destination, unknown)) return error;
+  if (at_server(source, unknown)) return copy_to_both_sides(begun, places, unknown);
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, false, true);
+  if (CUresult error = before_work(begun.caller)) return error;
+  if (CUresult error = settle_source(begun.caller, source, begun.stream)) return leave(begun.caller, error);
+  if (bytes <= kPointerTableBytesMax) {
+    begun.caller.server->pinned_pointers.look_through_data({static_cast<const std::byte*>(source.memory()), bytes});
+  }
+  Source after = begun.form == Form::blocking ? Source::arrived : source.in_pinned() ? Source::stays : Source::free;
+  CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after);
+  if (!result && unknown) result = await_verdict(begun.caller);
+  // The program may look at managed memory as soon as a blocking copy has returned.
+  if (destination.in_managed()) result = finish_copy(begun, result);
+  return leave(begun.caller, result);
+}
+
+CUresult from_device(const Begun& begun, Places& places) {
+  auto& [destination, source] = places;
+  if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!destination.address) return CUDA_ERROR_INVALID_VALUE;
+  bool unknown = false;
+  if (CUresult error = check_on_device(source, unknown)) return error;
+  if (at_server(destination, unknown)) return copy_to_both_sides(begun, places, unknown);
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, true, false);
+  if (CUresult error = before_work(begun.caller)) return error;
+  void* memory = reinterpret_cast<void*>(destination.address);
+  if (begun.form == Form::ordered && !unknown && destination.in_pinned()) {
+    return leave(begun.caller, fetch_later(begun.caller, memory, source.address, source.bytes, begun.stream));
+  }
+  return leave(begun.caller, fetch_from_device(begun.caller, memory, source.address, source.bytes, begun.stream));
+}
+
+// Nobody but the program touches this memory, but the copy takes its turn in the stream.
+CUresult host_to_host(const Begun& begun, const Places& places) {
+  const auto& [destination, source] = places;
+  if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!destination.address || !source.address) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, false)) return error;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, true, true);
+  if (CUresult error = forward::cuStreamSynchronize(begun.caller, begun.wire())) return leave(begun.caller, error);
+  std::memmove(reinterpret_cast<void*>(destination.address), source.memory(), source.bytes);
+  return leave(begun.caller, CUDA_SUCCESS);
+}
+
+CUresult on_device(const Begun& begun, Places& places) {
+  auto& [destination, source] = places;
+  if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  bool unknown = false;
+  if (CUresult error = check_on_device(destination, unknown)) return error;
+  if (CUresult error = check_on_device(source, unknown)) return error;
+  if ((!destination.on_device() || !source.on_device()) && !unknown) {
+    return leave(begun.caller, copy_by_address(begun, places, false));
+  }
+  CUresult result =
+      forward::cuMemcpyDtoDAsync_v2(begun.caller, destination.address, source.address, source.bytes, begun.wire());
+  if (!result && unknown) result = await_verdict(begun.caller);
+  return leave(begun.caller, result);
+}
+
+// The unified forms: which side is where follows from the addresses (section "Unified Addressing").
+CUresult unified(const Begun& begun, Places& places) {
+  bool to = places.destination.on_device(), from = places.source.on_device();
+  if (to && from) {
+    // The program may change or read managed memory as soon as a blocking copy has returned.
+    bool wait = begun.form == Form::blocking && (places.destination.in_managed() || places.source.in_managed());
+    if (CUresult error = on_device(begun, places)) return error;
+    return wait ? synchronise_stream(begun.wire(), false) : CUDA_SUCCESS;
+  }
+  if (to) return to_device(begun, places);
+  if (from) return from_device(begun, places);
+  if (begun.form == Form::blocking && places.destination.bytes) {
+    // Before the memory is touched, which the program may not have got.
+    if (CUresult error = begun.caller.server->captures.permit_unsafe_call()) return error;
+  }
+  return host_to_host(begun, places);
+}
+
+// Each copy: enters, resolves its stream, looks its addresses up.
+template <class Copy>
+CUresult copy(Copy&& perform, uint64_t destination, uint64_t source, size_t bytes, CUstream stream, bool per_thread,
+              Form form) {
+  Begun begun = begin(stream, per_thread, form);
+  if (begun.error) return begun.error;
+  Places places = classify(destination, source, bytes);
+  return perform(begun, places);
+}
+
+uint64_t word_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+// By way of memory of ours: what the session reads and writes must not fault.
+CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes, bool to_array) {
+  if (CUresult error = before_work(begun.caller)) return error;
+  std::vector<std::byte> ours(bytes);
+  DeviceBox device{.array = array, .x_bytes = offset};
+  HostBox memory{.base = ours.data(), .pitch_bytes = bytes, .height_rows = 1};
+  BoxSize size{.width_bytes = bytes};
+  if (to_array) {
+    std::memcpy(ours.data(), managed, bytes);
+    return send_box(begun.caller, device, memory, size, begun.stream, true);
+  }
+  CUresult result = fetch_box(begun.caller, memory, device, size, begun.stream);
+  if (!result) std::memcpy(managed, ours.data(), bytes);
+  return result;
+}
+
+CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread, bool to_array, Form form) {
+  Begun begun = begin(stream, per_thread, form);
+  if (begun.error) return begun.error;
+  auto handle = reinterpret_cast<uint64_t>(array);
+  if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!host) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
+  if (classify(word_of(host), bytes).in_managed()) {
+    return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
+  }
+  if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
+    CUDA_MEMCPY3D copy{};
+    (to_array ? copy.dstMemoryType : copy.srcMemoryType) = CU_MEMORYTYPE_ARRAY;
+    (to_array ? copy.srcMemoryType : copy.dstMemoryType) = CU_MEMORYTYPE_HOST;
+    (to_array ? copy.dstArray : copy.srcArray) = array;
+    (to_array ? copy.dstXInBytes : copy.srcXInBytes) = offset;
+    copy.srcHost = to_array ? host : nullptr;
+    copy.dstHost = to_array ? nullptr : host;
+    copy.WidthInBytes = bytes;
+    copy.Height = copy.Depth = 1;
+    return leave(begun.caller, capture_box(begun.caller, capture, copy, begun.stream));
+  }
+  if (CUresult error = before_work(begun.caller)) return error;
+  DeviceBox device{.array = handle, .x_bytes = offset};
+  HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
+  BoxSize size{.width_bytes = bytes};
+  CUresult result = to_array ? send_box(begun.caller, device, memory, size, begun.stream, form == Form::blocking)
+                             : fetch_box(begun.caller, memory, device, size, begun.stream);
+  return leave(begun.caller, result);
+}
+
+}  // namespace
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, bool per_thread) {
+  return copy(to_device, dstDevice, word_of(srcHost), ByteCount, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return copy(to_device, dstDevice, word_of(srcHost), ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
+  return copy(from_device, word_of(dstHost), srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return copy(from_device, word_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return copy(on_device, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, bool per_thread) {
+  return copy(unified, dst, src, ByteCount, nullptr, per_thread, Form::blocking);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return copy(unified, dst, src, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, bool per_thread) {
+  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, nullptr, per_thread, true, Form::blocking);
+}
+
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, hStream, per_thread, true, Form::ordered);
+}
+
+CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, bool per_thread) {
+  return array_copy(srcArray, srcOffset, dstHost, ByteCount, nullptr, per_thread, false, Form::blocking);
+}
+
+CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream, bool per_thread) {
+  return array_copy(srcArray, srcOffset, dstHost, ByteCount, hStream, per_thread, false, Form::ordered);
+}
+
+}  // namespace gpuwire::client::hand

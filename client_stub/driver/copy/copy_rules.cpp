@@ -1,0 +1,42 @@
+#include "client_stub/driver/copy/copy_rules.hpp"
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+
+CUresult await_verdict(const Caller& caller) {
+  return call<schema::Result, schema::Result>(*caller.session, uint32_t(wire::SessionOrdinal::ping), caller.context, message_words<schema::Result>(),
+                                              [](auto) {}, [](auto) {});
+}
+
+CUresult settle_source(const Caller& caller, const Place& source, uint64_t stream) {
+  ServerSession& server = *caller.server;
+  if (server.pending_copies.touches(source.memory(), source.bytes)) {
+    if (CUresult error = forward::cuCtxSynchronize(caller)) return error;
+  }
+  // What the device writes there arrives with a synchronisation.
+  if (server.host_regions.any() && server.host_regions.holds(source.address, 1) && !in_host_callback()) {
+    return synchronise_stream(reinterpret_cast<CUstream>(stream), false);
+  }
+  if (server.graph_memory.being_written(source.address, source.bytes) && !in_host_callback()) {
+    return synchronise_stream(reinterpret_cast<CUstream>(stream), false);
+  }
+  if (!server.host_callbacks.any_to_come() || in_host_callback() || !source.in_pinned()) return CUDA_SUCCESS;
+  return forward::cuStreamSynchronize(caller, reinterpret_cast<CUstream>(stream));
+}
+
+CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
+  if (blocking) return caller.server->captures.permit_unsafe_call();  // whatever context captures
+  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  StreamState* state = find_stream(caller.state, stream);
+  bool invalid = state && caller.server->captures.status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,243 @@
+#include "client_stub/driver/graph/graph_copies.hpp"
+
+#include <algorithm>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/graph/graph.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+// Pinned memory that is small or asked to be mapped is likely to be given to kernels of the same graph, so copies in graphs use it where
+// kernels do.
+constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
+
+bool is_likely_mapped(const Place& place) {
+  if (place.kind == PlaceKind::region) return true;
+  if (place.kind != PlaceKind::pinned || !place.whole) return false;
+  static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
+  bool likely = (place.entry.host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || place.entry.bytes <= kSharedWithKernelsBytesMax;
+  return likely && reach_pinned(place.entry);
+}
+
+// One range of the program's memory; `address` becomes where the server has it.
+CUresult to_place(const Caller& caller, const Place& place, bool written, uint64_t& address,
+                  std::vector<GraphUse>& uses) {
+  address = place.address;
+  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (place.bytes == 0 || place.on_device() || is_likely_mapped(place)) return CUDA_SUCCESS;
+  GraphUse use;
+  uint64_t at_server = 0;
+  if (CUresult error = caller.server->graph_memory.use(caller, address, place.bytes, written, use, at_server)) return error;
+  address = at_server;
+  uses.push_back(std::move(use));
+  return CUDA_SUCCESS;
+}
+
+// One side of a CUDA_MEMCPY3D.
+struct Side {
+  CUmemorytype& type;
+  CUdeviceptr& device;
+  uint64_t host;  // the other pointer
+  uint64_t x_bytes, y, z, pitch, height;
+};
+
+bool in_program(const Side& side) {
+  return side.type == CU_MEMORYTYPE_HOST || (side.type == CU_MEMORYTYPE_UNIFIED && !classify(side.device, 1).on_device());
+}
+
+CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written, uint64_t& pointer, std::vector<GraphUse>& uses) {
+  uint64_t base = side.type == CU_MEMORYTYPE_HOST ? side.host : side.device;
+  uint64_t row_end = side.x_bytes + copy.WidthInBytes, slice_end = side.y + copy.Height;
+  // A single row needs no pitch, a single slice no height.
+  uint64_t pitch = side.pitch ? side.pitch : row_end, height = side.height ? side.height : slice_end;
+  if (base == 0 || pitch < row_end || (copy.Depth > 1 && height < slice_end)) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t first = (side.z * height + side.y) * pitch + side.x_bytes;
+  uint64_t last = ((side.z + copy.Depth - 1) * height + side.y + copy.Height - 1) * pitch + row_end;
+  uint64_t address = 0;
+  if (CUresult error = to_place(caller, classify(base + first, last - first), written, address, uses)) return error;
+  pointer = address - first;
+  side.type = CU_MEMORYTYPE_HOST;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses) {
+  if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
+  Side source{copy.srcMemoryType, copy.srcDevice, reinterpret_cast<uint64_t>(copy.srcHost), copy.srcXInBytes, copy.srcY, copy.srcZ,
+              copy.srcPitch,      copy.srcHeight};
+  Side destination{copy.dstMemoryType, copy.dstDevice, reinterpret_cast<uint64_t>(copy.dstHost), copy.dstXInBytes, copy.dstY, copy.dstZ,
+                   copy.dstPitch,      copy.dstHeight};
+  uint64_t pointer = 0;
+  if (in_program(source)) {
+    if (CUresult error = side_to_place(caller, source, copy, false, pointer, uses)) return error;
+    copy.srcHost = reinterpret_cast<const void*>(pointer);
+  }
+  if (in_program(destination)) {
+    if (CUresult error = side_to_place(caller, destination, copy, true, pointer, uses)) return error;
+    copy.dstHost = reinterpret_cast<void*>(pointer);
+  }
+  return CUDA_SUCCESS;
+}
+
+void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept {
+  // The first byte that is copied lies in the block; the pointer itself may lie before it.
+  auto home = [&](uint64_t pointer, uint64_t first) -> uint64_t {
+    uint64_t found = caller.server->graph_memory.home(pointer + first);
+    return found ? found - first : pointer;
+  };
+  uint64_t pitch = copy.srcPitch ? copy.srcPitch : copy.srcXInBytes + copy.WidthInBytes;
+  uint64_t first = (copy.srcZ * copy.srcHeight + copy.srcY) * pitch + copy.srcXInBytes;
+  if (copy.srcMemoryType == CU_MEMORYTYPE_HOST) copy.srcHost = reinterpret_cast<const void*>(home(reinterpret_cast<uint64_t>(copy.srcHost), first));
+  if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED) copy.srcDevice = home(copy.srcDevice, first);
+  pitch = copy.dstPitch ? copy.dstPitch : copy.dstXInBytes + copy.WidthInBytes;
+  first = (copy.dstZ * copy.dstHeight + copy.dstY) * pitch + copy.dstXInBytes;
+  if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) copy.dstHost = reinterpret_cast<void*>(home(reinterpret_cast<uint64_t>(copy.dstHost), first));
+  if (copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED) copy.dstDevice = home(copy.dstDevice, first);
+}
+
+uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept {
+  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return 0;
+  const StreamState* stream = find_stream(caller.state, wire_stream);
+  return stream ? stream->capture.load(std::memory_order_acquire) : 0;
+}
+
+CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program, bool from_program,
+                        uint64_t wire_stream) {
+  std::vector<GraphUse> uses;
+  uint64_t destination = places.destination.address, source = places.source.address;
+  if (from_program) {
+    if (CUresult error = to_place(caller, places.source, false, source, uses)) return error;
+  }
+  if (to_program) {
+    if (CUresult error = to_place(caller, places.destination, true, destination, uses)) return error;
+  }
+  caller.server->graph_records.add(capture, 0, uses);
+  return forward::cuMemcpyAsync(caller, destination, source, places.source.bytes, reinterpret_cast<CUstream>(wire_stream));
+}
+
+CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy, uint64_t wire_stream) {
+  std::vector<GraphUse> uses;
+  if (CUresult error = to_places(caller, copy, uses)) return error;
+  caller.server->graph_records.add(capture, 0, uses);
+  return forward::cuMemcpy3DAsync_v2(caller, &copy, reinterpret_cast<CUstream>(wire_stream));
+}
+
+namespace hand {
+namespace {
+
+// A node's parameters with places in them, on their way to the server.
+struct Translated {
+  CUDA_MEMCPY3D copy{};
+  std::vector<GraphUse> uses;
+  CUresult error = CUDA_ERROR_INVALID_VALUE;
+
+  Translated(const Caller& caller, const CUDA_MEMCPY3D* given) {
+    if (!given) return;
+    copy = *given;
+    error = to_places(caller, copy, uses);
+  }
+};
+
+uint64_t word_of(CUgraphNode node) { return reinterpret_cast<uint64_t>(node); }
+
+}  // namespace
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_MEMCPY3D* parameters,
+                              CUcontext context) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  Translated translated(caller, parameters);
+  if (translated.error) return translated.error;
+  CUresult result = forward::cuGraphAddMemcpyNode(caller, out, graph, dependencies, count, &translated.copy, context);
+  if (result == CUDA_SUCCESS) caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
+  return leave(caller, result);
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* out) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult result = forward::cuGraphMemcpyNodeGetParams(caller, node, out);
+  if (result == CUDA_SUCCESS) to_program_memory(caller, *out);
+  return leave(caller, result);
+}
+
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  Translated translated(caller, parameters);
+  if (translated.error) return translated.error;
+  uint64_t graph = caller.server->graph_records.graph_of(word_of(node));
+  // A node that the program was not told of by us has no graph to count its memory for.
+  if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
+  CUresult result = forward::cuGraphMemcpyNodeSetParams(caller, node, &translated.copy);
+  if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of(node), translated.uses);
+  return leave(caller, result);
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters, CUcontext context) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  Translated translated(caller, parameters);
+  if (translated.error) return translated.error;
+  CUresult result = forward::cuGraphExecMemcpyNodeSetParams(caller, exec, node, &translated.copy, context);
+  if (result == CUDA_SUCCESS) caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
+  return leave(caller, result);
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  ServerSession& server = *on.caller.server;
+  // A launch of one graph does not become part of another (as measured on driver 580).
+  if (capture_of(on.caller, on.wire_stream)) [[unlikely]] {
+    server.captures.invalidate(*on.state);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  std::vector<GraphUse> uses = server.graph_records.uses_of(reinterpret_cast<uint64_t>(exec));
+  server.user_objects.note_launch(reinterpret_cast<uint64_t>(exec), on.wire_stream);
+  if (uses.empty()) [[likely]] {
+    CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream());
+    if (!result && server.graph_records.leaves_memory(reinterpret_cast<uint64_t>(exec))) result = await_verdict(on.caller);
+    return leave(on.caller, result);
+  }
+  if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_VALUE;
+  // What the program wrote elsewhere goes as before every call that is sent to a stream.
+  if (CUresult error = before_work(on.caller)) return error;
+  for (const GraphUse& use : uses) {
+    if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
+    if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);
+  }
+  server.graph_memory.push(on.caller, uses);
+  server.host_regions.push(on.caller);  // what that may have pointed to
+  std::vector<uint64_t> blocks;
+  for (const GraphUse& use : uses) {
+    if (std::find(blocks.begin(), blocks.end(), use.block->number) == blocks.end()) blocks.push_back(use.block->number);
+  }
+  uint64_t sequence = 0;
+  CUresult result = post<schema::GraphLaunch>(
+      *on.caller.session, uint32_t(wire::SessionOrdinal::graph_launch), on.caller.context,
+      message_words<schema::GraphLaunch>(blocks.size() * sizeof(uint64_t), 1),
+      [&](schema::GraphLaunch::Builder message) {
+        message.setExec(reinterpret_cast<uint64_t>(exec));
+        message.setStream(on.wire_stream);
+        message.setBlocks(kj::arrayPtr(blocks.data(), blocks.size()));
+        // Before the frame leaves, so that what comes back is waited for.
+        server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence);
+      },
+      {}, &sequence);
+  if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
+  return leave(on.caller, result);
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

@@ -1,0 +1,108 @@
+// Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it. Pinned memory becomes one
+// when the device is first given a pointer to it (pinned_pointers); until then it costs nothing. The two copies are brought together where
+// CUDA promises it: what the program wrote goes to the server before any work or wait that is sent; what the device wrote comes back before
+// the answer to a synchronisation.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/session/session_part.hpp"
+#include "client_stub/session/session.hpp"
+
+namespace gpuwire::client {
+
+class ServerSession;
+struct AddressRange;
+
+// Those of one session. Any thread. push() compares every region.
+class HostRegions final : public SessionPart {
+ public:
+  HostRegions(ServerSession& session, SessionParts& parts) noexcept;
+
+  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+
+  // New memory of whole pages that this process and the server's have both mapped and the device reaches: a region with
+  // nothing to bring together. Null: the server is on another machine, or may not or cannot have it.
+  void* allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept;
+
+  // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the server's addresses are
+  // taken. CUDA_ERROR_INVALID_VALUE: it is not pinned (pinned_pointers), or no more.
+  CUresult mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
+  // Is this range within one region?
+  bool holds(uint64_t address, uint64_t bytes) const noexcept;
+  // The memory is pinned no more: its region ends at both sides, if it was one, and it will not become one.
+  void end(const Caller& caller, uint64_t base) noexcept;
+
+  // Makes regions of the pinned memory that the device was given pointers to, and sends what the program has changed in any. When it
+  // returns, the frames that follow find it. Costs three loads when there is nothing of the kind.
+  // Shared memory is where the device looks anyhow.
+  void push(const Caller& caller) noexcept {
+    if (mirrored_.load(std::memory_order_relaxed) || pinned_.wanted() || (any() && pinned_.any())) [[unlikely]]
+      push_now(caller);
+  }
+
+  // For region_data notices: where the bulk goes, and what to do with it then. The thread that reads the connection.
+  BulkSink sink(size_t bytes);
+  void stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
+
+  void ended(SessionEnd how) noexcept override;    // all is forgotten: the server has forgotten it, too
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
+ private:
+  // Of shared memory so much is looked through for pointers to other pinned memory, before each call that sends work
+  // while there is any that the device does not know.
+  static constexpr uint64_t kSharedTableBytesMax = 64u << 10;
+
+  struct Region {
+    uint64_t bytes = 0;
+    std::vector<std::byte> shadow;  // what the server's copy holds, as far as known here; empty: there is but one copy
+    bool registered = false;        // the program's own: it may unmap it without a word
+    bool shared() const noexcept { return shadow.empty(); }
+  };
+  // With mutex_.
+  void add(uint64_t base, Region region);
+  void remove(std::map<uint64_t, Region>::iterator which) noexcept;
+  static bool there(uint64_t base, const Region& region) noexcept;
+  void push_now(const Caller& caller) noexcept;
+  void push_changes(const Caller& caller) noexcept;
+
+  ServerSession& session_;
+  PinnedPointers& pinned_;
+  // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory that is given up. The server may only answer when it has got the
+  // answer to a host function, whose thread sends regions: so it is not sending_.
+  std::mutex making_;
+  // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads the connection never
+  // takes it.
+  mutable std::mutex sending_;
+  mutable std::mutex mutex_;  // a leaf: the members below
+  std::map<uint64_t, Region> regions_;  // by base
+  std::vector<std::byte> incoming_;     // bulk of the notice being read; the reading thread only
+  // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region was made, from the
+  // thread that made it or by synchronising with it.
+  std::atomic<size_t> count_{0};
+  std::atomic<size_t> mirrored_{0};  // those of them that are not shared; the same holds
+};
+
+// Is there memory at all of [address, address + bytes)? What it may be used for is not looked at.
+bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
+
+// Page-aligned memory at an address that is likely to be free at the server too. Null: there is no memory.
+// `file`: what is mapped, shared; -1: private memory.
+void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
+
+// A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before the server is told.
+void forget_host_memory_of(const ContextState& context) noexcept;
+
+// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends what is in it. False:
+// the device cannot reach it.
+bool reach_pinned(const AddressRange& pinned) noexcept;
+
+}  // namespace gpuwire::client

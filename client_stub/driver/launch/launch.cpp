@@ -1,0 +1,258 @@
+// Launches. What can be wrong with one is found out here, because a launch is posted: it costs no lock but the session's.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/launch/launch_shape.hpp"
+#include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/launch/occupancy.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/call.hpp"
+#include "protocol/wire/limits.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client::hand {
+namespace {
+
+struct Launch {
+  CUfunction function = nullptr;
+  LaunchShape shape;
+  CUstream stream = nullptr;
+  bool per_thread = false;
+  bool cooperative = false;
+  std::span<const CUlaunchAttribute> attributes;
+  void** kernel_params = nullptr;
+  void** extra = nullptr;
+};
+
+// CUDA_LAUNCH_BLOCKING, read once: each launch then waits until the kernel has ended and tells its error.
+bool launches_block() noexcept {
+  static const bool block = [] {
+    const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
+    return value && *value && std::string_view(value) != "0";
+  }();
+  return block;
+}
+
+bool names_event(CUlaunchAttributeID id) {
+  return id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT || id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+}
+
+CUevent event_of(const CUlaunchAttribute& attribute) {
+  return attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ? attribute.value.programmaticEvent.event
+                                                                : attribute.value.launchCompletionEvent.event;
+}
+
+bool asks_cooperative(std::span<const CUlaunchAttribute> attributes) {
+  for (const CUlaunchAttribute& attribute : attributes) {
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && attribute.value.cooperative) return true;
+  }
+  return false;
+}
+
+CUresult check_attributes(std::span<const CUlaunchAttribute> attributes) {
+  if (attributes.size() > wire::kLaunchAttributesMax) return CUDA_ERROR_INVALID_VALUE;
+  for (const CUlaunchAttribute& attribute : attributes) {
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE) return CUDA_ERROR_NOT_SUPPORTED;
+    if (names_event(attribute.id) && !find_event(event_of(attribute))) return CUDA_ERROR_INVALID_HANDLE;
+  }
+  return CUDA_SUCCESS;
+}
+
+std::span<const int32_t> device_attributes(const Caller& caller) { return process()->devices[size_t(caller.state->device)].facts->attributes; }
+
+// What the function itself bounds. A fact that cannot be had bounds nothing: the server's driver then judges.
+CUresult check_function(const Caller& caller, FunctionState& function, const LaunchShape& shape) {
+  int device = caller.state->device, value = 0;
+  if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, value) == CUDA_SUCCESS && value > 0 &&
+      shape.block_threads() > uint64_t(value)) {
+    // The attribute is the smaller of the launch bounds and what the registers allow; the driver tells them apart.
+    bool registers_known = function_attribute(caller, function, CU_FUNC_ATTRIBUTE_NUM_REGS, device, value) == CUDA_SUCCESS;
+    bool fit = !registers_known || registers_fit(uint32_t(value), shape.block_threads(), device_attributes(caller));
+    return fit ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  }
+  if (shape.shared_bytes > 0 &&
+      function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, device, value) == CUDA_SUCCESS &&
+      shape.shared_bytes > uint64_t(value)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+ClusterShape cluster_of(std::span<const CUlaunchAttribute> attributes) {
+  for (const CUlaunchAttribute& attribute : attributes) {
+    const auto& dim = attribute.value.clusterDim;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return {{dim.x, dim.y, dim.z}};
+  }
+  return {};
+}
+
+// What is not known of the function bounds nothing, as above.
+CUresult check_clusters(const Caller& caller, FunctionState& function, const Launch& launch) {
+  int device = caller.state->device;
+  auto known = [&](CUfunction_attribute attribute) {
+    int value = 0;
+    return function_attribute(caller, function, attribute, device, value) == CUDA_SUCCESS && value > 0 ? uint32_t(value) : 0;
+  };
+  ClusterShape compiled{{known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), 0, 0}}, launched = cluster_of(launch.attributes);
+  if (compiled.size[0]) {
+    compiled.size[1] = known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT);
+    compiled.size[2] = known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH);
+  }
+  if (!launched.any() && !compiled.any()) return CUDA_SUCCESS;
+  return check_cluster(launch.shape, launched, compiled, known(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0);
+}
+
+// All blocks of a cooperative launch must be on the device at once.
+CUresult check_cooperative(const Caller& caller, FunctionState& function, const LaunchShape& shape, std::span<const int32_t> attributes) {
+  if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) return CUDA_SUCCESS;
+  if (!attributes[CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH]) return CUDA_ERROR_NOT_SUPPORTED;
+  int blocks_per_processor = 0;
+  if (occupancy_blocks(caller, function, int(shape.block_threads()), shape.shared_bytes, 0, blocks_per_processor)) return CUDA_SUCCESS;
+  uint64_t room = uint64_t(blocks_per_processor) * uint64_t(attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
+  return shape.blocks() > room ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
+}
+
+CUresult send(const Caller& caller, const Launch& launch, const FunctionState& function, const LaunchParameters& parameters, uint64_t stream,
+              uint64_t& sequence) {
+  CUresult packed = CUDA_SUCCESS;
+  auto write = [&](schema::Launch::Builder message) {
+    message.setFunction(function.handle);
+    message.setStream(stream);
+    message.setGridX(launch.shape.grid[0]);
+    message.setGridY(launch.shape.grid[1]);
+    message.setGridZ(launch.shape.grid[2]);
+    message.setBlockX(launch.shape.block[0]);
+    message.setBlockY(launch.shape.block[1]);
+    message.setBlockZ(launch.shape.block[2]);
+    message.setSharedBytes(launch.shape.shared_bytes);
+    message.setCooperative(launch.cooperative);
+    if (function.parameter_bytes) {
+      auto data = message.initParameters(function.parameter_bytes);
+      packed = pack_parameters(parameters, function.offsets, function.sizes, {reinterpret_cast<std::byte*>(data.begin()), data.size()});
+    }
+    if (!launch.attributes.empty()) {
+      auto data = message.initAttributes(unsigned(launch.attributes.size_bytes()));
+      std::memcpy(data.begin(), launch.attributes.data(), data.size());
+    }
+  };
+  uint32_t words = message_words<schema::Launch>(function.parameter_bytes + launch.attributes.size_bytes(), 2);
+  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::launch);
+  if (launches_block()) [[unlikely]] {
+    CUresult error = call<schema::Launch, schema::Result>(*caller.session, kOrdinal, caller.context, words, write, [](auto) {});
+    sequence = caller.session->last_sequence();
+    caller.server->device_output.write();
+    return error;
+  }
+  return post<schema::Launch>(*caller.session, kOrdinal, caller.context, words, write, {}, &sequence);
+}
+
+// Events that a launch records by itself count as recorded by its frame.
+void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexcept {
+  for (const CUlaunchAttribute& attribute : launch.attributes) {
+    if (!names_event(attribute.id)) continue;
+    if (EventState* event = find_event(event_of(attribute))) {
+      event->stream.store(stream, std::memory_order_relaxed);
+      event->record.store(sequence, std::memory_order_release);
+    }
+  }
+}
+
+// Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves.
+void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parameters,
+                            const FunctionState& function) noexcept {
+  PinnedPointers& pinned = caller.server->pinned_pointers;
+  if (!pinned.any()) [[likely]] return;
+  if (!parameters.each) {
+    pinned.look_through({parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
+    return;
+  }
+  for (size_t i = 0; i < function.offsets.size(); ++i) {
+    pinned.look_through({static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
+  }
+}
+
+CUresult launch_kernel(const Launch& launch) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) [[unlikely]] return caller.error;
+  FunctionState* function = find_launchable(launch.function);
+  if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
+  std::span<const int32_t> attributes = device_attributes(caller);
+  if (CUresult error = check_shape(launch.shape, attributes)) return error;
+  if (CUresult error = check_function(caller, *function, launch.shape)) return error;
+  if (CUresult error = check_clusters(caller, *function, launch)) return error;
+  if (CUresult error = check_attributes(launch.attributes)) return error;
+  if (launch.cooperative || asks_cooperative(launch.attributes)) {
+    if (CUresult error = check_cooperative(caller, *function, launch.shape, attributes)) return error;
+  }
+  LaunchParameters parameters;
+  if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameter_bytes, parameters)) return error;
+  if (parameters.each) {
+    for (size_t i = 0; i < function->offsets.size(); ++i) {
+      if (!parameters.each[i]) return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  // Parameters may be in managed memory, which is out of reach before work, and must not be touched under a lock.
+  std::vector<std::byte> packed;
+  if (caller.server->managed_memory.any()) [[unlikely]] {
+    packed.resize(function->parameter_bytes);
+    if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
+    parameters = {.packed = packed.data(), .packed_bytes = packed.size()};
+  }
+  look_for_pinned_memory(caller, parameters, *function);
+  CUresult error = CUDA_SUCCESS;
+  uint64_t stream = resolve_stream(caller, launch.stream, launch.per_thread, error);
+  if (error) return error;
+  if ((error = before_work(caller))) return error;
+  uint64_t sequence = 0;
+  error = send(caller, launch, *function, parameters, stream, sequence);
+  if (!error) {
+    note_stream_work(caller, stream, sequence);
+    note_events(launch, stream, sequence);
+  }
+  return leave(caller, error);
+}
+
+}  // namespace
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
+                        void** extra, bool per_thread) {
+  return launch_kernel({.function = f,
+                        .shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes},
+                        .stream = hStream,
+                        .per_thread = per_thread,
+                        .kernel_params = kernelParams,
+                        .extra = extra});
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                                   unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                   void** kernelParams, bool per_thread) {
+  return launch_kernel({.function = f,
+                        .shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes},
+                        .stream = hStream,
+                        .per_thread = per_thread,
+                        .cooperative = true,
+                        .kernel_params = kernelParams});
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra, bool per_thread) {
+  if (!config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  return launch_kernel({.function = f,
+                        .shape = {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                                  {config->blockDimX, config->blockDimY, config->blockDimZ},
+                                  config->sharedMemBytes},
+                        .stream = config->hStream,
+                        .per_thread = per_thread,
+                        .attributes = {config->attrs, config->numAttrs},
+                        .kernel_params = kernelParams,
+                        .extra = extra});
+}
+
+}  // namespace gpuwire::client::hand

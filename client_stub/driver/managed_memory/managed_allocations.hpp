@@ -1,0 +1,44 @@
+// Which of the server's managed memory each context has: whole allocations, and blocks that small ones are cut from.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "client_stub/driver/managed_memory/managed_heap.hpp"
+#include "client_stub/driver/session/session_part.hpp"
+
+namespace gpuwire::client {
+
+// Those of one session; contexts by handle. Any thread; a leaf lock: never held while something is asked of the server
+// or mapped.
+class ManagedAllocations final : public SessionPart {
+ public:
+  explicit ManagedAllocations(SessionParts& parts) noexcept : SessionPart(parts) {}
+
+  // The context has this allocation of the server now, mapped here.
+  void note_mapped(uint64_t context, uint64_t address);
+  void note_unmapped(uint64_t context, uint64_t address);
+  // A small allocation out of the context's blocks; nothing: it needs one more, add_block().
+  std::optional<uint64_t> take_small(uint64_t context, uint64_t bytes);
+  void add_block(uint64_t context, uint64_t base);
+  // Gives back what take_small() gave. A block that is no longer used is returned.
+  std::optional<uint64_t> give_small(uint64_t context, uint64_t address, uint64_t bytes);
+  // Forgets the context, and says what was mapped for it.
+  std::vector<uint64_t> forget(uint64_t context) noexcept;
+
+  void ended(SessionEnd) noexcept override {}      // the program keeps the memory, open
+  void after_fork_in_child() noexcept override {}  // nobody there asks
+
+ private:
+  struct OfContext {
+    ManagedHeap heap;
+    std::vector<uint64_t> mapped;  // by first address, blocks of the heap among them
+  };
+  std::mutex mutex_;
+  std::map<uint64_t, OfContext> contexts_;
+};
+
+}  // namespace gpuwire::client

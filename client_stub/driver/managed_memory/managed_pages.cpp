@@ -1,0 +1,127 @@
+#include "client_stub/driver/managed_memory/managed_pages.hpp"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map() notices
+#endif
+
+namespace gpuwire::client {
+namespace {
+
+// One file of shared memory behind all stretches; offsets are not used twice, and what is unmapped is punched out. The program may close the
+// descriptor, and open something else under its number: the file is only used while it is still the same, else another is made.
+class SharedFile {
+ public:
+  // A descriptor with room at `offset`, or -1. `file`: which one.
+  int extend(uint64_t bytes, uint64_t& offset, uint64_t& file) noexcept {
+    if (current() < 0 && !make()) return -1;
+    rlimit limit{};
+    // Past the limit the system would send a signal.
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && (bytes > limit.rlim_cur || size_ > limit.rlim_cur - bytes)) return -1;
+    if (ftruncate(descriptor_, off_t(size_ + bytes)) != 0) return -1;
+    offset = size_;
+    file = number_;
+    size_ += bytes;
+    return descriptor_;
+  }
+  // The descriptor of file number `file`, or -1: it is gone.
+  int descriptor(uint64_t file) noexcept { return file == number_ ? current() : -1; }
+
+ private:
+  int current() noexcept {
+    struct stat now{};
+    if (descriptor_ < 0 || fstat(descriptor_, &now) != 0 || now.st_ino != inode_ || now.st_dev != device_) return -1;
+    return descriptor_;
+  }
+  bool make() noexcept {
+    descriptor_ = memfd_create("gpuwire-managed", MFD_CLOEXEC);
+    struct stat made{};
+    if (descriptor_ < 0 || fstat(descriptor_, &made) != 0) return false;
+    inode_ = made.st_ino;
+    device_ = made.st_dev;
+    size_ = 0;
+    ++number_;
+    return true;
+  }
+
+  int descriptor_ = -1;
+  ino_t inode_ = 0;
+  dev_t device_ = 0;
+  uint64_t size_ = 0, number_ = 0;
+};
+
+SharedFile& shared_file() noexcept {
+  static constinit SharedFile file;
+  return file;
+}
+
+int protection(PageAccess access) noexcept {
+  return access == PageAccess::none ? PROT_NONE : access == PageAccess::read ? PROT_READ : PROT_READ | PROT_WRITE;
+}
+
+}  // namespace
+
+MappedPages::Result MappedPages::map(uint64_t begin, uint64_t end, PageAccess access) noexcept {
+  uint64_t bytes = end - begin;
+  int descriptor = shared_file().extend(bytes, file_offset_, file_);
+  if (descriptor < 0) return Result::no_memory;
+  void* wanted = reinterpret_cast<void*>(begin);
+  void* theirs = mmap(wanted, bytes, protection(access), MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE, descriptor, off_t(file_offset_));
+  if (theirs != wanted) {
+    if (theirs != MAP_FAILED) munmap(theirs, bytes);
+    return Result::taken;
+  }
+  void* ours = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, off_t(file_offset_));
+  if (ours == MAP_FAILED) {
+    munmap(theirs, bytes);
+    return Result::no_memory;
+  }
+  // A child would share the memory with its parent; natively it has none of it.
+  madvise(theirs, bytes, MADV_DONTFORK);
+  madvise(ours, bytes, MADV_DONTFORK);
+  begin_ = begin;
+  bytes_ = bytes;
+  ours_ = static_cast<std::byte*>(ours);
+  return Result::made;
+}
+
+MappedPages::~MappedPages() {
+  if (!ours_) return;
+  munmap(reinterpret_cast<void*>(begin_), bytes_);
+  munmap(ours_, bytes_);
+  int descriptor = shared_file().descriptor(file_);
+  if (descriptor >= 0) static_cast<void>(fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(file_offset_), off_t(bytes_)));
+}
+
+bool MappedPages::protect(uint64_t offset, uint64_t bytes, PageAccess access) noexcept {
+  if (offset >= bytes_) return false;
+  // Callers speak of whole chunks, the last of which may be cut.
+  bytes = std::min(bytes, bytes_ - offset);
+  if (mprotect(reinterpret_cast<void*>(begin_ + offset), bytes, protection(access)) == 0) return true;
+  if (access != PageAccess::none) return false;
+  // The process has as many mappings as the system allows. Closing all of it needs none; what is closed too early is opened again.
+  return mprotect(reinterpret_cast<void*>(begin_), bytes_, PROT_NONE) == 0;
+}
+
+bool MappedPages::touched(uint64_t offset, uint64_t& begin, uint64_t& end) noexcept {
+  begin = offset;
+  end = bytes_;
+  int descriptor = shared_file().descriptor(file_);
+  if (descriptor < 0) return offset < bytes_;
+  off_t data = lseek(descriptor, off_t(file_offset_ + offset), SEEK_DATA);
+  if (data < 0 || uint64_t(data) >= file_offset_ + bytes_) return false;
+  off_t hole = lseek(descriptor, data, SEEK_HOLE);
+  begin = uint64_t(data) - file_offset_;
+  if (hole > data) end = std::min(uint64_t(hole) - file_offset_, bytes_);
+  return true;
+}
+
+}  // namespace gpuwire::client

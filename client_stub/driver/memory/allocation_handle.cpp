@@ -1,0 +1,59 @@
+#include "client_stub/driver/memory/allocation_handle.hpp"
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+
+namespace gpuwire::client {
+
+void AllocationHolders::hold(uint64_t handle) noexcept {
+  std::lock_guard lock(mutex_);
+  try {
+    ++holders_[handle];
+  } catch (...) {  // no memory: the first release ends the handle
+  }
+}
+
+bool AllocationHolders::release(uint64_t handle) noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = holders_.find(handle);
+  if (found == holders_.end()) return true;
+  if (--found->second > 0) return false;
+  holders_.erase(found);
+  return true;
+}
+
+namespace hand {
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
+  caller.server->shares.sweep(caller);
+  CUresult result = forward::cuMemCreate(caller, handle, size, prop, flags);
+  if (!result) caller.server->allocation_holders.hold(*handle);
+  return leave(caller, result);
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = forward::cuMemRetainAllocationHandle(caller, handle, addr);
+  if (!result) caller.server->allocation_holders.hold(*handle);
+  return leave(caller, result);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = caller.server->allocation_holders.release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;
+  caller.server->shares.sweep(caller);
+  return leave(caller, result);
+}
+
+}  // namespace hand
+
+}  // namespace gpuwire::client

@@ -1,0 +1,311 @@
+// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is put aside, and another
+// one is asked for.
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/graph/graph_copies.hpp"
+#include "client_stub/driver/managed_memory/managed.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr size_t kAddressRetriesMax = 16;
+// Small allocations are cut from blocks of this size, so when a block lies on addresses in use, all of it may have to be passed over.
+constexpr uint64_t kBlockBytes = 2u << 20;
+constexpr uint64_t kSmallestBytes = 512;
+// What is passed over of such blocks is not given back, or it would be met again; up to this much in all.
+constexpr uint64_t kAsideBytesMax = 64u << 20;
+// Memory of another process comes without its size; the driver maps whole blocks of this size.
+constexpr uint64_t kImportedBytes = kBlockBytes;
+
+size_t retries_max(uint64_t bytes) { return kAddressRetriesMax + size_t(kBlockBytes / std::max(bytes, kSmallestBytes)); }
+
+// May `count` small allocations stay unused at the server? A counter alone: nothing is published through it.
+bool put_aside(ServerSession& server, uint64_t bytes, size_t count) {
+  std::atomic<uint64_t>& aside = server.bytes_put_aside;
+  if (bytes >= kBlockBytes) return false;
+  uint64_t more = std::max(bytes, kSmallestBytes) * count;
+  if (aside.fetch_add(more, std::memory_order_relaxed) + more <= kAsideBytesMax) return true;
+  aside.fetch_sub(more, std::memory_order_relaxed);
+  return false;
+}
+
+// `ask` fills in address and bytes; `give_back` frees one that cannot be used.
+template <class Ask, class GiveBack>
+CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, Ask&& ask, GiveBack&& give_back) {
+  std::vector<CUdeviceptr> unusable;
+  CUresult result;
+  CUdeviceptr address = 0;
+  while ((result = ask(address, range.bytes)) == CUDA_SUCCESS) {
+    range.base = address;
+    range.reserved = address_reservations().reserve(range.base, range.bytes);
+    if (range.reserved) break;
+    unusable.push_back(range.base);
+    if (unusable.size() < retries_max(range.bytes)) continue;
+    say("device memory cannot be used: the server's addresses are taken in this process");
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+    break;
+  }
+  if (result || !put_aside(*caller.server, range.bytes, unusable.size())) {
+    for (CUdeviceptr taken : unusable) give_back(taken);
+  }
+  if (result) return result;
+  // What is reserved and mapped belongs to no context, and outlives them all.
+  range.context = range.kind == RangeKind::mapped ? 0 : caller.context_handle;
+  range.device = caller.state ? caller.state->device : -1;
+  range.server = caller.server;
+  publish_range(range);
+  *out = range.base;
+  return CUDA_SUCCESS;
+}
+
+// Ends the range that begins at `address` and is of one of these kinds, once `free` has been sent.
+template <class Free>
+CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) {
+  auto range = address_map().take(address, [&](const AddressRange& found) { return accept(found.kind); });
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  // First given back here, then at the server: the other way round another thread could be given the same address before.
+  release_range(*range);
+  return free();
+}
+
+// In a stream that is captured an allocation becomes the graph's.
+void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address) {
+  if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return;
+  CUresult error = CUDA_SUCCESS;
+  uint64_t capture = capture_of(caller, resolve_stream(caller, stream, per_thread, error));
+  if (!error && capture) caller.server->graph_records.note_allocation(capture, address);
+}
+RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
+  if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return RangeKind::pool;
+  CUresult error = CUDA_SUCCESS;
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
+  return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
+}
+
+// Memory in the order of a stream that captures is part of the graph; in that of another it is what a capture forbids.
+CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
+  CUresult error = CUDA_SUCCESS;
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
+  if (error || capture_of(caller, wire_stream)) return error;
+  return caller.server->captures.permit_unsafe_call();
+}
+
+// In stream order no bytes are the NULL pointer, and no error (as measured on driver 580), unlike from cuMemAlloc.
+CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out) {
+  *out = 0;
+  return leave(caller, CUDA_SUCCESS);
+}
+
+bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool; }
+
+}  // namespace
+
+void forget_memory_of(const ContextState& context) noexcept {
+  address_map().take_all(
+      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind); }, release_range);
+  forget_managed_of(context);
+}
+
+namespace hand {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::device}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = bytesize;
+        return forward::cuMemAlloc_v2(caller, &address, bytesize);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::device}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        CUresult error = forward::cuMemAllocPitch_v2(caller, &address, pPitch, WidthInBytes, Height, ElementSizeBytes);
+        bytes = error ? 0 : *pPitch * Height;
+        return error;
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (dptr == 0) return CUDA_SUCCESS;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
+  auto range = address_map().find(dptr);
+  if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the server's driver knows.
+  if (range && range->kind == RangeKind::graph) {
+    CUresult result = forward::cuMemFree_v2(caller, dptr);
+    return leave(caller, result ? result : await_verdict(caller));
+  }
+  return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pbase && !psize) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(dptr);
+  if (!range || is_host(range->kind)) return CUDA_ERROR_NOT_FOUND;
+  if (pbase) *pbase = range->base;
+  if (psize) *psize = range->bytes;
+  return CUDA_SUCCESS;
+}
+
+// --- in stream order --------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
+  if (bytesize == 0) return allocate_nothing(caller, dptr);
+  CUresult result = allocate(
+      caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = bytesize;
+        return forward::cuMemAllocAsync(caller, &address, bytesize, hStream, per_thread);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
+  if (result == CUDA_SUCCESS) note_captured(caller, hStream, per_thread, *dptr);
+  return leave(caller, result);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool))) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
+  if (bytesize == 0) return allocate_nothing(caller, dptr);
+  CUresult result = allocate(
+      caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = bytesize;
+        return forward::cuMemAllocFromPoolAsync(caller, &address, bytesize, pool, hStream, per_thread);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFreeAsync(caller, unusable, hStream, per_thread); });
+  if (result == CUDA_SUCCESS) note_captured(caller, hStream, per_thread, *dptr);
+  return leave(caller, result);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (dptr == 0) return CUDA_SUCCESS;
+  CUresult error = CUDA_SUCCESS;
+  uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
+  if (error) return error;
+  uint64_t capture = capture_of(caller, wire_stream);
+  if (!capture && (error = caller.server->captures.permit_unsafe_call())) return error;
+  auto range = address_map().find(dptr);
+  if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
+  if (capture) caller.server->graph_records.note_free(capture, dptr);
+  if (range && range->kind == RangeKind::graph) {
+    CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
+    return leave(caller, result ? result : await_verdict(caller));
+  }
+  return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
+}
+
+// --- reserved addresses and memory of other processes ----------------------------------------------------------------------------------------
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!ptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::mapped}, ptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = size;
+        return forward::cuMemAddressReserve(caller, &address, size, alignment, addr, flags);
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemAddressFree(caller, unusable, size); });
+  return leave(caller, result);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  auto range = address_map().find(ptr);
+  if (!range || range->kind != RangeKind::mapped || range->base != ptr || range->bytes != size) return CUDA_ERROR_INVALID_VALUE;
+  // Refused while something is mapped there, so the range ends when the server has said so. Another thread may then have been given the same
+  // addresses already: those are its own.
+  CUresult result = forward::cuMemAddressFree(caller, ptr, size);
+  if (result) return leave(caller, result);
+  if (auto ended = address_map().take(ptr, [&](const AddressRange& found) { return found.buffer_id == range->buffer_id; })) release_range(*ended);
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::imported}, pdptr,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        bytes = kImportedBytes;
+        return forward::cuIpcOpenMemHandle_v2(caller, &address, handle, Flags);
+      },
+      [&](CUdeviceptr unusable) { forward::cuIpcCloseMemHandle(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData* shareData) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  auto handle = reinterpret_cast<uint64_t>(pool);
+  if (!ptr_out || !shareData || !known_handle(wire::HandleKind::memory_pool, handle)) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = allocate(
+      caller, {.kind = RangeKind::pool, .owner = handle}, ptr_out,
+      [&](CUdeviceptr& address, uint64_t& bytes) {
+        return call<schema::ImportPoolPointer, schema::ModuleGlobalReply>(
+            *caller.session, uint32_t(wire::SessionOrdinal::import_pool_pointer), caller.context,
+            message_words<schema::ImportPoolPointer>(sizeof *shareData, 1),
+            [&](auto params) {
+              params.setPool(handle);
+              params.setData({reinterpret_cast<const kj::byte*>(shareData), sizeof *shareData});
+            },
+            [&](auto results) {
+              address = results.getAddress();
+              bytes = results.getBytes();
+            });
+      },
+      [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
+  return leave(caller, result);
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  return leave(caller, end_range(dptr, [](RangeKind kind) { return kind == RangeKind::imported; },
+                                 [&] { return forward::cuIpcCloseMemHandle(caller, dptr); }));
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

@@ -1,0 +1,58 @@
+#include "client_stub/driver/memory/place.hpp"
+
+#include "client_stub/driver/session/server_session.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+// Of an entry that has been found.
+void judge(Place& place) noexcept {
+  const AddressRange& entry = place.entry;
+  place.whole = entry.contains(place.address, place.bytes);
+  if (!is_host(entry.kind)) {
+    place.kind = is_managed(entry.kind) ? PlaceKind::managed : PlaceKind::device;
+    return;
+  }
+  bool region = place.whole && entry.server && entry.server->host_regions.holds(place.address, place.bytes);
+  place.kind = region ? PlaceKind::region : PlaceKind::pinned;
+}
+
+}  // namespace
+
+Place classify(uint64_t address, uint64_t bytes) noexcept {
+  Place place(address, bytes);
+  if (address_map().find(address, place.entry)) judge(place);
+  return place;
+}
+
+Places classify(uint64_t destination, uint64_t source, uint64_t bytes) noexcept {
+  Places places{Place(destination, bytes), Place(source, bytes)};
+  const auto found = address_map().find_both(destination, places.destination.entry, source, places.source.entry);
+  if (found.first) judge(places.destination);
+  if (found.second) judge(places.source);
+  return places;
+}
+
+Place classify_near(const Place& known, uint64_t address, uint64_t bytes) noexcept {
+  if (known.kind == PlaceKind::other || !known.entry.contains(address, 1)) return classify(address, bytes);
+  Place place(address, bytes);
+  place.entry = known.entry;
+  judge(place);
+  return place;
+}
+
+CUresult check_on_device(Place& place, bool& unknown) noexcept {
+  if (place.address == 0) return CUDA_ERROR_INVALID_VALUE;
+  // How long imported memory is, only the server's driver knows.
+  if (place.kind == PlaceKind::other || place.entry.kind == RangeKind::imported) {
+    unknown = true;
+    return CUDA_SUCCESS;
+  }
+  if (!place.whole) return CUDA_ERROR_INVALID_VALUE;
+  if (place.kind != PlaceKind::pinned) return CUDA_SUCCESS;
+  if (!reach_pinned(place.entry)) return CUDA_ERROR_INVALID_VALUE;
+  place.kind = PlaceKind::region;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,50 @@
+// Pointer attributes: answered here, never asked of the server.
+#include <cstring>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/memory/pointer_attributes.hpp"
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::client::hand {
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(ptr);
+  // A failed query leaves the program's value alone, so it goes through a scratch of the largest width.
+  uint64_t value[2] = {};
+  CUresult result = pointer_attribute(attribute, ptr, range, value);
+  if (result) return result;
+  return pointer_attribute(attribute, ptr, range, data);
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (numAttributes == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(ptr);
+  for (unsigned i = 0; i < numAttributes; ++i) {
+    if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS || attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||
+        attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE || !data[i]) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    pointer_attribute(attributes[i], ptr, range, data[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+// The one attribute that can be set. Copies without a stream argument are complete when they return here anyway.
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  auto range = address_map().find(ptr);
+  if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
+  uint32_t on = 0;
+  std::memcpy(&on, value, sizeof on);
+  return address_map().update(ptr, [&](AddressRange& found) { found.sync_memops = on != 0; }) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace gpuwire::client::hand

@@ -1,0 +1,190 @@
+#include "client_stub/driver/memory/shares.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+// What lies in the socket.
+struct Message {
+  char magic[16];
+  ShareToken token;
+};
+constexpr char kMagic[16] = {'G', 'P', 'U', 'W', 'I', 'R', 'E', ' ', 's', 'h', 'a', 'r', 'e', ' ', '1', '\n'};
+
+void withdraw(const Caller& caller, const ShareToken& token) noexcept {
+  post<schema::ShareWithdraw>(*caller.session, uint32_t(wire::SessionOrdinal::share_withdraw), caller.context,
+                              message_words<schema::ShareWithdraw>(token.size(), 1), [&](auto params) { params.setToken({token.data(), token.size()}); });
+}
+
+}  // namespace
+
+int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
+  std::lock_guard lock(mutex_);
+  if (shares_.size() >= kSharesMax) return -1;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+  Message message{};
+  std::memcpy(message.magic, kMagic, sizeof kMagic);
+  message.token = token;
+  bool written = ::send(ends[0], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(sizeof message);
+  if (written && ::fcntl(ends[1], F_SETFD, close_on_exec ? FD_CLOEXEC : 0) == 0) {
+    try {
+      shares_.push_back({ends[0], token});
+      return ends[1];
+    } catch (...) {  // no memory
+    }
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
+  return -1;
+}
+
+std::optional<ShareToken> Shares::token_of(int descriptor) noexcept {
+  Message message{};
+  // Left in place for others. What is no socket, or an empty one, is none of ours.
+  if (::recv(descriptor, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT) != ssize_t(sizeof message)) return std::nullopt;
+  if (std::memcmp(message.magic, kMagic, sizeof kMagic) != 0) return std::nullopt;
+  return message.token;
+}
+
+void Shares::sweep(const Caller& caller) noexcept {
+  ShareToken ended[kSharesMax];
+  size_t ended_count = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (shares_.empty()) return;
+    pollfd watched[kSharesMax];
+    for (size_t i = 0; i < shares_.size(); ++i) watched[i] = {shares_[i].own_end, 0, 0};
+    if (::poll(watched, nfds_t(shares_.size()), 0) <= 0) return;
+    size_t kept = 0;
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      if (watched[i].revents & (POLLHUP | POLLERR)) {
+        ::close(shares_[i].own_end);
+        ended[ended_count++] = shares_[i].token;
+      } else {
+        shares_[kept++] = shares_[i];
+      }
+    }
+    shares_.resize(kept);
+  }
+  for (size_t i = 0; i < ended_count; ++i) withdraw(caller, ended[i]);
+}
+
+namespace {
+
+// Descriptors alone: the other types are Windows' or need a fabric manager.
+CUresult check_imported_type(CUmemAllocationHandleType type) {
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_SUCCESS;
+  return type == CU_MEM_HANDLE_TYPE_NONE ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult check_exported_type(CUmemAllocationHandleType type) {
+  return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, void* out) {
+  caller.server->shares.sweep(caller);
+  ShareToken token{};
+  bool given = false;
+  CUresult result = call<schema::ShareExport, schema::ShareExportReply>(
+      *caller.session, uint32_t(wire::SessionOrdinal::share_export), caller.context, message_words<schema::ShareExport>(),
+      [&](auto params) {
+        params.setHandle(handle);
+        params.setFlags(flags);
+      },
+      [&](auto results) {
+        auto data = results.getToken();
+        given = data.size() == token.size();
+        if (given) std::copy(data.begin(), data.end(), token.begin());
+      });
+  if (result) return result;
+  bool close_on_exec = wire::handle_kind(handle) == wire::HandleKind::memory_allocation;
+  int descriptor = given ? caller.server->shares.give_out(token, close_on_exec) : -1;
+  if (descriptor < 0) {
+    if (given) withdraw(caller, token);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  std::memcpy(out, &descriptor, sizeof descriptor);
+  return CUDA_SUCCESS;
+}
+
+CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descriptor, uint64_t flags, uint64_t& handle) {
+  std::optional<ShareToken> token = Shares::token_of(int(reinterpret_cast<intptr_t>(descriptor)));
+  if (!token) return CUDA_ERROR_UNKNOWN;  // what the driver says of a descriptor that is none of its own
+  handle = create_handle(caller, kind);
+  if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = call<schema::ShareImport, schema::Result>(
+      *caller.session, uint32_t(wire::SessionOrdinal::share_import), caller.context, message_words<schema::ShareImport>(token->size(), 1),
+      [&](auto params) {
+        params.setHandle(handle);
+        params.setToken({token->data(), token->size()});
+        params.setFlags(flags);
+      },
+      [](auto) {});
+  if (result) forget_handle(kind, handle);
+  return result;
+}
+
+}  // namespace
+
+namespace hand {
+
+CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType,
+                                      unsigned long long flags) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!shareableHandle || !known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = check_exported_type(handleType)) return error;
+  return leave(caller, export_object(caller, handle, flags, shareableHandle));
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = check_imported_type(shHandleType)) return error;
+  uint64_t imported = 0;
+  CUresult result = import_object(caller, wire::HandleKind::memory_allocation, osHandle, 0, imported);
+  if (!result) {
+    *handle = imported;
+    caller.server->allocation_holders.hold(imported);
+  }
+  return leave(caller, result);
+}
+
+CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  auto handle = reinterpret_cast<uint64_t>(pool);
+  if (!handle_out || !known_handle(wire::HandleKind::memory_pool, handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = check_exported_type(handleType)) return error;
+  return leave(caller, export_object(caller, handle, flags, handle_out));
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!pool_out) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = check_imported_type(handleType)) return error;
+  uint64_t imported = 0;
+  CUresult result = import_object(caller, wire::HandleKind::memory_pool, handle, flags, imported);
+  if (!result) *pool_out = reinterpret_cast<CUmemoryPool>(imported);
+  return leave(caller, result);
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

@@ -1,0 +1,194 @@
+// What functions and kernels are asked and told. Answers come from the facts that arrived when the function was looked up; what is set is
+// posted, so its arguments are judged here.
+#include <algorithm>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/session/process.hpp"
+
+namespace gpuwire::client::hand {
+namespace {
+
+// Which values an attribute can be set to (section "Execution Control" of the driver API, cuFuncSetAttribute).
+CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction_attribute attribute, int value, int device) {
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
+      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
+      const auto& facts = process()->devices[size_t(device)].facts->attributes;
+      int fixed = 0;
+      if (facts.size() <= CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) return CUDA_SUCCESS;
+      if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, device, fixed)) return CUDA_SUCCESS;
+      return int64_t(value) + fixed > facts[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      return value < -1 || value > 100 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      return value < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      return value < 0 || value > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      return value < 0 || value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;  // all others can only be read
+  }
+}
+
+void note_setting(FunctionState& function, CUfunction_attribute attribute, int value, int device) {
+  if (size_t(device) < function.on_device.size()) function.on_device[size_t(device)].set(attribute, value, CUDA_SUCCESS);
+  std::lock_guard lock(function.mutex);
+  function.occupancy.clear();
+  // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they ask again.
+  for (auto& [context, made] : function.functions) {
+    if (size_t(device) < made->on_device.size()) made->on_device[size_t(device)].forget(attribute);
+  }
+}
+
+CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {
+  if (!offset || index >= function.offsets.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = function.offsets[index];
+  if (size) *size = function.sizes[index];
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// --- functions ------------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!pi) return CUDA_ERROR_INVALID_VALUE;
+  FunctionState* function = find_launchable(hfunc);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  int device = function->context ? function->context->device : caller.state->device;
+  int value = 0;
+  CUresult result = function_attribute(caller, *function, attrib, device, value);
+  if (!result) *pi = value;
+  return leave(caller, result);
+}
+
+CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  FunctionState* function = find_launchable(hfunc);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  int device = function->context ? function->context->device : caller.state->device;
+  if (CUresult error = check_setting(caller, *function, attrib, value, device)) return error;
+  CUresult result = forward::cuFuncSetAttribute(caller, hfunc, attrib, value);
+  if (!result) note_setting(*function, attrib, value, device);
+  return leave(caller, result);
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!find_launchable(hfunc)) return CUDA_ERROR_INVALID_HANDLE;
+  if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuFuncSetCacheConfig(caller, hfunc, config));
+}
+
+CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!find_launchable(hfunc)) return CUDA_ERROR_INVALID_HANDLE;
+  if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuFuncSetSharedMemConfig(caller, hfunc, config));
+}
+
+CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!hmod || !hfunc) return CUDA_ERROR_INVALID_VALUE;
+  FunctionState* function = find_launchable(hfunc);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (function->module->kind == wire::HandleKind::library) {
+    return hand::cuLibraryGetModule(hmod, reinterpret_cast<CUlibrary>(function->module->handle));
+  }
+  *hmod = reinterpret_cast<CUmodule>(function->module->handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!name || !hfunc) return CUDA_ERROR_INVALID_VALUE;
+  FunctionState* function = find_launchable(hfunc);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  *name = function->name.c_str();
+  return CUDA_SUCCESS;
+}
+
+// A kernel is no function here: the driver answers CUDA_ERROR_INVALID_HANDLE (measured on driver 580).
+CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!func) return CUDA_ERROR_INVALID_VALUE;
+  FunctionState* function = find_launchable(func);
+  if (!function || function->kind != wire::HandleKind::function) return CUDA_ERROR_INVALID_HANDLE;
+  return parameter_info(*function, paramIndex, paramOffset, paramSize);
+}
+
+CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  if (!find_launchable(function)) return CUDA_ERROR_INVALID_HANDLE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // a function is looked up at the server before it has a handle here
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction function) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!find_launchable(function)) return CUDA_ERROR_INVALID_HANDLE;
+  return leave(caller, forward::cuFuncLoad(caller, function));
+}
+
+// --- kernels --------------------------------------------------------------------------------------------------------------------------------
+
+CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!pi) return CUDA_ERROR_INVALID_VALUE;
+  FunctionState* state = find_kernel(kernel);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  int value = 0;
+  CUresult result = function_attribute(caller, *state, attrib, dev, value);
+  if (!result) *pi = value;
+  return leave(caller, result);
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  FunctionState* state = find_kernel(kernel);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (CUresult error = check_setting(caller, *state, attrib, val, dev)) return error;
+  CUresult result = forward::cuKernelSetAttribute(caller, attrib, val, kernel, dev);
+  if (!result) note_setting(*state, attrib, val, dev);
+  return leave(caller, result);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  if (!find_kernel(kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
+  if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuKernelSetCacheConfig(caller, kernel, config, dev));
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  FunctionState* state = find_kernel(kernel);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  return parameter_info(*state, paramIndex, paramOffset, paramSize);
+}
+
+}  // namespace gpuwire::client::hand

@@ -1,0 +1,198 @@
+// The driver's linker. Inputs travel as program images do, by their digests; the logs and what was linked come back.
+#include <algorithm>
+#include <memory>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/call/files.hpp"
+#include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/copy/transfer.hpp"
+#include "client_stub/session/call.hpp"
+#include "protocol/wire/limits.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr int kAddAttemptsMax = 3;  // the server may drop an input between its arrival and its use
+
+// A CUlinkState. The program's buffers and its array of option values live until it is destroyed (cuda.h, cuLinkCreate).
+struct Linker {
+  uint64_t handle = 0;
+  LoadOptions options;
+  std::vector<std::byte> image;
+};
+
+Linker* find(CUlinkState state) { return handles().find<Linker>(wire::HandleKind::link_state, reinterpret_cast<uint64_t>(state)); }
+
+std::string_view text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+
+// Reads the logs out of a reply, and what only some of them have.
+struct Reply {
+  Linker& linker;
+  bool missing = false;
+  uint64_t image_bytes = 0;
+
+  void operator()(schema::LinkReply::Reader results) {
+    missing = results.getMissing();
+    image_bytes = results.getImageBytes();
+    if (!missing) linker.options.store_logs(text_of(results.getErrorLog()), text_of(results.getInfoLog()), results.getWallTimeMs());
+  }
+};
+
+template <class Params, class Write>
+CUresult ask(const Caller& caller, wire::SessionOrdinal ordinal, uint32_t words, Write&& write, Reply& reply) {
+  return call<Params, schema::LinkReply>(*caller.session, uint32_t(ordinal), caller.context, words, write, [&](auto results) { reply(results); });
+}
+
+CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const ProgramImage& input, const char* name, const LoadOptions& options) {
+  const std::string_view given = name ? name : "";
+  if (input.bytes() > wire::kModuleBytesMax || given.size() >= wire::kNameBytesMax) return CUDA_ERROR_INVALID_VALUE;
+  for (int attempt = 0; attempt < kAddAttemptsMax; ++attempt) {
+    Reply reply{linker};
+    CUresult result = ask<schema::LinkAdd>(
+        caller, wire::SessionOrdinal::link_add,
+        message_words<schema::LinkAdd>(input.digest().size() + given.size() + 1 + 16 * options.jit.size() + 8, 3),
+        [&](auto params) {
+          params.setState(linker.handle);
+          params.setType(int32_t(type));
+          params.setDigest({input.digest().data(), input.digest().size()});
+          params.setName({given.data(), given.size()});
+          write_options(params.initJitOptions(unsigned(options.jit.size())), options.jit);
+        },
+        reply);
+    if (!reply.missing) return result;
+    if (CUresult error = deliver_image(caller, input)) return error;
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult fetch_image(const Caller& caller, Linker& linker) {
+  for (size_t offset = 0; offset < linker.image.size(); offset += kPieceBytes) {
+    BulkSink sink{.data = linker.image.data() + offset, .bytes = std::min(kPieceBytes, linker.image.size() - offset)};
+    CUresult error = call<schema::LinkImage, schema::Result>(
+        *caller.session, uint32_t(wire::SessionOrdinal::link_image), caller.context, message_words<schema::LinkImage>(),
+        [&](auto params) {
+          params.setState(linker.handle);
+          params.setOffset(offset);
+          params.setBytes(sink.bytes);
+        },
+        [](auto) {}, {}, sink);
+    if (error) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
+struct Begun {
+  Caller caller;
+  Linker* linker = nullptr;
+  LoadOptions options;
+  CUresult error = CUDA_SUCCESS;
+
+  Begun(CUlinkState state, unsigned count, const CUjit_option* names, void** values) : caller(enter(Needs::context)), error(caller.error) {
+    if (error) return;
+    linker = find(state);
+    error = linker ? LoadOptions::parse(count, names, values, options) : CUDA_ERROR_INVALID_HANDLE;
+  }
+};
+
+}  // namespace
+
+namespace hand {
+
+CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!stateOut) return CUDA_ERROR_INVALID_VALUE;
+  auto linker = std::make_unique<Linker>();
+  if (CUresult error = LoadOptions::parse(numOptions, options, optionValues, linker->options)) return error;
+  linker->handle = handles().create(wire::HandleKind::link_state, caller.server);
+  if (!linker->handle) return CUDA_ERROR_OUT_OF_MEMORY;
+  const LoadOptions& own = linker->options;
+  Reply reply{*linker};
+  CUresult result = ask<schema::LinkCreate>(
+      caller, wire::SessionOrdinal::link_create, message_words<schema::LinkCreate>(16 * own.jit.size() + 8, 1),
+      [&](auto params) {
+        params.setState(linker->handle);
+        write_options(params.initJitOptions(unsigned(own.jit.size())), own.jit);
+        params.setErrorLogBytes(own.error_log_bytes);
+        params.setInfoLogBytes(own.info_log_bytes);
+      },
+      reply);
+  if (result) {
+    handles().forget(wire::HandleKind::link_state, linker->handle);
+    return leave(caller, result);
+  }
+  *stateOut = reinterpret_cast<CUlinkState>(linker->handle);
+  handles().attach(wire::HandleKind::link_state, linker->handle, linker.get());
+  linker.release();
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions,
+                          CUjit_option* options, void** optionValues) {
+  Begun begun(state, numOptions, options, optionValues);
+  if (begun.error) return begun.error;
+  if (!data || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  auto input = ProgramImage::whole({static_cast<const uint8_t*>(data), size});
+  return leave(begun.caller, add(begun.caller, *begun.linker, type, *input, name, begun.options));
+}
+
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options,
+                          void** optionValues) {
+  Begun begun(state, numOptions, options, optionValues);
+  if (begun.error) return begun.error;
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<uint8_t> contents;
+  if (CUresult error = read_program_file(path, contents)) return error;
+  if (type == CU_JIT_INPUT_PTX) contents.push_back(0);
+  auto input = ProgramImage::whole(contents);
+  return leave(begun.caller, add(begun.caller, *begun.linker, type, *input, path, begun.options));
+}
+
+// The older forms differ in the name alone.
+CUresult cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
+  return hand::cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
+}
+
+CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions, CUjit_option* options,
+                       void** optionValues) {
+  return hand::cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
+}
+
+CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+  return hand::cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
+}
+
+CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
+  Begun begun(state, 0, nullptr, nullptr);
+  if (begun.error) return begun.error;
+  if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
+  Linker& linker = *begun.linker;
+  Reply reply{linker};
+  CUresult result = ask<schema::LinkState>(
+      begun.caller, wire::SessionOrdinal::link_complete, message_words<schema::LinkState>(), [&](auto params) { params.setState(linker.handle); }, reply);
+  if (!result && reply.image_bytes > wire::kModuleBytesMax) result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (!result) {
+    linker.image.resize(reply.image_bytes);
+    result = fetch_image(begun.caller, linker);
+  }
+  if (!result) {
+    *cubinOut = linker.image.data();
+    if (sizeOut) *sizeOut = linker.image.size();
+  }
+  return leave(begun.caller, result);
+}
+
+CUresult cuLinkDestroy(CUlinkState state) {
+  Begun begun(state, 0, nullptr, nullptr);
+  if (begun.error) return begun.error;
+  const std::unique_ptr<Linker> linker(begun.linker);
+  handles().forget(wire::HandleKind::link_state, linker->handle);
+  CUresult result = call<schema::LinkState, schema::Result>(*begun.caller.session, uint32_t(wire::SessionOrdinal::link_destroy), begun.caller.context,
+                                                            message_words<schema::LinkState>(), [&](auto params) { params.setState(linker->handle); },
+                                                            [](auto) {});
+  return leave(begun.caller, result);
+}
+
+}  // namespace hand
+}  // namespace gpuwire::client

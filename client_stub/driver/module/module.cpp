@@ -1,0 +1,136 @@
+// Modules: loaded by the very call, so that what is wrong with an image is told by it.
+#include <algorithm>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/call/files.hpp"
+#include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/call/say.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client::hand {
+namespace {
+
+using SelectedImage = tl::expected<std::shared_ptr<const ProgramImage>, ImageError>;
+
+CUresult refuse(const ImageError& error) {
+  if (error.result == CUDA_ERROR_NO_BINARY_FOR_GPU) say(error.message);
+  return error.result;
+}
+
+void unload(const Caller& caller, uint64_t handle) {
+  post<schema::ModuleUnload>(*caller.session, uint32_t(wire::SessionOrdinal::module_unload), caller.context, message_words<schema::ModuleUnload>(),
+                             [&](auto params) { params.setHandle(handle); });
+}
+
+CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image, const LoadOptions& options) {
+  if (!image) return refuse(image.error());
+  auto state = std::make_unique<ModuleState>();
+  state->kind = wire::HandleKind::module;
+  state->context = owner(caller);
+  state->handle = handles().create(state->kind, caller.server);
+  if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = load_image(caller, **image, state->handle, options);
+  if (result) {
+    handles().forget(state->kind, state->handle);
+    return leave(caller, result);
+  }
+  state->loaded = CUDA_SUCCESS;
+  *module = reinterpret_cast<CUmodule>(state->handle);
+  handles().attach(state->kind, state->handle, state.get());
+  state.release();
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult load_from_memory(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!module || !image) return CUDA_ERROR_INVALID_VALUE;
+  LoadOptions parsed;
+  if (CUresult error = LoadOptions::parse(count, options, values, parsed)) return error;
+  return load(caller, module, ProgramImage::select(image, image_target(), false), parsed);
+}
+
+}  // namespace
+
+CUresult cuModuleLoad(CUmodule* module, const char* fname) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!module || !fname) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<uint8_t> contents;
+  if (CUresult error = read_program_file(fname, contents)) return error;
+  return load(caller, module, ProgramImage::select_from_file(std::move(contents), image_target()), {});
+}
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load_from_memory(module, image, 0, nullptr, nullptr); }
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+  return load_from_memory(module, image, numOptions, options, optionValues);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) { return load_from_memory(module, fatCubin, 0, nullptr, nullptr); }
+
+CUresult cuModuleUnload(CUmodule hmod) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  ModuleState* state = find_module(hmod);
+  if (!state || state->library) return CUDA_ERROR_INVALID_HANDLE;
+  unload(caller_for(caller, *state), state->handle);
+  retire_module(state);
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!hfunc || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
+  ModuleState* state = find_module(hmod);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  FunctionState* function = nullptr;
+  CUresult result = find_function(caller, *state, name, function);
+  if (!result) *hfunc = reinterpret_cast<CUfunction>(function->handle);
+  return leave(caller, result);
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  ModuleState* state = find_module(mod);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<std::string> names;
+  CUresult result = list_names(caller, *state, names);
+  if (!result) *count = unsigned(names.size());
+  return leave(caller, result);
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!functions || numFunctions == 0) return CUDA_ERROR_INVALID_VALUE;
+  ModuleState* state = find_module(mod);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<std::string> names;
+  CUresult result = list_names(caller, *state, names);
+  for (size_t i = 0; !result && i < std::min<size_t>(names.size(), numFunctions); ++i) {
+    FunctionState* function = nullptr;
+    result = find_function(caller, *state, names[i], function);
+    if (!result) functions[i] = reinterpret_cast<CUfunction>(function->handle);
+  }
+  return leave(caller, result);
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  ModuleState* state = find_module(hmod);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  Variable variable;
+  CUresult result = find_variable(caller, *state, name, false, variable);
+  if (!result && dptr) *dptr = variable.address;
+  if (!result && bytes) *bytes = variable.bytes;
+  return leave(caller, result);
+}
+
+}  // namespace gpuwire::client::hand

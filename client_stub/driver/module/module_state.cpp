@@ -1,0 +1,253 @@
+#include "client_stub/driver/module/module_state.hpp"
+
+#include <algorithm>
+#include <deque>
+
+#include "client/forward.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
+#include "client_stub/driver/managed_memory/managed.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/session/call.hpp"
+#include "protocol/wire/limits.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+template <class CudaHandle>
+uint64_t number(CudaHandle handle) {
+  return reinterpret_cast<uint64_t>(handle);
+}
+
+// Ended modules wait here, oldest first. Never destroyed.
+struct Retired {
+  std::mutex mutex;
+  std::deque<std::unique_ptr<ModuleState>> modules;
+};
+Retired& retired() {
+  static auto* queue = new Retired;
+  return *queue;
+}
+
+void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, size_t devices, int asked_device) {
+  auto offsets = facts.getParameterOffsets();
+  auto sizes = facts.getParameterSizes();
+  unsigned count = std::min(offsets.size(), sizes.size());
+  uint64_t end = 0;
+  function.offsets.clear();
+  function.sizes.clear();
+  for (unsigned i = 0; i < count; ++i) {
+    uint64_t parameter_end = uint64_t(offsets[i]) + sizes[i];
+    if (parameter_end > wire::kLaunchParameterBytesMax) break;
+    function.offsets.push_back(offsets[i]);
+    function.sizes.push_back(sizes[i]);
+    end = std::max(end, parameter_end);
+  }
+  function.parameter_bytes = uint32_t(end);
+  function.on_device = std::vector<FunctionAttributes>(devices);
+  if (asked_device < 0 || size_t(asked_device) >= devices) return;
+  auto values = facts.getAttributes();
+  auto errors = facts.getAttributeErrors();
+  for (unsigned i = 0; i < std::min({values.size(), errors.size(), kFunctionAttributes}); ++i) {
+    function.on_device[asked_device].set(i, values[i], CUresult(errors[i]));
+  }
+}
+
+void end_function(FunctionState& function) noexcept { handles().forget(function.kind, function.handle); }
+
+}  // namespace
+
+CUresult FunctionQuestion::begin(const Caller& caller) {
+  device_ = module_.context ? module_.context->device : caller.state ? caller.state->device : 0;
+  CUresult result = begin_call<schema::ModuleFunction>(
+      *caller.session, uint32_t(wire::SessionOrdinal::module_function), caller.context, message_words<schema::ModuleFunction>(name_.size() + 1, 1),
+      [&](auto params) {
+        params.setModule(module_.handle);
+        params.setName({name_.data(), name_.size()});
+        params.setHandle(function_.handle);
+      },
+      sequence_);
+  under_way_ = result == CUDA_SUCCESS;
+  return result;
+}
+
+CUresult FunctionQuestion::finish(const Caller& caller) {
+  under_way_ = false;
+  return finish_call<schema::FunctionFacts>(*caller.session, sequence_, [&](auto facts) {
+    if (facts.getResult() == CUDA_SUCCESS) store_facts(facts, function_, process()->devices.size(), device_);
+  });
+}
+
+ModuleState* find_module(CUmodule module) noexcept { return handles().find<ModuleState>(wire::HandleKind::module, number(module)); }
+ModuleState* find_library(CUlibrary library) noexcept { return handles().find<ModuleState>(wire::HandleKind::library, number(library)); }
+FunctionState* find_kernel(CUkernel kernel) noexcept { return handles().find<FunctionState>(wire::HandleKind::kernel, number(kernel)); }
+
+Caller caller_for(const Caller& caller, const ModuleState& state) noexcept {
+  Caller other = caller;
+  if (state.context && state.context != owner(caller)) {
+    other.state = state.context;
+    other.context_handle = state.context->handle;
+    other.context = uint32_t(state.context->handle);
+  }
+  return other;
+}
+
+CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out) {
+  if (name.empty() || name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
+  std::lock_guard lock(state.mutex);
+  std::string key(name);
+  if (auto known = state.functions.find(key); known != state.functions.end()) {
+    out = known->second.get();
+    return CUDA_SUCCESS;
+  }
+  Caller asking = caller_for(caller, state);
+  auto function = std::make_unique<FunctionState>();
+  function->kind = state.kind == wire::HandleKind::library ? wire::HandleKind::kernel : wire::HandleKind::function;
+  function->name = key;
+  function->module = &state;
+  function->context = state.context;
+  function->handle = handles().create(function->kind, caller.server);
+  if (!function->handle) return CUDA_ERROR_OUT_OF_MEMORY;
+  FunctionQuestion question(state, key, *function);
+  CUresult result = ensure_loaded(asking, state, &question);
+  if (!result && !question.under_way()) result = question.begin(asking);
+  if (!result) result = question.finish(asking);
+  if (result) {
+    end_function(*function);
+    return result;
+  }
+  out = function.get();
+  state.functions.emplace(key, std::move(function));
+  handles().attach(out->kind, out->handle, out);
+  return CUDA_SUCCESS;
+}
+
+CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::string>& out) {
+  std::lock_guard lock(state.mutex);
+  if (!state.names) {
+    Caller asking = caller_for(caller, state);
+    if (CUresult error = ensure_loaded(asking, state)) return error;
+    std::vector<std::string> names;
+    CUresult error = call<schema::ModuleUnload, schema::ModuleFunctions>(
+        *asking.session, uint32_t(wire::SessionOrdinal::module_functions), asking.context, message_words<schema::ModuleUnload>(),
+        [&](auto params) { params.setHandle(state.handle); },
+        [&](auto results) {
+          for (auto name : results.getNames()) names.emplace_back(name.cStr(), name.size());
+        });
+    if (error) return error;
+    state.names = std::move(names);
+  }
+  out = *state.names;
+  return CUDA_SUCCESS;
+}
+
+CUresult find_variable(const Caller& caller, ModuleState& state, std::string_view name, bool managed, Variable& out) {
+  if (name.empty() || name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
+  std::lock_guard lock(state.mutex);
+  // A library's ordinary variable has one address in each context.
+  uint64_t context = state.context ? state.context->handle : managed ? 0 : caller.context_handle;
+  std::string key = (managed ? "m" : "g") + std::to_string(context) + ":" + std::string(name);
+  if (auto known = state.variables.find(key); known != state.variables.end()) {
+    out = known->second;
+    return CUDA_SUCCESS;
+  }
+  Caller asking = caller_for(caller, state);
+  if (CUresult error = ensure_loaded(asking, state)) return error;
+  Variable variable{.managed = managed};
+  uint64_t range_base = 0, range_bytes = 0;  // of the driver's allocation, when the variable is managed
+  CUresult error = call<schema::ModuleGlobal, schema::ModuleGlobalReply>(
+      *asking.session, uint32_t(wire::SessionOrdinal::module_global), asking.context, message_words<schema::ModuleGlobal>(name.size() + 1, 1),
+      [&](auto params) {
+        params.setModule(state.handle);
+        params.setName({name.data(), name.size()});
+        params.setManaged(managed);
+      },
+      [&](auto results) {
+        variable.address = results.getAddress();
+        variable.bytes = results.getBytes();
+        range_base = results.getRangeAddress();
+        range_bytes = results.getRangeBytes();
+      });
+  if (error) return error;
+  managed |= range_bytes != 0;
+  AddressRange range{.base = variable.address,
+                     .bytes = variable.bytes,
+                     .kind = managed ? RangeKind::managed_variable : RangeKind::variable,
+                     .device = asking.state ? asking.state->device : 0,
+                     .server = asking.server,
+                     .context = context,
+                     .owner = state.handle};
+  if (managed) {
+    if (CUresult taken = map_managed_variable(range, range_base, range_bytes)) return taken;
+    variable.managed = true;
+  } else {
+    range.reserved = address_reservations().reserve(range.base, range.bytes);
+  }
+  publish_range(range);
+  state.variables.emplace(std::move(key), variable);
+  out = variable;
+  return CUDA_SUCCESS;
+}
+
+CUresult function_attribute(const Caller& caller, FunctionState& function, unsigned attribute, int device, int& value) {
+  if (attribute >= kFunctionAttributes || device < 0 || size_t(device) >= function.on_device.size()) return CUDA_ERROR_INVALID_VALUE;
+  FunctionAttributes& known = function.on_device[device];
+  CUresult result;
+  if (known.get(attribute, value, result)) return result;
+  result = function.kind == wire::HandleKind::kernel
+               ? forward::cuKernelGetAttribute(caller, &value, CUfunction_attribute(attribute), reinterpret_cast<CUkernel>(function.handle), device)
+               : forward::cuFuncGetAttribute(caller, &value, CUfunction_attribute(attribute), reinterpret_cast<CUfunction>(function.handle));
+  if (result == CUDA_SUCCESS) known.set(attribute, value, result);
+  return result;
+}
+
+void retire_module(ModuleState* state) noexcept {
+  void* attached = nullptr;
+  if (!handles().forget(state->kind, state->handle, &attached) || attached != state) return;
+  {
+    std::lock_guard lock(state->mutex);
+    for (auto& [name, function] : state->functions) end_function(*function);
+    for (auto& function : state->derived) end_function(*function);
+  }
+  address_map().take_all([&](const AddressRange& range) { return range.owner == state->handle && !is_host(range.kind); },
+                         [](const AddressRange& range) {
+                           if (range.kind == RangeKind::managed_variable) return forget_managed_variable(range);
+                           release_range(range);
+                         });
+  std::unique_ptr<ModuleState> oldest;
+  Retired& queue = retired();
+  std::lock_guard lock(queue.mutex);
+  queue.modules.emplace_back(state);
+  if (queue.modules.size() > kRetiredModules) {
+    oldest = std::move(queue.modules.front());
+    queue.modules.pop_front();
+  }
+}
+
+void forget_modules_of(const ContextState& context) noexcept {
+  std::vector<ModuleState*> ended;
+  handles().for_each(wire::HandleKind::module, [&](uint64_t, void* object) {
+    auto* state = static_cast<ModuleState*>(object);
+    if (state && state->context == &context) ended.push_back(state);
+  });
+  for (ModuleState* state : ended) retire_module(state);
+  // Of libraries only what they had in this context ends.
+  handles().for_each(wire::HandleKind::library, [&](uint64_t, void* object) {
+    auto* library = static_cast<ModuleState*>(object);
+    if (!library) return;
+    std::lock_guard lock(library->mutex);
+    auto* key = const_cast<ContextState*>(&context);
+    library->modules.erase(key);
+    std::string prefix = "g" + std::to_string(context.handle) + ":";
+    std::erase_if(library->variables, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+    for (auto& [name, kernel] : library->functions) {
+      std::lock_guard kernel_lock(kernel->mutex);
+      if (auto made = kernel->functions.find(key); made != kernel->functions.end()) {
+        end_function(*made->second);
+        kernel->functions.erase(made);
+      }
+    }
+  });
+}
+
+}  // namespace gpuwire::client

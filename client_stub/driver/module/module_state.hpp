@@ -1,0 +1,188 @@
+// What the client keeps of modules, libraries and their functions. Handles lead to these objects (handles.hpp).
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
+#include "client_stub/driver/module/program_image.hpp"
+
+namespace gpuwire::client {
+
+struct ModuleState;
+
+inline constexpr unsigned kFunctionAttributes = CU_FUNC_ATTRIBUTE_MAX;
+inline constexpr size_t kOccupancyAnswersMax = 256;  // kept per function; the whole cache is dropped when it is full
+
+// CUfunction_attribute values of a function on one device. Each stands for itself: relaxed reads and writes are enough.
+class FunctionAttributes {
+ public:
+  FunctionAttributes() noexcept { clear(); }
+  // False: not known yet. Else `result` is what the query answers.
+  bool get(unsigned attribute, int& value, CUresult& result) const noexcept {
+    int64_t packed = values_[attribute].load(std::memory_order_relaxed);
+    value = int32_t(packed);
+    result = CUresult(packed >> 32);
+    return packed >= 0;
+  }
+  void set(unsigned attribute, int value, CUresult result) noexcept {
+    values_[attribute].store(int64_t(result) << 32 | uint32_t(value), std::memory_order_relaxed);
+  }
+  void copy(const FunctionAttributes& other) noexcept {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].store(other.values_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  void forget(unsigned attribute) noexcept { values_[attribute].store(kUnknown, std::memory_order_relaxed); }
+  void clear() noexcept {
+    for (auto& value : values_) value.store(kUnknown, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr int64_t kUnknown = -1;
+  std::array<std::atomic<int64_t>, kFunctionAttributes> values_;  // result << 32 | value
+};
+
+// A CUfunction or a CUkernel. All but the caches is fixed before the handle is handed out.
+struct FunctionState {
+  uint64_t handle = 0;
+  wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
+  std::string name;
+  ModuleState* module = nullptr;        // of a kernel: its library; of a function made from a kernel: the kernel's library
+  FunctionState* kernel = nullptr;      // of a function made from a kernel
+  ContextState* context = nullptr;      // of a function; a kernel has none
+  std::vector<uint32_t> offsets, sizes; // of the parameters
+  uint32_t parameter_bytes = 0;         // of the packed parameters
+  std::vector<FunctionAttributes> on_device;  // by the program's ordinal
+
+  std::mutex mutex;                     // all below; a leaf lock
+  std::unordered_map<ContextState*, FunctionState*> functions;  // of a kernel: cuKernelGetFunction
+  std::map<std::array<uint64_t, 4>, uint64_t> occupancy;  // by kind of question and arguments
+};
+
+struct Variable {
+  CUdeviceptr address = 0;
+  size_t bytes = 0;
+  bool managed = false;
+};
+
+// JIT and library options as they travel, and the program's buffers for the compiler's log.
+struct LoadOptions {
+  std::vector<std::pair<int32_t, uint64_t>> jit, library;
+  char* error_log = nullptr;
+  char* info_log = nullptr;
+  uint32_t error_log_bytes = 0, info_log_bytes = 0;  // sizes of the buffers
+  void** error_log_filled = nullptr;  // places in the program's optionValues where the results belong
+  void** info_log_filled = nullptr;
+  void** wall_time = nullptr;
+
+  // CUDA_ERROR_INVALID_VALUE, or CUDA_ERROR_NOT_SUPPORTED for options that hold pointers of other meanings.
+  static CUresult parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out);
+  // Puts what the compiler said where the program asked for it: as much of the texts as its buffers hold.
+  void store_logs(std::string_view error_text, std::string_view info_text, float wall_time_ms) const;
+};
+
+// A CUmodule or a CUlibrary.
+struct ModuleState {
+  uint64_t handle = 0;
+  wire::HandleKind kind = wire::HandleKind::none;  // module or library
+  ContextState* context = nullptr;                 // of a module
+  ModuleState* library = nullptr;                  // of a module that cuLibraryGetModule gave
+
+  // Held while the server is asked, so that one thread loads and the others wait for it.
+  std::mutex mutex;
+  const void* code = nullptr;                      // of a library with CU_LIBRARY_BINARY_IS_PRESERVED, until it is loaded
+  std::shared_ptr<const ProgramImage> image;       // of another library, until it is loaded
+  LoadOptions options;
+  std::optional<CUresult> loaded;                  // what loading it at the server gave
+  std::unordered_map<std::string, std::unique_ptr<FunctionState>> functions;  // by name
+  std::vector<std::unique_ptr<FunctionState>> derived;                        // functions made from kernels
+  std::unordered_map<std::string, Variable> variables;
+  std::unordered_map<ContextState*, uint64_t> modules;  // of a library: cuLibraryGetModule by context
+  std::optional<std::vector<std::string>> names;        // of all functions, in the driver's order
+};
+
+ModuleState* find_module(CUmodule module) noexcept;
+ModuleState* find_library(CUlibrary library) noexcept;
+FunctionState* find_kernel(CUkernel kernel) noexcept;
+// A function or a kernel, by the kind of its handle. Null: neither, or not alive.
+inline FunctionState* find_launchable(CUfunction function) noexcept {
+  auto handle = reinterpret_cast<uint64_t>(function);
+  wire::HandleKind kind = wire::handle_kind(handle);
+  if (kind != wire::HandleKind::function && kind != wire::HandleKind::kernel) return nullptr;
+  return handles().find<FunctionState>(kind, handle);
+}
+
+// Options as they travel, into a list of JitOption.
+template <class List>
+void write_options(List list, const std::vector<std::pair<int32_t, uint64_t>>& options) {
+  for (unsigned i = 0; i < options.size(); ++i) {
+    list[i].setOption(options[i].first);
+    list[i].setValue(options[i].second);
+  }
+}
+
+// Offers the image, and sends it unless the server has it. Blocks.
+CUresult deliver_image(const Caller& caller, const ProgramImage& image);
+
+// Which images this process's server can use.
+ImageTarget image_target();
+// A line for the person at the terminal about an image that cannot be used; returns its error. Libraries try images for other GPUs and go on
+// without them, as silently as beside a GPU of the server's kind: only the software device refuses what that would run.
+CUresult tell_unusable(const ImageTarget& target, const ImageError& error);
+
+// The question for a function of a module, which may travel along with the module's loading. One thread; begin() and finish() in turn.
+class FunctionQuestion {
+ public:
+  // Fills in `function` from the answer. All three must outlive the question.
+  FunctionQuestion(const ModuleState& module, std::string_view name, FunctionState& function) : module_(module), name_(name), function_(function) {}
+  bool under_way() const noexcept { return under_way_; }
+  CUresult begin(const Caller& caller);
+  CUresult finish(const Caller& caller);
+
+ private:
+  const ModuleState& module_;
+  std::string_view name_;
+  FunctionState& function_;
+  uint64_t sequence_ = 0;
+  int device_ = 0;
+  bool under_way_ = false;
+};
+
+// Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's. After CUDA_SUCCESS
+// `along` is under way, after anything else it is not.
+CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, FunctionQuestion* along = nullptr);
+// Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is CUDA_SUCCESS.
+CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along = nullptr);
+
+// Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
+CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out);
+// All names, then all functions. Takes state.mutex.
+CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::string>& out);
+// Takes state.mutex. `managed`: cuLibraryGetManaged.
+CUresult find_variable(const Caller& caller, ModuleState& state, std::string_view name, bool managed, Variable& out);
+
+// Takes a module or library out of all tables; its handle and those of its functions end. Its memory lives on for a while, because other
+// threads may be using a handle that they looked up before: kRetiredModules more must end first.
+void retire_module(ModuleState* state) noexcept;
+inline constexpr size_t kRetiredModules = 256;
+
+// One CUfunction_attribute of a function on a device of the program; asks the server the first time.
+CUresult function_attribute(const Caller& caller, FunctionState& function, unsigned attribute, int device, int& value);
+
+// The caller that a question about this module should come from: its own context for a module, the current one for a library.
+Caller caller_for(const Caller& caller, const ModuleState& state) noexcept;
+
+}  // namespace gpuwire::client

@@ -1,0 +1,131 @@
+#include "client_stub/driver/session/notices.hpp"
+
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr size_t kOutputBytesMax = 4u << 20;  // of one notice; the server sends its printf buffer in pieces far smaller
+
+void keep_first(std::atomic<int32_t>& place, int32_t value) noexcept {
+  int32_t none = 0;
+  place.compare_exchange_strong(none, value, std::memory_order_relaxed);
+}
+
+// A frame's context field, back to the context: handles of contexts are never reused, so their generation is 1 and fits.
+ContextState* context_of_frame(uint32_t wire_context) noexcept {
+  constexpr uint32_t kIndexMask = (1u << wire::kHandleIndexBits) - 1;
+  uint64_t handle = wire::make_handle(wire::HandleKind::context, wire_context & kIndexMask, uint16_t(wire_context >> wire::kHandleIndexBits));
+  return handles().find<ContextState>(wire::HandleKind::context, handle);
+}
+
+void completion(ServerSession& session, const schema::Completion::Reader& done) noexcept {
+  if (uint64_t event = done.getEvent()) {
+    EventState* state = handles().find<EventState>(wire::HandleKind::event, event);
+    if (!state) return;
+    if (done.getResult()) keep_first(state->failed, done.getResult());
+    raise(state->done, done.getRecord());
+    session.note_progress();
+    return;
+  }
+  // Watches of a context's NULL stream carry the frame's context only in the frame; the sequence finds them.
+  uint64_t stream = done.getStream();
+  uint64_t sequence = done.getSequence();
+  auto told = [&](StreamState& state) {
+    if (done.getResult()) keep_first(state.failed, done.getResult());
+    raise(state.done, sequence);
+    session.note_progress();
+  };
+  if (stream > wire::kStreamLegacy) {
+    if (auto* state = handles().find<StreamState>(wire::HandleKind::stream, stream)) told(*state);
+    return;
+  }
+  handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
+    auto* context = static_cast<ContextState*>(object);
+    if (context && context->legacy.watched.load(std::memory_order_acquire) == sequence) told(context->legacy);
+  });
+}
+
+void deferred_error(const ServerSession& session, const schema::DeferredError::Reader& error) noexcept {
+  int32_t result = error.getResult();
+  auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(CUresult(result)) ? context.base->sticky : context.deferred, result); };
+  if (ContextState* context = error.getContext() ? context_of_frame(error.getContext()) : nullptr) {
+    note(*context);
+  } else {
+    handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
+      auto* state = static_cast<ContextState*>(object);
+      if (state && state->alive.load(std::memory_order_relaxed)) note(*state);
+    });
+  }
+  if (error.getMessage().size() > 0) say({error.getMessage().cStr(), error.getMessage().size()});
+}
+
+}  // namespace
+
+void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) {
+  switch (ordinal) {
+    case wire::NoticeOrdinal::completion: return completion(session_, message.getRoot<schema::Completion>());
+    case wire::NoticeOrdinal::deferred_error: return deferred_error(session_, message.getRoot<schema::DeferredError>());
+    case wire::NoticeOrdinal::host_callback: {
+      auto callback = message.getRoot<schema::HostCallback>();
+      session_.note_progress();
+      session_.host_callbacks.reached(callback.getCallback(), CUresult(callback.getStatus()));
+      return;
+    }
+    case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
+    case wire::NoticeOrdinal::output:
+    case wire::NoticeOrdinal::region_data:
+    case wire::NoticeOrdinal::graph_memory_data: return;
+    case wire::NoticeOrdinal::ending: return;     // the session itself ends, and calls ended()
+  }
+}
+
+BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) {
+  if (ordinal == wire::NoticeOrdinal::copy_data) {
+    auto copy = message.getRoot<schema::CopyData>();
+    return session_.pending_copies.sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
+  }
+  if (ordinal == wire::NoticeOrdinal::region_data) return session_.host_regions.sink(bulk_bytes);
+  if (ordinal == wire::NoticeOrdinal::graph_memory_data) return session_.graph_memory.sink(bulk_bytes);
+  if (ordinal == wire::NoticeOrdinal::output && bulk_bytes <= kOutputBytesMax) {
+    text_.resize(bulk_bytes);
+    BulkSink sink;
+    sink.data = text_.data();
+    sink.bytes = bulk_bytes;
+    return sink;
+  }
+  return {};
+}
+
+void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) {
+  if (ordinal == wire::NoticeOrdinal::copy_data) {
+    auto copy = message.getRoot<schema::CopyData>();
+    session_.pending_copies.stored(copy.getSequence(), copy.getLast());
+    session_.note_progress();
+  } else if (ordinal == wire::NoticeOrdinal::region_data) {
+    auto change = message.getRoot<schema::RegionChange>();
+    auto mask = change.getChanged();
+    session_.host_regions.stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
+  } else if (ordinal == wire::NoticeOrdinal::graph_memory_data) {
+    auto change = message.getRoot<schema::RegionChange>();
+    auto mask = change.getChanged();
+    session_.graph_memory.stored(change.getAddress(), change.getOffset(), {mask.begin(), mask.size()}, text.size());
+  } else if (ordinal == wire::NoticeOrdinal::output) {
+    uint8_t descriptor = message.getRoot<schema::Output>().getDescriptor();
+    std::span<const std::byte> printed = text.empty() ? std::span<const std::byte>(text_) : text;
+    // The server's own line does not wait for a call that waits: a session that does nothing makes none.
+    if (descriptor == 0) say({reinterpret_cast<const char*>(printed.data()), printed.size()});
+    else session_.device_output.keep(descriptor == 2, printed);
+    text_.clear();
+  }
+}
+
+// The session has told the user why; from here on enter() returns its state.
+void Notices::ended(CUresult, std::string_view) {
+  parts_.tell_ended(SessionEnd::lost);
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,151 @@
+#include "client_stub/driver/session/process.hpp"
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "client_stub/driver/memory/address_map.hpp"
+#include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/call/error_log.hpp"
+#include "client_stub/driver/managed_memory/managed_faults.hpp"
+#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/session/tools.hpp"
+#include "client_stub/driver/device/visible_devices.hpp"
+
+namespace gpuwire::client {
+
+// Published by install_process() with release after the object is complete; partner: process().
+constinit std::atomic<Process*> g_process{nullptr};
+
+namespace {
+
+// Why g_process is null. Stored before g_process is cleared.
+constinit std::atomic<int32_t> g_absent{CUDA_ERROR_NOT_INITIALIZED};
+
+constinit std::mutex g_initialising;
+CUresult g_failed = CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
+bool g_handlers_installed = false;
+
+// A CUDA context does not survive fork(): the child keeps its memory, and nothing else (the session closes its
+// connection by itself). If the parent had not initialised, the child may.
+void in_child() noexcept {
+  new (&g_initialising) std::mutex;
+  handles().after_fork_in_child();
+  address_map().after_fork_in_child();
+  address_reservations().after_fork_in_child();
+  managed_faults().after_fork_in_child();
+  error_log().after_fork_in_child();
+  Process* owner = g_process.load(std::memory_order_relaxed);
+  if (!owner) return;
+  owner->server->after_fork_in_child();
+  g_failed = CUDA_ERROR_NOT_INITIALIZED;
+  g_process.store(nullptr, std::memory_order_release);
+  t_context = nullptr;
+}
+
+// Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with CUDA_ERROR_DEINITIALIZED,
+// as natively.
+void at_exit() noexcept {
+  Process* owner = g_process.load(std::memory_order_acquire);
+  if (!owner) return;
+  g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
+  g_process.store(nullptr, std::memory_order_release);
+  owner->server->end();
+  managed_faults().stop();
+  print_account(*owner);
+}
+
+CUresult connect(ServerSession& session) {
+  const char* server = std::getenv("GPUWIRE_SERVER");
+  if (!server || !*server) {
+    say("no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'");
+    return CUDA_ERROR_NO_DEVICE;
+  }
+  std::string error;
+  CUresult result = session.connect(server, error);
+  if (result) say(error);
+  return result;
+}
+
+}  // namespace
+
+Process::Process() = default;
+Process::~Process() = default;
+
+CUresult absent_process() noexcept { return CUresult(g_absent.load(std::memory_order_acquire)); }
+
+CUresult install_process(std::unique_ptr<ServerSession> server, const char* visible) noexcept {
+  try {
+    auto owner = std::make_unique<Process>();
+    const ServerFacts& facts = server->connection().facts();
+    for (int ordinal : visible_devices(visible, facts.devices)) {
+      auto* context = new ContextState;
+      context->handle = handles().create(wire::HandleKind::context, server.get(), context);
+      if (context->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+      context->server = server.get();
+      context->device = int(owner->devices.size());
+      context->primary = true;
+      context->id = owner->next_id++;
+      const std::vector<uint64_t>& limits = facts.devices[size_t(ordinal)].limits;
+      for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
+      context->legacy.context = context;
+      context->legacy.id = owner->next_id++;
+      owner->devices.push_back({ordinal, &facts.devices[size_t(ordinal)], context});
+    }
+    if (owner->devices.empty()) return CUDA_ERROR_NO_DEVICE;
+    owner->server = std::move(server);
+    g_process.store(owner.release(), std::memory_order_release);
+    return CUDA_SUCCESS;
+  } catch (...) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+}
+
+CUresult install_process(std::unique_ptr<Session> connection, const char* visible) noexcept {
+  auto server = std::unique_ptr<ServerSession>(new (std::nothrow) ServerSession);
+  if (!server) return CUDA_ERROR_OUT_OF_MEMORY;
+  server->adopt(std::move(connection));
+  return install_process(std::move(server), visible);
+}
+
+// Text arrives until the connection is closed, and at_exit() writes the last of it.
+void write_device_output() noexcept {
+  if (Process* owner = process()) owner->server->device_output.write();
+}
+
+CUresult initialise_process() noexcept {
+  if (process()) return CUDA_SUCCESS;
+  std::lock_guard lock(g_initialising);
+  if (process()) return CUDA_SUCCESS;
+  if (absent_process() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
+  if (g_failed) return g_failed;
+  if (!g_handlers_installed) {
+    g_handlers_installed = true;
+    pthread_atfork(nullptr, nullptr, in_child);
+    std::atexit([] { at_exit(); });
+  }
+  report_attached_tools();
+  std::unique_ptr<ServerSession> server;
+  CUresult result;
+  try {
+    server = std::make_unique<ServerSession>();
+    result = connect(*server);
+  } catch (...) {
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result == CUDA_SUCCESS) result = install_process(std::move(server), std::getenv("CUDA_VISIBLE_DEVICES"));
+  g_failed = result;
+  return result;
+}
+
+void uninstall_process_for_test() noexcept {
+  Process* owner = g_process.exchange(nullptr);
+  t_context = nullptr;
+  g_absent.store(CUDA_ERROR_NOT_INITIALIZED);
+  g_failed = CUDA_SUCCESS;
+  delete owner;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,365 @@
+#include "client_stub/driver/stream/capture.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/call/generated_support.hpp"
+#include "client_stub/driver/graph/graph.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+// Programs may tell captures by these over the lifetime of the process (CUDA driver API, cuStreamGetCaptureInfo), of
+// all sessions.
+constinit std::atomic<uint64_t> g_next_capture{1};
+
+bool valid_mode(CUstreamCaptureMode mode) noexcept {
+  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
+// May a capture begin in this stream?
+CUresult may_begin(const StreamCall& on, CUstreamCaptureMode mode) noexcept {
+  if (on.error) return on.error;
+  if (!valid_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
+  if (on.wire_stream <= wire::kStreamLegacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (on.state->capture.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_ILLEGAL_STATE;
+  return CUDA_SUCCESS;
+}
+
+CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph graph) noexcept {
+  Capture capture;
+  capture.context = on.caller.state;
+  capture.origin = on.wire_stream;
+  capture.blocking = !(on.state->flags & CU_STREAM_NON_BLOCKING);
+  capture.mode = mode;
+  capture.thread = thread_state();
+  capture.graph = graph;
+  return on.caller.server->captures.add(std::move(capture), *on.state);
+}
+
+// A question about the NULL stream, while a stream that synchronises with it captures, is an error that does no harm to the capture (CUDA
+// driver API, cuStreamIsCapturing); other calls on that stream are not as harmless, so this comes before the stream is resolved.
+CUresult question_of_null_stream(CUstream stream, bool per_thread) noexcept {
+  const ContextState* context = t_context;
+  bool null_stream = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
+  return null_stream && context && context->blocking_captures.load(std::memory_order_relaxed) != 0 ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+}
+
+CUresult query_capture(const StreamCall& on, CUstreamCaptureStatus& status, uint64_t& id) noexcept {
+  if (on.error) return on.error;
+  id = on.state->capture.load(std::memory_order_acquire);
+  status = id == 0 ? CU_STREAM_CAPTURE_STATUS_NONE : on.caller.server->captures.status(*on.state);
+  return CUDA_SUCCESS;
+}
+
+// Asks the server. Most streams have a handful of open ends; when there are more they are asked for again.
+CUresult ask(const StreamCall& on, ToldOfCapture& out) {
+  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::capture_info);
+  if (!on.caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
+  size_t room = 8, count = 0;
+  do {
+    room = std::max(room, count);
+    if (room > wire::kListItemsMax) return CUDA_ERROR_NOT_SUPPORTED;
+    Candidates graph(wire::HandleKind::graph), nodes(wire::HandleKind::graph_node);
+    if (!graph.create(on.caller, 1) || !nodes.create(on.caller, room)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = call<schema::CaptureInfo, schema::CaptureInfoReply>(
+        *on.caller.session, kOrdinal, on.caller.context, message_words<schema::CaptureInfo>(room * sizeof(uint64_t), 1),
+        [&](schema::CaptureInfo::Builder message) {
+          message.setStream(on.wire_stream);
+          message.setGraph(graph.handles()[0]);
+          set_handles(message.initNodes(unsigned(room)), nodes.handles());
+        },
+        [&](schema::CaptureInfoReply::Reader reply) {
+          if (reply.getResult()) return;
+          count = reply.getCount();
+          out.graph = reply.getGraph();
+          graph.take_if(out.graph);
+          out.nodes.resize(reply.getNodes().size());
+          nodes.take(reply.getNodes(), out.nodes.data());
+          auto edges = reply.getEdges();
+          out.edges.resize(edges.size() / sizeof(CUgraphEdgeData));
+          if (edges.size()) std::memcpy(out.edges.data(), edges.begin(), out.edges.size() * sizeof(CUgraphEdgeData));
+        });
+    if (result) return result;
+  } while (count > room);
+  on.caller.server->graph_records.note_nodes(out.graph, out.nodes);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+Capture* Captures::find(uint64_t id) noexcept {
+  auto found = std::find_if(active_.begin(), active_.end(), [&](const Capture& capture) { return capture.id == id; });
+  return found == active_.end() ? nullptr : &*found;
+}
+
+CUresult Captures::add(Capture capture, StreamState& origin) noexcept {
+  ContextState& context = *capture.context;
+  const bool blocking = capture.blocking;
+  capture.id = g_next_capture.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t id = capture.id;
+  std::lock_guard lock(mutex_);
+  try {
+    active_.push_back(std::move(capture));
+  } catch (...) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  origin.capture.store(id, std::memory_order_release);
+  context.captures.fetch_add(1, std::memory_order_relaxed);
+  if (blocking) context.blocking_captures.fetch_add(1, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+void Captures::remove(const Capture& capture) noexcept {
+  handles().for_each(wire::HandleKind::stream, capture.context->server, [&](uint64_t, void* object) {
+    uint64_t id = capture.id;
+    if (object) static_cast<StreamState*>(object)->capture.compare_exchange_strong(id, 0, std::memory_order_relaxed);
+  });
+  std::lock_guard lock(mutex_);
+  // The context may have ended, and its captures with it.
+  if (std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; }) == 0) return;
+  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
+  if (capture.blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Captures::remove_of(ContextState& context) noexcept {
+  std::lock_guard lock(mutex_);
+  std::erase_if(active_, [&](const Capture& capture) { return capture.context == &context; });
+  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  context.captures.store(0, std::memory_order_relaxed);
+  context.blocking_captures.store(0, std::memory_order_relaxed);
+}
+
+CUresult permit_unsafe_call() noexcept {
+  Caller caller = enter(Needs::initialised);
+  return caller.error ? CUDA_SUCCESS : caller.server->captures.permit_unsafe_call();
+}
+
+bool Captures::find(const StreamState& stream, Capture& out) {
+  std::lock_guard lock(mutex_);
+  const Capture* found = find(stream.capture.load(std::memory_order_acquire));
+  if (found) out = *found;
+  return found != nullptr;
+}
+
+void Captures::invalidate(uint64_t id) noexcept {
+  std::lock_guard lock(mutex_);
+  if (Capture* capture = find(id)) capture->invalidated = true;
+}
+
+void Captures::invalidate(const StreamState& stream) noexcept {
+  if (uint64_t id = stream.capture.load(std::memory_order_acquire)) invalidate(id);
+}
+
+CUresult Captures::permit_work(ContextState& context, uint64_t wire_stream) noexcept {
+  if (wire_stream > wire::kStreamLegacy) {
+    const StreamState* stream = find_stream(&context, wire_stream);
+    bool invalid = stream && status(*stream) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  }
+  CUresult result = CUDA_SUCCESS;
+  std::lock_guard lock(mutex_);
+  for (Capture& capture : active_) {
+    if (capture.context != &context || !capture.blocking) continue;
+    capture.invalidated = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  return result;
+}
+
+CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
+  if (context.captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  std::lock_guard lock(mutex_);
+  for (Capture& capture : active_) {
+    if (capture.context != &context) continue;
+    capture.invalidated = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return result;
+}
+
+CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept {
+  uint64_t own = stream.capture.load(std::memory_order_acquire);
+  std::lock_guard lock(mutex_);
+  Capture* here = own ? find(own) : nullptr;
+  Capture* there = from ? find(from) : nullptr;
+  if (here && here->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (here && there && here != there) {
+    here->invalidated = there->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  if (here && !there && recorded) {
+    here->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  return there && there->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
+bool Captures::has_graph(uint64_t graph) noexcept {
+  if (graph == 0 || count_.load(std::memory_order_relaxed) == 0) [[likely]] return false;
+  std::lock_guard lock(mutex_);
+  return std::any_of(active_.begin(), active_.end(), [&](const Capture& capture) {
+    return capture.told_graph == graph || reinterpret_cast<uint64_t>(capture.graph) == graph;
+  });
+}
+
+CUstreamCaptureStatus Captures::status(const StreamState& stream) noexcept {
+  uint64_t id = stream.capture.load(std::memory_order_acquire);
+  if (id == 0) return CU_STREAM_CAPTURE_STATUS_NONE;
+  std::lock_guard lock(mutex_);
+  const Capture* capture = find(id);
+  if (!capture) return CU_STREAM_CAPTURE_STATUS_NONE;
+  return capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+void Captures::join(StreamState& stream, uint64_t capture) noexcept {
+  if (capture == 0) return;
+  std::lock_guard lock(mutex_);
+  uint64_t none = 0;
+  if (!find(capture)) return;
+  stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
+}
+
+CUresult Captures::permit_unsafe_call() noexcept {
+  if (count_.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  const ThreadState* thread = thread_state();
+  CUstreamCaptureMode mode = thread ? thread->capture_mode : CU_STREAM_CAPTURE_MODE_GLOBAL;
+  if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  std::lock_guard lock(mutex_);
+  for (Capture& capture : active_) {
+    bool own = capture.thread == thread && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool foreign = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!own && !foreign) continue;
+    capture.invalidated = true;
+    result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return result;
+}
+
+// The server captures in relaxed mode: the modes are about the program's threads, and are applied here.
+CUresult hand::cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = may_begin(on, mode)) return error;
+  CUresult result = leave(on.caller, forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
+  return result ? result : begin_here(on, mode, nullptr);
+}
+
+CUresult hand::cuStreamBeginCapture(CUstream stream, bool per_thread) {
+  return hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread);
+}
+
+CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                                           size_t count, CUstreamCaptureMode mode, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (CUresult error = may_begin(on, mode)) return error;
+  CUresult result = leave(on.caller, forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
+                                                                          CU_STREAM_CAPTURE_MODE_RELAXED));
+  return result ? result : begin_here(on, mode, graph);
+}
+
+CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  Captures& captures = on.caller.server->captures;
+  GraphRecords& graph_records = on.caller.server->graph_records;
+  Capture capture;
+  if (!captures.find(*on.state, capture)) return out ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
+  // A program has the graph that it began the capture with, and need not be given it again.
+  if (!out && !capture.graph) return CUDA_ERROR_INVALID_VALUE;
+  if (capture.origin != on.wire_stream) {
+    captures.invalidate(capture.id);
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+  }
+  // In another thread it ends all the same, with an error.
+  bool foreign = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != thread_state();
+  // First here, so that the stream is no part of an invalid capture when the call is sent.
+  captures.remove(capture);
+  CUgraph graph = nullptr;
+  CUresult result = leave(on.caller, forward::cuStreamEndCapture(on.caller, on.stream(), &graph));
+  capture.invalidated = capture.invalidated || foreign;
+  if (out) *out = nullptr;
+  if (result == CUDA_SUCCESS && !capture.invalidated) graph_records.copy(capture.id, reinterpret_cast<uint64_t>(graph));
+  forget_graph(on.caller, capture.id);
+  if (result == CUDA_SUCCESS && !capture.invalidated) {
+    if (out) *out = graph;
+    return CUDA_SUCCESS;
+  }
+  if (result == CUDA_SUCCESS && !capture.graph) forward::cuGraphDestroy(on.caller, graph);
+  // The program may have been told of the graph, which is gone.
+  if (capture.told_graph && !capture.graph) {
+    if (result) graph_records.note_inner(capture.id, capture.told_graph);
+    forget_graph(on.caller, result ? capture.id : capture.told_graph);
+  }
+  if (foreign) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  return result && !capture.invalidated ? result : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status, bool per_thread) {
+  if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
+  StreamCall on(stream, per_thread);
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t id = 0;
+  return query_capture(on, *status, id);
+}
+
+CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                         const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count, bool per_thread) {
+  if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
+  StreamCall on(stream, per_thread);
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t found = 0;
+  if (CUresult error = query_capture(on, *status, found)) return error;
+  if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+  if (id) *id = found;
+  if (!(graph || dependencies || edges || count)) return CUDA_SUCCESS;
+  ToldOfCapture told;
+  if (CUresult error = ask(on, told)) {
+    if (error != CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) return leave(on.caller, error);
+    on.caller.server->captures.invalidate(found);
+    *status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+    return CUDA_SUCCESS;
+  }
+  // A program that does not ask for data of edges must not lose them.
+  if (!edges && dependencies && told.edges_matter()) return CUDA_ERROR_LOSSY_QUERY;
+  bool kept = on.caller.server->captures.keep(found, on.wire_stream, std::move(told), [&](const ToldOfCapture& known) {
+    if (graph) *graph = reinterpret_cast<CUgraph>(known.graph);
+    if (dependencies) *dependencies = known.nodes.empty() ? nullptr : known.nodes.data();
+    if (edges) *edges = known.edges.empty() ? nullptr : known.edges.data();
+    if (count) *count = known.nodes.size();
+  });
+  return kept ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
+CUresult hand::cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                         const CUgraphNode** dependencies, size_t* count, bool per_thread) {
+  return hand::cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count, per_thread);
+}
+
+CUresult hand::cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, bool per_thread) {
+  return hand::cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr, per_thread);
+}
+
+CUresult hand::cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (!mode || !valid_mode(*mode)) return CUDA_ERROR_INVALID_VALUE;
+  ThreadState* thread = thread_state();
+  if (!thread) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::swap(thread->capture_mode, *mode);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

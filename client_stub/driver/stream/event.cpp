@@ -1,0 +1,227 @@
+// Events: their records are counted, so that most questions about them need no server.
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr unsigned kEventFlagsKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+
+struct EventCall {
+  Caller caller;
+  EventState* state = nullptr;
+  CUresult error = CUDA_SUCCESS;
+
+  explicit EventCall(CUevent event) noexcept {
+    state = find_event(event);
+    if (!state || !state->context) {
+      error = process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
+      return;
+    }
+    caller = enter_context(*state->context);
+    error = caller.error;
+  }
+};
+
+CUresult finished(const EventCall& on) noexcept {
+  int32_t failed = on.state->failed.load(std::memory_order_relaxed);
+  if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
+  return leave(on.caller, CUresult(failed));
+}
+
+// Not a stream: for records that a NULL stream's progress says nothing about.
+constexpr uint64_t kNoStream = ~uint64_t(0);
+
+void note_record(EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence) noexcept {
+  event.stream.store(wire_stream, std::memory_order_relaxed);
+  event.capture.store(capture, std::memory_order_relaxed);
+  event.failed.store(0, std::memory_order_relaxed);
+  // Release: who sees the record also sees its stream. Partner: event_done().
+  event.record.store(sequence, std::memory_order_release);
+}
+
+// The program learns that this record is done.
+void settle(const EventCall& on, uint64_t record) noexcept {
+  raise(on.state->done, record);
+  on.caller.server->note_progress();
+}
+
+template <class Forward>
+CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forward_call) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  EventState* state = find_event(event);
+  // An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord), green ones counting as their primary.
+  if (!state || state->context != owner(on.caller)) return CUDA_ERROR_INVALID_HANDLE;
+  uint64_t sequence = 0;
+  CUresult result = forward_call(on, sequence);
+  bool null_of_green = on.wire_stream <= wire::kStreamLegacy && on.caller.state->is_green();
+  uint64_t stream_noted = null_of_green ? kNoStream : on.wire_stream;
+  if (result == CUDA_SUCCESS) note_record(*state, stream_noted, on.state->capture.load(std::memory_order_relaxed), sequence);
+  if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
+  return leave(on.caller, result);
+}
+
+// Asks for a notice when this record of the event is done.
+CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
+  if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
+  raise(on.state->watched, record);
+  CUresult error = post<schema::WatchEvent>(
+      *on.caller.session, uint32_t(wire::SessionOrdinal::watch_event), on.caller.context, message_words<schema::WatchEvent>(),
+      [&](schema::WatchEvent::Builder message) {
+        message.setEvent(reinterpret_cast<uint64_t>(event));
+        message.setRecord(record);
+      });
+  if (error == CUDA_SUCCESS) on.caller.session->flush();
+  return error;
+}
+
+}  // namespace
+
+CUresult hand::cuEventCreate(CUevent* out, unsigned int flags) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  bool shared_with_timing = (flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING);
+  if (!out || (flags & ~kEventFlagsKnown) != 0 || shared_with_timing) return CUDA_ERROR_INVALID_VALUE;
+  CUevent event = nullptr;
+  CUresult result = forward::cuEventCreate(caller, &event, flags);
+  if (result == CUDA_SUCCESS) {
+    if (EventState* state = find_event(event)) state->flags = flags;
+    *out = event;
+  }
+  return leave(caller, result);
+}
+
+CUresult hand::cuEventDestroy_v2(CUevent event) {
+  EventCall on(event);
+  if (on.error) return on.error;
+  return leave(on.caller, forward::cuEventDestroy_v2(on.caller, event));
+}
+
+CUresult hand::cuIpcOpenEventHandle(CUevent* out, CUipcEventHandle handle) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!out) return CUDA_ERROR_INVALID_VALUE;
+  CUevent event = nullptr;
+  CUresult result = forward::cuIpcOpenEventHandle(caller, &event, handle);
+  if (result == CUDA_SUCCESS) {
+    if (EventState* state = find_event(event)) state->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    *out = event;
+  }
+  return leave(caller, result);
+}
+
+CUresult hand::cuEventRecord(CUevent event, CUstream stream, bool per_thread) {
+  return record(event, stream, per_thread, [&](const StreamCall& on, uint64_t& sequence) {
+    return forward::cuEventRecord(on.caller, event, on.stream(), false, &sequence);
+  });
+}
+
+CUresult hand::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags, bool per_thread) {
+  if ((flags & ~unsigned(CU_EVENT_RECORD_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (flags == 0) return hand::cuEventRecord(event, stream, per_thread);
+  return record(event, stream, per_thread, [&](const StreamCall& on, uint64_t& sequence) {
+    return forward::cuEventRecordWithFlags(on.caller, event, on.stream(), flags, false, &sequence);
+  });
+}
+
+// Records all work of a context; known to be done with the context, or by a watch.
+CUresult hand::cuCtxRecordEvent(CUcontext handle, CUevent event) {
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
+  CUresult error;
+  ContextState* context = context_or_current(handle, error);
+  if (!context) return error;
+  Caller caller = enter_context(*context);
+  if (caller.error) return caller.error;
+  EventState* state = find_event(event);
+  if (!state || state->context != context->base) return CUDA_ERROR_INVALID_HANDLE;
+  uint64_t sequence = 0;
+  CUresult result = forward::cuCtxRecordEvent(caller, handle, event, &sequence);
+  if (result == CUDA_SUCCESS) note_record(*state, kNoStream, 0, sequence);
+  return leave(caller, result);
+}
+
+CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;  // not the current one (as measured on driver 580)
+  CUresult error;
+  ContextState* context = context_or_current(handle, error);
+  if (!context) return error;
+  Caller caller = enter_context(*context);
+  if (caller.error) return caller.error;
+  const EventState* state = find_event(event);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (event_done(*state)) return leave(caller, CUDA_SUCCESS);
+  uint64_t sequence = 0;
+  CUresult result = forward::cuCtxWaitEvent(caller, handle, event, &sequence);
+  if (result == CUDA_SUCCESS) note_stream_work(caller, wire::kStreamNull, sequence);
+  return leave(caller, result);
+}
+
+CUresult hand::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!event) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  return leave(caller, forward::cuIpcGetEventHandle(caller, handle, event));
+}
+
+CUresult hand::cuEventQuery(CUevent event) {
+  EventCall on(event);
+  if (on.error) return on.error;
+  if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
+    on.caller.server->captures.invalidate(capture);
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  if (event_done(*on.state)) return finished(on);
+  uint64_t now = on.caller.server->progress();
+  uint64_t record = on.state->record.load(std::memory_order_acquire);
+  if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
+  bool watched = on.state->watched.load(std::memory_order_relaxed) >= record;
+  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
+  CUresult result = forward::cuEventQuery(on.caller, event);
+  if (result == CUDA_SUCCESS) settle(on, record);
+  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  on.state->asked.store(now, std::memory_order_relaxed);
+  if (CUresult error = watch(on, event, record)) return leave(on.caller, error);
+  return CUDA_ERROR_NOT_READY;
+}
+
+CUresult hand::cuEventSynchronize(CUevent event) {
+  EventCall on(event);
+  if (on.error) return on.error;
+  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
+    on.caller.server->captures.invalidate(capture);
+    return CUDA_ERROR_CAPTURED_EVENT;
+  }
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  if (event_done(*on.state)) return finished(on);
+  uint64_t record = on.state->record.load(std::memory_order_acquire);
+  on.caller.server->host_regions.push(on.caller);  // a kernel may be waiting for what the program has written
+  CUresult result = forward::cuEventSynchronize(on.caller, event);
+  if (result == CUDA_SUCCESS) settle(on, record);
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  EventCall from(start);
+  if (from.error) return from.error;
+  EventCall to(end);
+  if (to.error) return to.error;
+  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+  for (const EventState* state : {from.state, to.state}) {
+    bool timed = !(state->flags & CU_EVENT_DISABLE_TIMING) && state->record.load(std::memory_order_acquire) != 0;
+    if (!timed) return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (from.state->context != to.state->context) return CUDA_ERROR_INVALID_HANDLE;
+  return leave(to.caller, forward::cuEventElapsedTime_v2(to.caller, milliseconds, start, end));
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,188 @@
+#include "client_stub/driver/stream/host_callbacks.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <new>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+
+bool in_host_callback() noexcept {
+  ThreadState* thread = thread_state();
+  return thread && thread->in_callback;
+}
+
+uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
+  try {
+    std::lock_guard lock(mutex_);
+    uint64_t number = next_++;
+    callbacks_.emplace(number, callback);
+    if (!callback.repeats) ++unfinished_;
+    if (!thread_.joinable()) {
+      // The program's signals are for the program's threads.
+      sigset_t all, before;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+      try {
+        thread_ = std::thread([this] { run(); });
+      } catch (...) {
+        callbacks_.erase(number);
+        if (!callback.repeats) --unfinished_;
+        number = 0;
+      }
+      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+    return number;
+  } catch (...) {
+    return 0;
+  }
+}
+
+void HostCallbacks::remove(uint64_t number) noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = callbacks_.find(number);
+  if (found == callbacks_.end()) return;
+  if (!found->second.repeats) --unfinished_;
+  callbacks_.erase(found);
+}
+
+bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = callbacks_.find(number);
+  if (found == callbacks_.end()) return false;
+  callback = found->second;
+  return true;
+}
+
+bool HostCallbacks::reached(uint64_t number, CUresult status) noexcept {
+  try {
+    std::lock_guard lock(mutex_);
+    if (!callbacks_.contains(number)) return false;
+    due_.push_back({number, status});
+    arrived_.notify_one();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void HostCallbacks::run() noexcept {
+  pthread_setname_np(pthread_self(), "gpuwire-host-fn");
+  // The program's function may touch managed memory: a fault while its signal is blocked would end the process.
+  sigset_t faults;
+  sigemptyset(&faults);
+  sigaddset(&faults, SIGSEGV);
+  pthread_sigmask(SIG_UNBLOCK, &faults, nullptr);
+  if (ThreadState* thread = thread_state()) thread->in_callback = true;
+  Session::Answering answering;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    arrived_.wait(lock, [this] { return stopping_ || !due_.empty(); });
+    if (stopping_) return;
+    Due due = due_.front();
+    due_.pop_front();
+    auto found = callbacks_.find(due.number);
+    if (found == callbacks_.end()) continue;
+    HostCallback callback = found->second;
+    if (!callback.repeats) callbacks_.erase(found);
+    lock.unlock();
+    // A host function is not called after a fault of its context, a stream callback is, with the error (CUDA driver API).
+    if (callback.stream_callback) {
+      callback.stream_callback(callback.stream, due.status, callback.user_data);
+    } else if (due.status == CUDA_SUCCESS) {
+      callback.host_function(callback.user_data);
+    }
+    if (process()) {
+      // The work behind the function in its stream finds what it has written.
+      const Caller caller = session_.own_caller();
+      session_.host_regions.push(caller);
+      session_.managed_memory.hand_over();
+      session_.graph_memory.push_launched(caller);
+      post<schema::HostFunctionDone>(*caller.session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
+                                     message_words<schema::HostFunctionDone>(),
+                                     [&](schema::HostFunctionDone::Builder done) { done.setCallback(due.number); });
+      caller.session->flush();
+    }
+    lock.lock();
+    if (!callback.repeats) --unfinished_;
+  }
+}
+
+void HostCallbacks::stop() noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  arrived_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void HostCallbacks::after_fork_in_child() noexcept {
+  new (&mutex_) std::mutex;
+  new (&arrived_) std::condition_variable;
+  new (&due_) std::deque<Due>;
+}
+
+namespace {
+
+CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  CUresult error;
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
+  if (error) return error;
+  const StreamState* state = find_stream(caller.state, wire_stream);
+  callback.repeats = state && state->capture.load(std::memory_order_relaxed) != 0;
+  // Graphs have host functions, but no stream callbacks.
+  if (callback.repeats && callback.stream_callback) {
+    caller.server->captures.invalidate(*state);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  if ((error = before_work(caller))) return error;
+  uint64_t number = caller.server->host_callbacks.add(callback);
+  if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t sequence = 0;
+  error = post<schema::HostFunction>(
+      *caller.session, uint32_t(wire::SessionOrdinal::host_function), caller.context, message_words<schema::HostFunction>(),
+      [&](schema::HostFunction::Builder message) {
+        message.setStream(wire_stream);
+        message.setCallback(number);
+        message.setKind(kind);
+      },
+      {}, &sequence);
+  if (error) {
+    caller.server->host_callbacks.remove(number);
+    return leave(caller, error);
+  }
+  note_stream_work(caller, wire_stream, sequence);
+  return leave(caller, CUDA_SUCCESS);
+}
+
+}  // namespace
+
+CUresult hand::cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data, bool per_thread) {
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  HostCallback callback;
+  callback.host_function = function;
+  callback.stream = stream;
+  callback.user_data = user_data;
+  return send_callback(stream, callback, 0, per_thread);
+}
+
+CUresult hand::cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags, bool per_thread) {
+  if (!function || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  HostCallback callback;
+  callback.stream_callback = function;
+  callback.stream = stream;
+  callback.user_data = user_data;
+  return send_callback(stream, callback, 1, per_thread);
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,240 @@
+#include "client_stub/driver/stream/stream.hpp"
+
+#include <algorithm>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/session/call.hpp"
+#include "schema/session.capnp.h"
+
+namespace gpuwire::client {
+namespace {
+
+// Nothing was sent that is not known to be done. What a watch found to have failed is returned once, and noted in the context.
+CUresult finished(const StreamCall& on) noexcept {
+  int32_t failed = on.state->failed.load(std::memory_order_relaxed);
+  if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
+  return leave(on.caller, CUresult(failed));
+}
+
+// Asks for a notice when the work so far is done. The completion of a watch covers all that was sent before it.
+CUresult watch(const StreamCall& on) noexcept {
+  if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  uint64_t sequence = 0;
+  CUresult error = post<schema::WatchStream>(
+      *on.caller.session, uint32_t(wire::SessionOrdinal::watch_stream), on.caller.context, message_words<schema::WatchStream>(),
+      [&](schema::WatchStream::Builder message) {
+        // Before the frame leaves, so that the answer finds it.
+        raise(on.state->watched, sequence);
+        message.setStream(on.wire_stream);
+      },
+      {}, &sequence);
+  if (error == CUDA_SUCCESS) on.caller.session->flush();
+  return error;
+}
+
+// The green context that a context was made of, or null.
+CUgreenCtx green_of(const ContextState& context) noexcept {
+  return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle) : nullptr;
+}
+
+}  // namespace
+
+CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept {
+  if (!out || (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
+  const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
+  priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
+  CUstream stream = nullptr;
+  CUresult result = priority == 0 ? forward::cuStreamCreate(caller, &stream, flags)
+                                  : forward::cuStreamCreateWithPriority(caller, &stream, flags, priority);
+  if (result) return leave(caller, result);
+  if (StreamState* state = find_stream(caller.state, reinterpret_cast<uint64_t>(stream))) {
+    // In a green context no stream waits for the NULL stream (measured on driver 580).
+    state->flags = flags | (caller.state->is_green() ? unsigned(CU_STREAM_NON_BLOCKING) : 0);
+    state->priority.store(priority, std::memory_order_relaxed);
+  }
+  if (flags & CU_STREAM_NON_BLOCKING) caller.state->unordered_streams.store(true, std::memory_order_relaxed);
+  *out = stream;
+  return leave(caller, CUDA_SUCCESS);
+}
+
+CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+  Caller caller = enter(Needs::context);
+  return caller.error ? caller.error : create_stream(caller, out, flags, priority);
+}
+
+CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) { return hand::cuStreamCreateWithPriority(out, flags, 0); }
+
+// Work that was sent to the stream still runs; only the name goes.
+CUresult hand::cuStreamDestroy_v2(CUstream stream) {
+  if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD)) {
+    return process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
+  }
+  StreamCall on(stream, false);
+  if (on.error) return on.error;
+  return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
+}
+
+namespace {
+
+// A stream that captures is at rest only when the capture is over.
+CUresult refuse_captured(const StreamCall& on) noexcept {
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (on.caller.server->captures.status(*on.state) == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
+  on.caller.server->captures.invalidate(*on.state);
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult wait_for_stream(StreamCall& on) {
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0 && stream_idle(*on.state)) return finished(on);
+  uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
+  CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
+  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, up_to);
+  return leave(on.caller, result);
+}
+
+}  // namespace
+
+CUresult synchronise_stream(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (CUresult error = refuse_captured(on)) return error;
+  return wait_for_stream(on);
+}
+
+CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (CUresult error = refuse_captured(on)) return error;
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  if (stream_idle(*on.state)) return finished(on);
+  uint64_t now = on.caller.server->progress();
+  uint64_t work = on.state->work.load(std::memory_order_relaxed);
+  bool watched = on.state->watched.load(std::memory_order_acquire) > work;
+  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) {
+    // A program that goes on asking may have written what a kernel in the NULL stream waits for.
+    if (on.wire_stream <= wire::kStreamLegacy) on.caller.server->host_regions.push(on.caller);
+    return CUDA_ERROR_NOT_READY;
+  }
+  CUresult result = forward::cuStreamQuery(on.caller, on.stream());
+  if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
+  if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
+  on.state->asked.store(now, std::memory_order_relaxed);
+  if (CUresult error = watch(on)) return leave(on.caller, error);
+  return CUDA_ERROR_NOT_READY;
+}
+
+CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
+  if (CUresult error = refuse_captured(on)) return error;
+  if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
+  return wait_for_stream(on);
+}
+
+CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  EventState* state = find_event(event);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if ((flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t capture = state->capture.load(std::memory_order_acquire);
+  bool capturing = capture != 0 || on.state->capture.load(std::memory_order_relaxed) != 0;
+  // Waiting for what is over changes nothing.
+  if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
+  if (capturing && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
+    bool recorded = state->record.load(std::memory_order_acquire) != 0;
+    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded)) return error;
+  }
+  CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
+  if (result == CUDA_SUCCESS) on.caller.server->captures.join(*on.state, capture);
+  if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = on.state->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = on.state->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!priority) return CUDA_ERROR_INVALID_VALUE;
+  *priority = on.state->priority.load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+// A priority that there is not is the server's driver to refuse, and leaves what is known as it was.
+CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
+  const DeviceFacts& facts = *process()->devices[size_t(on.caller.state->device)].facts;
+  if (!result && attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY && value->priority <= facts.stream_priority_least &&
+      value->priority >= facts.stream_priority_greatest) {
+    on.state->priority.store(value->priority, std::memory_order_relaxed);
+  }
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
+  StreamCall on(to, per_thread), source(from, per_thread);
+  if (on.error || source.error) return on.error ? on.error : source.error;
+  CUresult result = forward::cuStreamCopyAttributes(on.caller, to, from, per_thread);
+  if (!result) on.state->priority.store(source.state->priority.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  return leave(on.caller, result);
+}
+
+CUresult hand::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = on.caller.state->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  *context = as_cuda(on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+// Of a green context's stream the primary context and the green one (measured on driver 580).
+CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+  StreamCall on(stream, per_thread);
+  if (on.error) return on.error;
+  if (!context || !green) return CUDA_ERROR_INVALID_VALUE;
+  *context = as_cuda(on.caller.state->base);
+  *green = green_of(*on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+CUresult hand::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
+  StreamCall on(stream, false);
+  if (on.error) return on.error;
+  if (!green) return CUDA_ERROR_INVALID_VALUE;
+  *green = green_of(*on.caller.state);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::client

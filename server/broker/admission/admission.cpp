@@ -1,0 +1,294 @@
+#include "server/broker/admission/admission.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace gpuwire::server {
+
+using scheduler::DeviceIndex;
+using scheduler::SessionId;
+using scheduler::TenantId;
+
+namespace {
+
+// Places that a session of `asking` has to leave free for the first session of others, out of `held`, the number of sessions of each tenant. Each tenant
+// with a guarantee has a place of its own; for all the others there is half of the places at most, and only who has a session already leaves them free.
+size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, const std::map<TenantId, size_t>& held, size_t places) {
+  auto has_none = [&](const Tenant& tenant) { return !held.contains(tenant.id) || held.at(tenant.id) == 0; };
+  const bool first = has_none(asking);
+  if (first && has_guarantee(asking.settings)) return 0;
+  size_t guaranteed = 0, others = 0;
+  for (const Tenant& tenant : tenants) {
+    if (tenant.known && tenant.id != asking.id && has_none(tenant)) ++(has_guarantee(tenant.settings) ? guaranteed : others);
+  }
+  return guaranteed + (first ? 0 : std::min(others, places / 2));
+}
+
+}  // namespace
+
+// --- what tenants may have --------------------------------------------------------------------------------------------------------------------
+
+void Admission::devices_known(std::span<const ServerDevice> devices) {
+  devices_.assign(devices.begin(), devices.end());
+  std::vector<scheduler::Placement::Device> sizes;
+  for (const ServerDevice& device : devices_) sizes.push_back({device.bytes, limits_.sessions_per_gpu_max});
+  placement_ = std::make_unique<scheduler::Placement>(std::move(sizes));
+  set_free_bytes(free_bytes_);
+}
+
+void Admission::set_free_bytes(scheduler::Placement::Bytes free_bytes) {
+  free_bytes_ = std::move(free_bytes);
+  auto most = [this](TenantId tenant, DeviceIndex device) { return most_bytes(tenant, device); };
+  if (placement_) placement_->set_memory(free_bytes_ ? free_bytes_ : most, most);
+}
+
+std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
+  std::vector<DeviceIndex> found;
+  auto among = [](const auto& list, DeviceIndex device) { return list.empty() || std::find(list.begin(), list.end(), device) != list.end(); };
+  for (const ServerDevice& device : devices_) {
+    if (among(limits_.gpus, device.index) && among(tenant.settings.gpus_allowed, device.index)) found.push_back(device.index);
+  }
+  return found;
+}
+
+uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
+  uint64_t bytes = device < devices_.size() ? devices_[device].bytes : 0;
+  uint64_t most = bytes;
+  for (const Tenant& tenant : tenants_.all()) {
+    if (!tenant.known && tenant.id != id) continue;
+    TenantMemory memory = memory_on(tenant.settings, device);
+    if (tenant.id != id)
+      most -= std::min(most, memory.guaranteed_bytes);
+    else if (memory.limit_bytes)
+      bytes = std::min(bytes, memory.limit_bytes);
+  }
+  return std::min(most, bytes);
+}
+
+size_t Admission::usual_gpus(const Tenant& tenant) const {
+  size_t may = allowed(tenant).size();
+  return tenant.settings.gpus_wanted ? tenant.settings.gpus_wanted : may;
+}
+
+scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const {
+  return {.session = session.number,
+          .tenant = tenant.id,
+          .service_class = tenant.settings.service_class,
+          .gpus = unsigned(std::max<size_t>(1, gpus ? gpus : usual_gpus(tenant))),
+          .memory_bytes = session.memory_bytes,
+          .allowed = allowed(tenant),
+          .tenant_sessions_max = tenant.settings.sessions_max};
+}
+
+// As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all: those of the same client's
+// session, or of the tenant's newest one, and then others.
+std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const {
+  std::vector<DeviceIndex> may = allowed(tenant);
+  size_t wanted = gpus ? gpus : usual_gpus(tenant);
+  const SessionRecord* like = nullptr;
+  bool same_client = false;
+  for (const auto& [number, other] : registry_.all()) {
+    if (other.management || other.tenant_id != session.tenant_id || other.devices.empty()) continue;
+    bool same = other.client_pid == session.client_pid && other.host == session.host && session.client_pid != 0;
+    if (same || !same_client) like = &other;
+    same_client |= same;
+  }
+  if (like) {
+    if (same_client) return like->devices;
+    std::stable_partition(may.begin(), may.end(), [&](DeviceIndex device) { return std::count(like->devices.begin(), like->devices.end(), device) != 0; });
+  }
+  may.resize(std::min(may.size(), std::max<size_t>(1, wanted)));
+  std::sort(may.begin(), may.end());
+  return may;
+}
+
+// --- requests ---------------------------------------------------------------------------------------------------------------------------------
+
+SessionId Admission::request(LoginRequest request, Answer answer) {
+  const Tenant* tenant = tenants_.find(request.tenant);
+  SessionRecord record{.tenant = request.tenant,
+                       .memory_bytes = request.memory_bytes,
+                       .peer = std::move(request.peer),
+                       .security = std::move(request.security),
+                       .credential = std::move(request.credential),
+                       .program = std::move(request.program),
+                       .host = std::move(request.host),
+                       .client_pid = request.client_pid,
+                       .management = request.management};
+  if (tenant) {
+    record.tenant_id = tenant->id;
+    record.service_class = tenant->settings.service_class;
+  }
+  std::string no_place = tenant ? why_no_place(*tenant, request.management) : std::string();
+  const SessionRecord& session = registry_.add(std::move(record));
+  SessionId number = session.number;
+  unanswered_[number] = {std::move(answer), request.gpus, Clock::now()};
+  if (!closed_.empty()) {
+    refuse(number, closed_cause_, closed_);
+  } else if (!placement_) {
+    refuse(number, RefusalCause::no_device, "the server does not know its devices yet");
+  } else if (!tenant) {
+    refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
+  } else if (!no_place.empty()) {
+    refuse(number, RefusalCause::busy, std::move(no_place));
+  } else if (request.management) {
+    admit(number, devices_to_show(session, *tenant, request.gpus));
+  } else {
+    place(session, *tenant, request.gpus);
+  }
+  return number;
+}
+
+// Empty: there is one.
+std::string Admission::why_no_place(const Tenant& tenant, bool management) const {
+  std::map<TenantId, size_t> held;
+  size_t all = 0;
+  for (const auto& [number, session] : registry_.all()) {
+    if (session.management != management) continue;
+    ++held[session.tenant_id];
+    ++all;
+  }
+  if (management && held[tenant.id] >= tenant.settings.management_max)
+    return fmt::format("the tenant has as many sessions that ask NVML as it may ({})", tenant.settings.management_max);
+  size_t kept = places_kept(tenants_.all(), tenant, held, limits_.sessions_max);
+  if (all + kept < limits_.sessions_max) return {};
+  if (all >= limits_.sessions_max) return fmt::format("all {} sessions of the server are in use", limits_.sessions_max);
+  return fmt::format("the server's last {} places are kept for tenants that have none", limits_.sessions_max - all);
+}
+
+size_t Admission::waiting_of(TenantId tenant) const {
+  return size_t(std::count_if(registry_.all().begin(), registry_.all().end(), [&](const auto& one) {
+    return one.second.tenant_id == tenant && one.second.state == SessionState::queued && !one.second.management;
+  }));
+}
+
+void Admission::place(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
+  SessionId number = session.number;
+  scheduler::PlacementAnswer answer = placement_->ask(placement_request(session, tenant, gpus));
+  if (auto* never = std::get_if<scheduler::NeverFits>(&answer)) {
+    refuse(number, RefusalCause::never_fits, std::move(never->reason));
+  } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
+    admit(number, std::move(placed->devices));
+  } else if (waiting_of(tenant.id) > tenant.settings.queued_max) {
+    refuse(number, RefusalCause::busy, fmt::format("the tenant has as many programs waiting as it may ({})", tenant.settings.queued_max));
+  } else {
+    tell_places();  // those behind it, too
+  }
+}
+
+void Admission::admit(SessionId session, std::vector<DeviceIndex> devices) {
+  registry_.admitted(session, std::move(devices));
+  prepare_(session);
+}
+
+void Admission::adopted(SessionId number) {
+  const SessionRecord* session = registry_.find(number);
+  if (session && !session->management && placement_) placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
+}
+
+void Admission::prepared(SessionId session) {
+  if (auto one = unanswered_.extract(session)) one.mapped().answer(session, AdmissionGranted{});
+}
+
+// --- the queue --------------------------------------------------------------------------------------------------------------------------------
+
+void Admission::start_waiting() {
+  start_again_ = true;
+  if (starting_ || !placement_ || !closed_.empty()) return;  // starting: what was started below has led back here
+  starting_ = true;
+  while (std::exchange(start_again_, false)) {
+    for (auto& [session, placed] : placement_->start_waiting()) {
+      if (registry_.find(session))
+        admit(session, std::move(placed.devices));
+      else
+        placement_->leave(session);  // gone while those before it started
+    }
+  }
+  starting_ = false;
+  tell_places();
+}
+
+void Admission::tell_places() {
+  if (!placement_) return;
+  for (const auto& [session, queued] : placement_->waiting()) tell(session, queued);
+}
+
+void Admission::tell(SessionId session, const scheduler::Queued& queued) {
+  const SessionRecord* record = registry_.find(session);
+  auto one = unanswered_.find(session);
+  if (!record || one == unanswered_.end()) return;
+  if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
+  registry_.queued(session, queued.place, queued.waiting, queued.why);
+  Answer answer = one->second.answer;  // a copy: the call may cancel the session
+  answer(session, AdmissionQueued{queued.place, queued.waiting, queued.why});
+}
+
+void Admission::forget(SessionId session) {
+  if (!placement_) return;
+  placement_->cancel(session);
+  placement_->leave(session);
+}
+
+void Admission::refuse(SessionId session, RefusalCause cause, std::string reason) {
+  auto one = unanswered_.extract(session);
+  forget(session);
+  registry_.refused(session, cause, reason);
+  if (one) one.mapped().answer(session, AdmissionRefused{cause, std::move(reason)});
+  start_waiting();
+}
+
+void Admission::cancel(SessionId session, const std::string& why) {
+  unanswered_.erase(session);
+  forget(session);
+  registry_.refused(session, RefusalCause::client_gone, why);
+  start_waiting();
+}
+
+void Admission::ended(SessionId session) {
+  unanswered_.erase(session);
+  forget(session);
+  start_waiting();
+}
+
+void Admission::reconsider() { start_waiting(); }
+
+void Admission::refuse_overdue(Clock::time_point now) {
+  std::vector<std::pair<SessionId, std::string>> overdue;
+  for (const auto& [number, one] : unanswered_) {
+    const SessionRecord* session = registry_.find(number);
+    const Tenant* tenant = session && session->state == SessionState::queued ? tenants_.find(session->tenant_id) : nullptr;
+    if (!tenant || tenant->settings.queue_time_max_ms == 0) continue;
+    std::chrono::milliseconds limit(tenant->settings.queue_time_max_ms);
+    if (now - one.since >= limit) overdue.emplace_back(number, fmt::format("it has waited for {} s, as long as its tenant's programs may", limit.count() / 1000.0));
+  }
+  for (auto& [number, why] : overdue) refuse(number, RefusalCause::waited_too_long, std::move(why));
+}
+
+void Admission::reload(AdmissionLimits limits) {
+  limits_ = std::move(limits);
+  if (!placement_) return;
+  placement_->set_sessions_max(limits_.sessions_per_gpu_max);
+  for (const Tenant& tenant : tenants_.all()) registry_.reclassify(tenant.id, tenant.settings.service_class);
+  for (const auto& [session, queued] : placement_->waiting()) {
+    const SessionRecord* record = registry_.find(session);
+    auto one = unanswered_.find(session);
+    if (!record || one == unanswered_.end()) continue;
+    const Tenant* tenant = tenants_.find(record->tenant_id);
+    if (!tenant || !tenant->known) {
+      refuse(session, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\" any more", record->tenant));
+    } else if (auto never = placement_->revise(placement_request(*record, *tenant, one->second.gpus))) {
+      refuse(session, RefusalCause::never_fits, std::move(never->reason));
+    }
+  }
+  start_waiting();
+}
+
+void Admission::close(RefusalCause cause, std::string reason) {
+  closed_cause_ = cause;
+  closed_ = std::move(reason);
+  while (!unanswered_.empty()) refuse(unanswered_.begin()->first, cause, closed_);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,264 @@
+#include "server/broker/admission/connection_manager.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <spdlog/spdlog.h>
+
+#include "server/broker/limits.hpp"
+#include "server/login/tenant_choice.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// A name of the machine's, or a number.
+std::optional<uid_t> user_of(const std::string& text) {
+  uid_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  std::array<char, 16'384> storage;
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwnam_r(text.c_str(), &entry, storage.data(), storage.size(), &found) != 0 || !found) return std::nullopt;
+  return entry.pw_uid;
+}
+
+std::map<uid_t, std::string> unix_tenants_of(const Configuration& configuration) {
+  std::map<uid_t, std::string> tenants;
+  for (const TenantConfiguration& tenant : configuration.tenants) {
+    for (const std::string& name : tenant.unix_users) {
+      auto user = user_of(name);
+      if (!user)
+        spdlog::warn("tenant {}: this machine has no user \"{}\"", tenant.name, name);
+      else if (!tenants.emplace(*user, tenant.name).second)
+        spdlog::warn("user \"{}\" is tenant {} already, and not {}", name, tenants[*user], tenant.name);
+    }
+  }
+  return tenants;
+}
+
+}  // namespace
+
+ConnectionManager::ConnectionManager(boost::asio::io_context& io, std::string login_program, Parts parts, Events events)
+    : io_(io),
+      parts_(parts),
+      events_(std::move(events)),
+      door_(io, {.judge = [this](const Caller& caller) { return judge(caller); },
+                 .enter = [this](Caller caller, OwnedDescriptor socket) { enter(std::move(caller), std::move(socket)); },
+                 .refused = [this](const Caller& caller, const Listener::Refusal& refusal) { tell({caller.peer, refusal.kind, refusal.reason, {}, {}}, 0); },
+                 .emptied = [this] { events_.emptied(); }}),
+      login_(io, std::move(login_program),
+             {.requested = [this](ConnectionId connection, LoginRequestMessage request) { requested(connection, std::move(request)); },
+              .gone = [this](ConnectionId connection, const std::string& why) { gone(connection, why); },
+              .passed = [this](ConnectionId connection, OwnedDescriptor socket, std::string key) { passed(connection, std::move(socket), std::move(key)); },
+              .turned_away = [this](const LoginRefusal& refusal, uint32_t untold) { tell(refusal, untold); },
+              .identity_read = [this](const std::string& error) { identity_read(error); },
+              .started = [this] { send_identity(); }}) {}
+
+ConnectionManager::~ConnectionManager() = default;
+
+tl::expected<void, std::string> ConnectionManager::start(const std::vector<ListenAddress>& listen, const Configuration& configuration) {
+  if (auto listening = door_.listen(listen); !listening) return listening;
+  configure(configuration);
+  if (!first_error_.empty()) return tl::unexpected(first_error_);
+  login_.start();
+  return {};
+}
+
+void ConnectionManager::configure(const Configuration& configuration) {
+  allow_unencrypted_network_ = configuration.allow_unencrypted_network;
+  open_tenant_ = configuration.open_tenant.value_or("");
+  unix_tenants_ = unix_tenants_of(configuration);
+  const std::filesystem::path& directory = configuration.tls.directory;
+  if (directory == (identity_ ? identity_->directory() : std::filesystem::path())) return;
+  std::unique_ptr<IdentityWatch> watch;
+  if (!directory.empty()) {
+    watch = std::make_unique<IdentityWatch>(io_, directory, [this] { identity_changed(); });
+    if (auto started = watch->start(); !started) {
+      first_error_ = started.error();
+      return spdlog::error("{}", first_error_);
+    }
+  }
+  identity_ = std::move(watch);
+  send_identity();
+}
+
+// --- the door -----------------------------------------------------------------------------------------------------------------------------------
+
+std::optional<Listener::Refusal> ConnectionManager::judge(const Caller& caller) {
+  const bool tls = caller.preface_flags & wire::kPrefaceTls;
+  if (!login_.available()) return Listener::Refusal{wire::RefusalCode::busy, name_of(RefusalKind::overload), "too many connections arrive at this server; try again"};
+  if (tls && !identity_used_)
+    return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls), "this server has no certificate (gpuwire admin init makes one), and so no TLS"};
+  if (!tls && !caller.local && !allow_unencrypted_network_)
+    return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls), "this server asks for TLS: it takes nothing from other machines that is not encrypted"};
+  return std::nullopt;
+}
+
+std::string ConnectionManager::open_tenant_for(const Caller& caller) const { return caller.local || allow_unencrypted_network_ ? open_tenant_ : std::string(); }
+
+std::string ConnectionManager::unix_tenant_of(uid_t user) const {
+  auto found = unix_tenants_.find(user);
+  return found == unix_tenants_.end() ? std::string() : found->second;
+}
+
+void ConnectionManager::enter(Caller caller, OwnedDescriptor socket) {
+  refresh_identity();
+  login_.arrive({.peer = caller.peer,
+                 .address = caller.address,
+                 .tls = (caller.preface_flags & wire::kPrefaceTls) != 0,
+                 .unix_tenant = caller.unix_user ? unix_tenant_of(*caller.unix_user) : std::string(),
+                 .open_tenant = open_tenant_for(caller),
+                 .management = (caller.preface_flags & wire::kPrefaceManagement) != 0},
+                std::move(socket));
+}
+
+// --- the identity -------------------------------------------------------------------------------------------------------------------------------
+
+void ConnectionManager::send_identity() {
+  if (!identity_) {
+    if (std::exchange(identity_used_, false)) login_.send_identity(login_message(LoginKind::identity, 0));
+    return;
+  }
+  auto message = identity_->open_files();
+  if (message) login_.send_identity(std::move(*message));
+  else identity_read(message.error());
+}
+
+void ConnectionManager::identity_read(const std::string& error) {
+  if (error.empty()) {
+    identity_used_ = identity_ != nullptr;
+    return;
+  }
+  std::string text = identity_ ? fmt::format("{}: {}", identity_->directory().string(), error) : error;
+  if (!identity_used_) return events_.failed(text);
+  spdlog::error("{}; what was read before goes on counting", text);
+}
+
+void ConnectionManager::refresh_identity() {
+  if (identity_) identity_->refresh();
+}
+
+void ConnectionManager::identity_changed() {
+  send_identity();
+  std::vector<std::pair<scheduler::SessionId, std::string>> over;
+  for (const auto& [number, session] : parts_.registry.all()) {
+    const Credential* credential = session.credential.empty() ? nullptr : identity_->credentials().find(session.credential);
+    if (!credential || !credential->revoked) continue;
+    const bool begun = session.state == SessionState::running || session.state == SessionState::detached || session.state == SessionState::ending;
+    if (!begun || credential->end_sessions) over.emplace_back(number, why_revoked(session.credential));
+  }
+  for (const auto& [number, why] : over) parts_.sessions.stop(number, why);
+}
+
+std::string ConnectionManager::why_revoked(const std::string& id) const {
+  const Credential* credential = identity_ && !id.empty() ? identity_->credentials().find(id) : nullptr;
+  if (!credential || !credential->revoked) return {};
+  return fmt::format("the {} of tenant {} was revoked on {}", credential->kind == CredentialKind::token ? "token" : "certificate", credential->tenant, to_words(*credential->revoked));
+}
+
+// --- callers that are known -----------------------------------------------------------------------------------------------------------------------
+
+void ConnectionManager::requested(ConnectionId connection, LoginRequestMessage request) {
+  refresh_identity();
+  if (refused_as_revoked(connection, request)) return;
+  if (!request.resume.empty()) return requested_again(connection, request);
+  connections_[connection] = {};
+  LoginRequest wish{.tenant = std::move(request.tenant),
+                    .gpus = request.gpus,
+                    .memory_bytes = request.memory_bytes,
+                    .program = std::move(request.program),
+                    .host = std::move(request.host),
+                    .client_pid = request.process_id,
+                    .peer = std::move(request.peer),
+                    .security = std::move(request.security),
+                    .credential = std::move(request.credential),
+                    .management = request.management};
+  auto session = parts_.admission.request(std::move(wish), [this, connection](scheduler::SessionId number, const AdmissionAnswer& answer) {
+    if (auto found = connections_.find(connection); found != connections_.end()) found->second = number;
+    answered(connection, answer);
+  });
+  if (auto found = connections_.find(connection); found != connections_.end()) found->second = session;
+}
+
+// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker finds out.
+void ConnectionManager::requested_again(ConnectionId connection, const LoginRequestMessage& request) {
+  const SessionRecord* session = parts_.sessions.resumable(request.resume, request.tenant);
+  if (!session) {
+    std::string why = "the session has ended";
+    tell({request.peer, "resume", why, request.tenant, request.credential}, 0);
+    return login_.refused(connection, why);
+  }
+  returning_[connection] = session->number;
+  login_.admitted(connection);
+}
+
+bool ConnectionManager::refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request) {
+  std::string why = why_revoked(request.credential);
+  if (why.empty()) return false;
+  tell({request.peer, name_of(RefusalKind::revoked), why, request.tenant, request.credential}, 0);
+  login_.refused(connection, why);
+  return true;
+}
+
+void ConnectionManager::answered(ConnectionId connection, const AdmissionAnswer& answer) {
+  auto found = connections_.find(connection);
+  if (found == connections_.end()) return;
+  if (auto* queued = std::get_if<AdmissionQueued>(&answer)) {
+    login_.queued(connection, {uint32_t(queued->place), uint32_t(queued->waiting), queued->why});
+  } else if (auto* refused = std::get_if<AdmissionRefused>(&answer)) {
+    login_.refused(connection, refused->reason);
+    forget(connection);
+  } else {
+    login_.admitted(connection);
+  }
+}
+
+void ConnectionManager::gone(ConnectionId connection, const std::string& why) {
+  auto found = connections_.find(connection);
+  if (found != connections_.end()) parts_.sessions.cancel(found->second, why);
+  forget(connection);
+}
+
+void ConnectionManager::passed(ConnectionId connection, OwnedDescriptor socket, std::string key) {
+  auto found = connections_.find(connection);
+  auto back = returning_.find(connection);
+  if (found != connections_.end() && socket)
+    parts_.sessions.serve(found->second, std::move(socket), std::move(key));
+  else if (found != connections_.end())  // the kernel had no descriptor for it
+    parts_.sessions.cancel(found->second, "its connection could not be taken over: no descriptor was left");
+  else if (back != returning_.end() && socket)
+    parts_.sessions.carry_on(back->second, std::move(socket), std::move(key));
+  forget(connection);
+}
+
+void ConnectionManager::forget(ConnectionId connection) {
+  if (connections_.erase(connection) + returning_.erase(connection) == 0) return;
+  if (empty()) events_.emptied();
+}
+
+// --- refusals -----------------------------------------------------------------------------------------------------------------------------------
+
+// Strangers cause these: many of a kind at once are told as a number, so that nobody can fill a disk, or hide a wrong token among half-open connections.
+void ConnectionManager::tell(const LoginRefusal& refusal, uint32_t untold) {
+  Told& kind = told_[refusal.kind];
+  auto now = std::chrono::steady_clock::now();
+  kind.untold += untold;
+  if (now - kind.since >= std::chrono::seconds(1)) {
+    kind.since = now;
+    kind.told = 0;
+  }
+  if (++kind.told > kLoginAuditsPerSecondMax) {
+    ++kind.untold;
+    return;
+  }
+  uint32_t others = std::exchange(kind.untold, 0);
+  spdlog::warn("refused {}: {}{}", refusal.peer, refusal.reason, others ? fmt::format(" (and {} others)", others) : "");
+  for (const RefusalObserver& observer : refusal_observers_) observer(refusal, others);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,100 @@
+// How callers become sessions: the front door, the login process, the identity, and what the admission answers.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <tl/expected.hpp>
+
+#include "server/broker/admission/admission.hpp"
+#include "server/broker/admission/listener.hpp"
+#include "server/broker/admission/identity_watch.hpp"
+#include "server/broker/admission/login_process.hpp"
+#include "server/broker/session/sessions.hpp"
+#include "server/config/configuration.hpp"
+
+namespace gpuwire::server {
+
+// The broker's thread only.
+class ConnectionManager {
+ public:
+  struct Parts {
+    Admission& admission;
+    Sessions& sessions;
+    const SessionRegistry& registry;
+  };
+  struct Events {
+    std::function<void(const std::string& reason)> failed;  // the identity that the server was started with cannot be used
+    std::function<void()> emptied;                          // nobody is at the door or waits any more
+  };
+  // `login_program`: gpuwire-login.
+  ConnectionManager(boost::asio::io_context& io, std::string login_program, Parts parts, Events events);
+  ~ConnectionManager();
+
+  // Takes the addresses, reads the identity, starts the login process. The error names what cannot be had.
+  tl::expected<void, std::string> start(const std::vector<ListenAddress>& listen, const Configuration& configuration);
+  void open() { door_.open(); }
+  void close() { door_.close(); }
+  // Who may come as whom; another identity folder than the one before is used when it can be read.
+  void configure(const Configuration& configuration);
+  // Empty: there is no identity.
+  std::filesystem::path identity_directory() const { return identity_ ? identity_->directory() : std::filesystem::path(); }
+  // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
+  void refresh_identity();
+
+  // The tenant that this user is on a Unix socket; empty: none.
+  std::string unix_tenant_of(uid_t user) const;
+
+  pid_t login_process() const { return login_.pid(); }
+  std::vector<ListenAddress> addresses() const { return door_.addresses(); }
+  bool empty() const { return door_.empty() && connections_.empty() && returning_.empty(); }
+
+  // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one by one.
+  using RefusalObserver = std::function<void(const LoginRefusal& refusal, uint32_t untold)>;
+  void observe_refusals(RefusalObserver observer) { refusal_observers_.push_back(std::move(observer)); }
+
+ private:
+  std::optional<Listener::Refusal> judge(const Caller& caller);
+  void enter(Caller caller, OwnedDescriptor socket);
+  std::string open_tenant_for(const Caller& caller) const;
+
+  void send_identity();
+  void identity_read(const std::string& error);
+  void identity_changed();
+  void requested(ConnectionId connection, LoginRequestMessage request);
+  void answered(ConnectionId connection, const AdmissionAnswer& answer);
+  void gone(ConnectionId connection, const std::string& why);
+  void passed(ConnectionId connection, OwnedDescriptor socket, std::string key);
+  std::string why_revoked(const std::string& credential) const;
+  void requested_again(ConnectionId connection, const LoginRequestMessage& request);
+  bool refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request);
+  void tell(const LoginRefusal& refusal, uint32_t untold);
+  void forget(ConnectionId connection);
+
+  boost::asio::io_context& io_;
+  const Parts parts_;
+  const Events events_;
+  Listener door_;
+  LoginProcess login_;
+  std::unique_ptr<IdentityWatch> identity_;   // null: no TLS and no tokens
+  std::string first_error_;
+  bool identity_used_ = false;                // the login process has one
+  bool allow_unencrypted_network_ = false;
+  std::string open_tenant_;
+  std::map<uid_t, std::string> unix_tenants_;
+  std::map<ConnectionId, scheduler::SessionId> connections_;  // known, and not yet served; bounded by the admission
+  std::map<ConnectionId, scheduler::SessionId> returning_;  // clients of running sessions, with a new connection; bounded by the login process
+  std::vector<RefusalObserver> refusal_observers_;
+  struct Told {
+    std::chrono::steady_clock::time_point since;
+    uint32_t told = 0, untold = 0;            // since then
+  };
+  std::map<std::string, Told> told_;          // by kind
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,241 @@
+#include "server/broker/keeper/keeping.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/broker/limits.hpp"
+#include "server/broker/worker/spawn.hpp"
+#include "server/login/message_channel.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr const char *kLock = "lock", *kKey = "key", *kSocket = "keeper";
+
+std::string failure(const std::filesystem::path& path) {
+  return fmt::format("{}: {}", path.string(), std::strerror(errno));
+}
+
+// A process that was killed a moment ago lets go of its lock within that moment.
+bool lock(int descriptor) {
+  constexpr uint32_t kStepMs = 10;
+  for (uint32_t waited_ms = 0; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; waited_ms += kStepMs) {
+    if (waited_ms >= kKeeperLockMs) return false;
+    ::poll(nullptr, 0, int(kStepMs));
+  }
+  return true;
+}
+
+std::string read_key(const std::filesystem::path& path) {
+  OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  std::string key(kKeeperKeyBytes, '\0');
+  if (!file || ::read(file.get(), key.data(), key.size()) != ssize_t(key.size())) return {};
+  return key;
+}
+
+bool write_key(const std::filesystem::path& path, const std::string& key) {
+  ::unlink(path.c_str());
+  OwnedDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  return file && ::write(file.get(), key.data(), key.size()) == ssize_t(key.size());
+}
+
+OwnedDescriptor connect_to(const std::filesystem::path& path) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string& text = path.native();
+  if (text.size() >= sizeof address.sun_path) return {};
+  std::copy(text.begin(), text.end(), address.sun_path);
+  OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  return socket;
+}
+
+// The next message, within kKeeperAnswerMs. Nothing: it does not come.
+std::optional<IpcMessage> next(int descriptor) {
+  pollfd watched{descriptor, POLLIN, 0};
+  IpcMessage message;
+  if (::poll(&watched, 1, int(kKeeperAnswerMs)) != 1 ||
+      receive_ipc_message(descriptor, false, message) != IpcMessageReceived::message)
+    return std::nullopt;
+  return message;
+}
+
+}  // namespace
+
+tl::expected<std::unique_ptr<Keeping>, std::string> Keeping::open(boost::asio::io_context& io,
+                                                                  KeepingSettings settings) {
+  std::unique_ptr<Keeping> keeping(new Keeping(io, std::move(settings)));
+  if (auto taken = keeping->take_folder(); !taken) return tl::unexpected(taken.error());
+  if (keeping->find_keeper()) return keeping;
+  if (auto started = keeping->start_keeper(true); !started) return tl::unexpected(started.error());
+  return keeping;
+}
+
+Keeping::Keeping(boost::asio::io_context& io, KeepingSettings settings)
+    : io_(io), settings_(std::move(settings)), retry_(io) {}
+
+// A keeper without sessions leaves with its broker, and is awaited so that whoever has started this program finds
+// nothing of it left.
+Keeping::~Keeping() {
+  if (channel_) channel_->flush(std::chrono::milliseconds(kKeeperAnswerMs));
+  channel_.reset();
+  constexpr uint32_t kStepMs = 2;
+  for (uint32_t waited_ms = 0; child_ >= 0 && sessions_.empty() && waited_ms < kLoginExitMs; waited_ms += kStepMs) {
+    if (::waitpid(child_, nullptr, WNOHANG) != 0) break;
+    ::poll(nullptr, 0, int(kStepMs));
+  }
+  if (lock_ && sessions_.empty()) clear_folder();
+}
+
+// The lock last: who waits for it finds out that it is no file any more.
+void Keeping::clear_folder() {
+  for (const char* name : {kKey, kSocket, kLock}) ::unlink((settings_.directory / name).c_str());
+  if (settings_.temporary) ::rmdir(settings_.directory.c_str());
+}
+
+tl::expected<void, std::string> Keeping::take_folder() {
+  const std::filesystem::path& folder = settings_.directory;
+  if ((folder / kSocket).native().size() >= sizeof(sockaddr_un::sun_path))
+    return tl::unexpected(fmt::format("{} is too long for the path of a socket", folder.string()));
+  std::error_code error;
+  std::filesystem::create_directories(folder.parent_path(), error);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return tl::unexpected(failure(folder));
+  struct stat facts {};
+  if (::lstat(folder.c_str(), &facts) != 0) return tl::unexpected(failure(folder));
+  if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 077))
+    return tl::unexpected(
+        fmt::format("{} has to be a folder that only this user can look into (chmod 0700)", folder.string()));
+  return take_lock();
+}
+
+tl::expected<void, std::string> Keeping::take_lock() {
+  const std::filesystem::path path = settings_.directory / kLock;
+  OwnedDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file && errno == ENOENT) return take_folder();  // a server that ended has just removed it
+  if (!file) return tl::unexpected(failure(path));
+  if (!lock(file.get())) {
+    std::string holder;
+    std::ifstream(path) >> holder;
+    return tl::unexpected(fmt::format("{} is in use by another server (process {}); two need a runtime_directory each",
+                                      settings_.directory.string(), holder));
+  }
+  struct stat locked {
+  }, there{};
+  bool same = ::fstat(file.get(), &locked) == 0 && ::lstat(path.c_str(), &there) == 0 && locked.st_ino == there.st_ino;
+  if (!same) return take_folder();
+  lock_ = std::move(file);
+  std::string process = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(lock_.get(), 0) != 0 ||
+      ::write(lock_.get(), process.data(), process.size()) != ssize_t(process.size()))
+    return tl::unexpected(failure(path));
+  return {};
+}
+
+// A keeper that cannot be spoken to ends sessions when its time is over; there is no other way to them.
+bool Keeping::find_keeper() {
+  OwnedDescriptor keeper = connect_to(settings_.directory / kSocket);
+  if (!keeper) return false;
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  key_ = read_key(settings_.directory / kKey);
+  bool ours = ::getsockopt(keeper.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == ::geteuid();
+  bool told = ours && send_ipc_message(keeper.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_)) &&
+              send_ipc_message(keeper.get(), keeper_message(KeeperKind::give));
+  while (told) {
+    auto message = next(keeper.get());
+    if (!message) break;
+    if (keeper_kind(*message) == KeeperKind::given) {
+      listen_to(std::move(keeper));
+      return true;
+    }
+    if (keeper_kind(*message) != KeeperKind::entry) continue;
+    if (auto entry = entry_of(std::move(*message))) {
+      if (entry->session) sessions_.insert(entry->name);
+      found_.push_back(std::move(*entry));
+    }
+  }
+  found_.clear();
+  sessions_.clear();
+  return false;
+}
+
+tl::expected<void, std::string> Keeping::start_keeper(bool await) {
+  key_.assign(kKeeperKeyBytes, '\0');
+  if (::getrandom(key_.data(), key_.size(), 0) != ssize_t(key_.size()) || !write_key(settings_.directory / kKey, key_))
+    return tl::unexpected(failure(settings_.directory / kKey));
+  OwnedDescriptor ours, theirs;
+  if (!open_ipc_message(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
+  auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get());
+  if (!child) return tl::unexpected(child.error());
+  child_ = *child;
+  send_ipc_message(ours.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_));
+  // It answers when it listens.
+  if (await && (!send_ipc_message(ours.get(), keeper_message(KeeperKind::give)) || !next(ours.get())))
+    return tl::unexpected(fmt::format("{} does not answer", settings_.program));
+  listen_to(std::move(ours));
+  return {};
+}
+
+void Keeping::listen_to(OwnedDescriptor keeper) {
+  channel_ = std::make_unique<MessageChannel>(
+      io_, std::move(keeper), [](IpcMessage) {}, [this] { keeper_gone(); });
+  set_grace(settings_.grace);
+}
+
+// What was laid down is lost: the sessions that there are end with this broker. Those that come are kept again.
+void Keeping::keeper_gone() {
+  channel_.reset();
+  sessions_.clear();
+  if (child_ >= 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
+  spdlog::error(
+      "the keeper has ended: sessions that run now will not outlive this process; a new one is started for others");
+  uint32_t delay_ms = std::min(kRestartDelayMinMs << std::min(failures_++, 16u), kRestartDelayMaxMs);
+  retry_.expires_after(std::chrono::milliseconds(delay_ms));
+  retry_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (error) return;
+    if (auto started = start_keeper(false); !started) spdlog::error("{}", started.error());
+  }));
+}
+
+// --- entries
+// ------------------------------------------------------------------------------------------------------------------------------------
+
+void Keeping::set_grace(std::chrono::milliseconds grace) {
+  settings_.grace = grace;
+  if (channel_)
+    channel_->send(keeper_message(KeeperKind::settings, uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))));
+}
+
+void Keeping::put(KeptEntry entry) {
+  if (!channel_) return;
+  if (entry.session) sessions_.insert(entry.name);
+  channel_->send(entry_message(KeeperKind::put, std::move(entry)));
+}
+
+void Keeping::note(const std::string& name, std::string text) {
+  if (channel_)
+    channel_->send(
+        entry_message(KeeperKind::note, {.session = false, .name = name, .text = std::move(text), .descriptors = {}}));
+}
+
+void Keeping::remove(const std::string& name) {
+  sessions_.erase(name);
+  if (channel_) channel_->send(keeper_message(KeeperKind::remove, 0, name));
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,87 @@
+// The broker's side of its keeper (../keeper): what sessions need to go on under the next broker is laid down there,
+// and found again.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
+#include <tl/expected.hpp>
+
+#include "server/base/lifetime.hpp"
+#include "server/broker/keeper/keeper_messages.hpp"
+
+namespace gpuwire::server {
+
+class MessageChannel;
+
+struct KeepingSettings {
+  std::filesystem::path directory;     // of this server alone; made if it is not there
+  std::string program;                 // gpuwire-keeper
+  std::chrono::milliseconds grace{0};  // how long sessions stay without a broker
+  bool temporary = false;              // the folder goes with the last session
+};
+
+// Where entries are laid down. What is laid down before a worker has its client is there when the worker has it,
+// whenever the broker dies.
+class EntryStore {
+ public:
+  // In the place of the one of this name.
+  virtual void put(KeptEntry entry) = 0;
+  // Another text; without effect when there is no such entry.
+  virtual void note(const std::string& name, std::string text) = 0;
+  virtual void remove(const std::string& name) = 0;
+
+ protected:
+  ~EntryStore() = default;
+};
+
+// The broker's thread only. The folder holds: `lock`, held by the broker, with its process id; `key`, which shows the
+// keeper that somebody is a broker; `keeper`, its socket.
+class Keeping final : public EntryStore {
+ public:
+  // Takes the folder, finds the keeper of an earlier broker and takes what it has, or starts one. Blocks for the
+  // keeper's answer. Errors: the folder is not this user's alone, or another server's.
+  static tl::expected<std::unique_ptr<Keeping>, std::string> open(boost::asio::io_context& io,
+                                                                  KeepingSettings settings);
+  ~Keeping();
+
+  // What an earlier broker has left, once.
+  std::vector<KeptEntry> take() { return std::move(found_); }
+  void set_grace(std::chrono::milliseconds grace);
+
+  void put(KeptEntry entry) override;
+  void note(const std::string& name, std::string text) override;
+  void remove(const std::string& name) override;
+
+ private:
+  Keeping(boost::asio::io_context& io, KeepingSettings settings);
+  tl::expected<void, std::string> take_folder();
+  tl::expected<void, std::string> take_lock();
+  void clear_folder();
+  bool find_keeper();
+  // `await`: returns when the next broker could find it.
+  tl::expected<void, std::string> start_keeper(bool await);
+  void listen_to(OwnedDescriptor keeper);
+  void keeper_gone();
+
+  boost::asio::io_context& io_;
+  KeepingSettings settings_;
+  OwnedDescriptor lock_;
+  std::string key_;
+  std::vector<KeptEntry> found_;
+  std::unique_ptr<MessageChannel> channel_;
+  pid_t child_ = -1;                // a keeper that this process has started
+  std::set<std::string> sessions_;  // entries of sessions that it has now
+  boost::asio::steady_timer retry_;
+  unsigned failures_ = 0;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpuwire::server

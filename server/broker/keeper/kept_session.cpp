@@ -1,0 +1,163 @@
+#include "server/broker/keeper/kept_session.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <fmt/format.h>
+
+#include "server/broker/ipc_message.hpp"
+#include "server/broker/keeper/kept_session.capnp.h"
+
+namespace gpuwire::server {
+namespace {
+
+const std::string kSharePrefix = "share/";
+constexpr size_t kTextBytesMax = 512, kUuidBytesMax = 56, kDevicesMax = 64;
+
+std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
+
+int64_t to_ns(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+std::chrono::system_clock::time_point from_ns(int64_t ns) {
+  return std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::nanoseconds(ns)));
+}
+
+KeptSession read(kept::Session::Reader root) {
+  KeptSession session{.build = root.getBuild(),
+                      .record = {.number = scheduler::SessionId(root.getNumber()),
+                                 .tenant = root.getTenant(),
+                                 .memory_bytes = root.getMemoryBytes(),
+                                 .peer = root.getPeer(),
+                                 .security = root.getSecurity(),
+                                 .credential = root.getCredential(),
+                                 .program = root.getProgram(),
+                                 .host = root.getHost(),
+                                 .client_pid = root.getClientPid(),
+                                 .worker_pid = pid_t(root.getWorkerPid()),
+                                 .management = root.getManagement(),
+                                 .state = root.getDetached() ? SessionState::detached
+                                          : root.getBegun()  ? SessionState::running
+                                                             : SessionState::granted,
+                                 .arrived = from_ns(root.getArrivedNs()),
+                                 .begun = from_ns(root.getBegunNs()),
+                                 .detached_until = from_ns(root.getDetachedUntilNs())},
+                      .device_uuids = {},
+                      .stop_reason = root.getStopReason(),
+                      .resume_grace_ms = root.getResumeGraceMs(),
+                      .ledger_slot = root.getLedgerSlot(),
+                      .host_before_bytes = root.getHostBeforeBytes(),
+                      .page_began_ns = root.getPageBeganNs()};
+  for (auto device : root.getDevices()) {
+    session.record.devices.push_back(device.getIndex());
+    session.device_uuids.push_back(device.getUuid());
+  }
+  return session;
+}
+
+}  // namespace
+
+// Pages say themselves of which version they are, to the part that maps them.
+std::string kept_build() { return fmt::format("IPC message {}", kIpcMessageVersion); }
+
+std::string kept_name(scheduler::SessionId session) { return fmt::format("session/{}", uint64_t(session)); }
+
+std::string kept_name(const ShareToken& token) {
+  std::string name = kSharePrefix;
+  for (uint8_t byte : token) name += fmt::format("{:02x}", byte);
+  return name;
+}
+
+std::optional<ShareToken> token_of(const std::string& name) {
+  ShareToken token{};
+  if (!name.starts_with(kSharePrefix) || name.size() != kSharePrefix.size() + 2 * token.size()) return std::nullopt;
+  for (size_t i = 0; i < token.size(); ++i) {
+    const char* digits = name.data() + kSharePrefix.size() + 2 * i;
+    if (auto [end, error] = std::from_chars(digits, digits + 2, token[i], 16);
+        error != std::errc() || end != digits + 2)
+      return std::nullopt;
+  }
+  return token;
+}
+
+// Two numbers, then whatever the user's name is.
+std::string encode(const KeptShare& share) {
+  return fmt::format("{} {} {}", uint64_t(share.session), share.kind, share.user);
+}
+
+tl::expected<KeptShare, std::string> decode_kept_share(const std::string& text) {
+  const char *at = text.data(), *end = at + text.size();
+  uint64_t session = 0;
+  KeptShare share;
+  auto first = std::from_chars(at, end, session);
+  if (first.ec != std::errc() || first.ptr == end || *first.ptr != ' ')
+    return tl::unexpected(std::string("a share without a session"));
+  auto second = std::from_chars(first.ptr + 1, end, share.kind);
+  if (second.ec != std::errc() || second.ptr == end || *second.ptr != ' ')
+    return tl::unexpected(std::string("a share without a kind"));
+  share.session = scheduler::SessionId(session);
+  share.user.assign(second.ptr + 1, end);
+  return share;
+}
+
+std::string encode(const KeptSession& session) {
+  const SessionRecord& record = session.record;
+  capnp::MallocMessageBuilder message;
+  auto root = message.initRoot<kept::Session>();
+  root.setBuild(session.build);
+  root.setNumber(uint64_t(record.number));
+  root.setWireId({record.wire_id.data(), record.wire_id.size()});
+  root.setTenant(cut(record.tenant));
+  auto devices = root.initDevices(unsigned(std::min(record.devices.size(), kDevicesMax)));
+  for (unsigned i = 0; i < devices.size(); ++i) {
+    devices[i].setIndex(record.devices[i]);
+    if (i < session.device_uuids.size()) devices[i].setUuid(session.device_uuids[i].substr(0, kUuidBytesMax));
+  }
+  root.setMemoryBytes(record.memory_bytes);
+  root.setPeer(cut(record.peer));
+  root.setSecurity(cut(record.security));
+  root.setCredential(cut(record.credential));
+  root.setProgram(cut(record.program));
+  root.setHost(cut(record.host));
+  root.setClientPid(record.client_pid);
+  root.setWorkerPid(uint32_t(record.worker_pid));
+  root.setManagement(record.management);
+  root.setBegun(record.begun.time_since_epoch().count() != 0);
+  root.setDetached(record.state == SessionState::detached);
+  root.setStopReason(cut(session.stop_reason));
+  root.setArrivedNs(to_ns(record.arrived));
+  root.setBegunNs(to_ns(record.begun));
+  root.setDetachedUntilNs(to_ns(record.detached_until));
+  root.setResumeGraceMs(session.resume_grace_ms);
+  root.setLedgerSlot(session.ledger_slot);
+  root.setHostBeforeBytes(session.host_before_bytes);
+  root.setPageBeganNs(session.page_began_ns);
+  auto words = capnp::messageToFlatArray(message);
+  auto bytes = words.asChars();
+  return {bytes.begin(), bytes.size()};
+}
+
+tl::expected<KeptSession, std::string> decode_kept_session(const std::string& text) {
+  std::vector<capnp::word> words(text.size() / sizeof(capnp::word));
+  std::memcpy(words.data(), text.data(), words.size() * sizeof(capnp::word));
+  try {
+    capnp::FlatArrayMessageReader message({words.data(), words.size()});
+    auto root = message.getRoot<kept::Session>();
+    KeptSession session = read(root);
+    auto id = root.getWireId();
+    if (id.size() != session.record.wire_id.size())
+      return tl::unexpected(fmt::format("an identity of {} bytes", id.size()));
+    std::copy(id.begin(), id.end(), session.record.wire_id.begin());
+    if (session.record.number == scheduler::SessionId{})
+      return tl::unexpected(std::string("a session without a number"));
+    return session;
+  } catch (const kj::Exception& error) {
+    return tl::unexpected(std::string(error.getDescription().cStr()));
+  }
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,133 @@
+#include "server/broker/session/sessions.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include <boost/asio/post.hpp>
+
+namespace gpuwire::server {
+
+using scheduler::SessionId;
+
+void Sessions::devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
+  std::vector<KeptEntry> none;
+  restore(none, devices, tenants);
+}
+
+void Sessions::restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
+  around_.devices.assign(devices.begin(), devices.end());
+  for (SessionAttachments* part : parts_) {
+    part->devices_known(devices);
+    if (!entries.empty()) part->restore(entries, tenants);
+  }
+  tenants_changed(tenants);
+}
+
+void Sessions::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
+  SessionId number = kept.record.number;
+  registry_.restore(kept.record);
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_);
+  tell(number, [&](BrokerSession& session) { session.adopt(kept, std::move(entry), unfit); });
+}
+
+void Sessions::share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor) {
+  const SessionRecord* session = registry_.find(share.session);
+  if (session) around_.pool_for(*session).share_again(share.session, token, share.kind, share.user, std::move(descriptor));
+  else around_.keeping->remove(kept_name(token));
+}
+
+void Sessions::all_adopted() {
+  for (SessionAttachments* part : parts_) part->all_adopted();
+}
+
+void Sessions::tenants_changed(const TenantDirectory& tenants) {
+  around_.tenants = &tenants;
+  for (SessionAttachments* part : parts_) part->tenants_changed(tenants);
+}
+
+template <class Event>
+bool Sessions::tell(SessionId number, Event&& event) {
+  auto found = sessions_.find(number);
+  if (found == sessions_.end() || found->second->over()) return false;
+  event(*found->second);
+  return true;
+}
+
+void Sessions::forget_later(SessionId number) {
+  boost::asio::post(around_.io, lifetime_.guard([this, number] { sessions_.erase(number); }));
+}
+
+WorkerPool::Events Sessions::pool_events() {
+  return {.ready = [](const IpcMessage&) {},
+          .hopeless = [](const std::string&) {},
+          .reserved = [this](SessionId number, pid_t worker) { tell(number, [&](BrokerSession& session) { session.worker_reserved(worker); }); },
+          .refused = [this](SessionId number, RefusalCause cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.no_worker(cause, why); }); },
+          .begun = [this](SessionId number, const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
+          .heard = [this](SessionId number, IpcMessage& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
+          .over = [this](SessionId number, uint32_t cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); }); },
+          .idle = [] {},
+          .serving =
+              [this](SessionId number, WorkerProcess& worker, const IpcMessage& client) {
+                if (around_.keeping) around_.keeping->put({.session = false, .name = kKeptNumbers, .text = std::to_string(registry_.last_number()), .descriptors = {}});
+                tell(number, [&](BrokerSession& session) { session.being_served(worker, client); });
+              }};
+}
+
+void Sessions::prepare(SessionId number) {
+  if (!registry_.find(number)) return;
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_);
+  tell(number, [](BrokerSession& session) { session.start(); });
+}
+
+void Sessions::serve(SessionId number, OwnedDescriptor client, std::string tls_key) {
+  tell(number, [&](BrokerSession& session) { session.client_arrived(std::move(client), std::move(tls_key)); });
+}
+
+// One without devices has no worker and nothing attached: it is the admission's alone.
+void Sessions::cancel(SessionId number, const std::string& why) {
+  if (!tell(number, [&](BrokerSession& session) { session.client_gone(why); }) && registry_.find(number)) admission_.cancel(number, why);
+}
+
+bool Sessions::send(SessionId number, const IpcMessage& message) {
+  const SessionRecord* session = registry_.find(number);
+  return session && around_.pool_for(*session).send(number, message);
+}
+
+const SessionRecord* Sessions::resumable(const std::string& wire_id, const std::string& tenant) const {
+  for (const auto& [number, session] : registry_.all()) {
+    bool runs = session.state == SessionState::running || session.state == SessionState::detached;
+    bool called_so = wire_id.size() == session.wire_id.size() && std::memcmp(wire_id.data(), session.wire_id.data(), wire_id.size()) == 0;
+    if (runs && called_so && !session.management && session.tenant == tenant) return &session;
+  }
+  return nullptr;
+}
+
+void Sessions::carry_on(SessionId number, OwnedDescriptor client, std::string tls_key) {
+  IpcMessage attach;
+  attach.kind = IpcMessageKind::attach;
+  attach.socket = std::move(client);
+  attach.text = std::move(tls_key);
+  send(number, attach);
+}
+
+void Sessions::warn(SessionId number, const std::string& text) {
+  registry_.warned(number, text);
+  IpcMessage warning;
+  warning.kind = IpcMessageKind::warn;
+  warning.text = text;
+  send(number, warning);
+}
+
+bool Sessions::stop(SessionId number, const std::string& reason) {
+  if (!registry_.find(number)) return false;
+  if (!tell(number, [&](BrokerSession& session) { session.stop(reason); })) admission_.refuse(number, RefusalCause::stopped, reason);
+  return true;
+}
+
+void Sessions::stop_all(const std::string& reason) {
+  std::vector<SessionId> all;
+  for (const auto& [number, session] : registry_.all()) all.push_back(number);
+  for (SessionId number : all) stop(number, reason);
+}
+
+}  // namespace gpuwire::server

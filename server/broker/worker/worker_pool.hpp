@@ -1,0 +1,122 @@
+// The worker processes: started ahead, given one client each, watched until they have ended.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "scheduler/types.hpp"
+#include "server/base/lifetime.hpp"
+#include "server/broker/ipc_message.hpp"
+#include "server/broker/keeper/keeping.hpp"
+#include "server/broker/session/session_registry.hpp"
+#include "server/broker/session/share_table.hpp"
+#include "server/broker/worker/worker_process.hpp"
+
+namespace gpuwire::server {
+
+// Runs on the broker's one thread. Keeps spare workers ready beside those in use; a start that fails is repeated with growing delays,
+// and after kStartAttemptsMax failures in a row only when the next session asks.
+class WorkerPool {
+ public:
+  using SessionId = scheduler::SessionId;
+  struct Events {
+    std::function<void(const IpcMessage& message)> ready;         // a worker has become ready; what it said
+    std::function<void(const std::string& reason)> hopeless;   // kStartAttemptsMax starts in a row have failed
+    std::function<void(SessionId, pid_t worker)> reserved;     // a worker waits for the session's client
+    std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
+    std::function<void(SessionId, const std::string& client)> begun;
+    std::function<void(SessionId, IpcMessage& message)> heard;    // what the pool has no use for
+    std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
+    std::function<void()> idle;                                // perhaps idle() now
+    // The worker is about to get the session's client, as this message says; may be another worker than the one that was reserved.
+    std::function<void(SessionId, WorkerProcess&, const IpcMessage& client)> serving = {};
+  };
+
+  // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other.
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events, EntryStore* keeping = nullptr);
+
+  // From now on. Those that are too many end.
+  void keep_spares(unsigned spares);
+  // One worker even when no spare is wanted, because its ready message says what devices there are.
+  void start_one_more();
+  // There are no processes, and nobody waits for one.
+  bool idle() const { return workers_.empty() && waiting_.empty(); }
+  // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
+  void want(SessionId session, std::string label, std::string tenant);
+  // The client (IpcMessageKind::session) of a session that has a worker: ends in Events::over.
+  void give(SessionId session, IpcMessage client);
+  // A worker that an earlier broker has left, and that serves the session: ends in Events::over.
+  void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process, pid_t pid);
+  // What the session's worker shares with others, as an earlier broker has noted it.
+  void share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user, OwnedDescriptor descriptor);
+  // Those that serve sessions go on when this pool goes.
+  void let_go();
+  // The session is not wanted any more; no event comes. For one that was not given.
+  void release(SessionId session);
+  // False: no worker serves it, or has not read for long.
+  bool send(SessionId session, const IpcMessage& message);
+  // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
+  bool stop(SessionId session, const std::string& reason);
+
+  // Starts no more, ends the spares, refuses who waits. Running sessions go on.
+  void close(const std::string& reason);
+
+ private:
+  struct Waiting {
+    SessionId session{};
+    std::string label, tenant;
+    std::chrono::steady_clock::time_point until;
+    std::optional<IpcMessage> client;  // it was given to a worker that died before it could read it
+    std::string stop_reason;        // not empty: the next worker is told to end it at once
+  };
+  void fill();
+  void start_one();
+  void trim();
+  void start_failed(const std::string& reason);
+  void retry_later();
+  void said(WorkerProcess& worker, IpcMessage message);
+  void worker_ready(WorkerProcess& worker, const IpcMessage& message);
+  static void end_flood(WorkerProcess& worker);
+  void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user, OwnedDescriptor descriptor);
+  void answer_share(WorkerProcess& worker, IpcMessage question);
+  void match();
+  void reserve(WorkerProcess& worker, Waiting one);
+  void hand_over(WorkerProcess& worker, IpcMessage client);
+  WorkerProcess* worker_of(SessionId session);
+  void refuse_late();
+  void refuse_all(RefusalCause cause, const std::string& reason);
+  void await_children();
+  void reap();
+  WorkerProcess::Events worker_events();
+  void ended(WorkerProcess& worker, const std::string& how);
+  void ended_silently(WorkerProcess& worker, const std::string& how);
+  size_t count(WorkerProcess::State state) const;
+
+  boost::asio::io_context& io_;
+  const WorkerCommand command_;
+  unsigned spares_ = 0;
+  const Events events_;
+  boost::asio::signal_set children_;
+  boost::asio::steady_timer retry_timer_;
+  boost::asio::steady_timer late_timer_;
+  std::list<std::unique_ptr<WorkerProcess>> workers_;
+  std::deque<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
+  ShareTable& shares_;
+  EntryStore* const keeping_;  // null: nothing outlives the broker
+  unsigned failures_ = 0;  // in a row
+  bool retrying_ = false;
+  bool matching_ = false, match_again_ = false;
+  bool closed_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,140 @@
+#include "server/broker/worker/worker_process.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/personality.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/broker/worker/spawn.hpp"
+
+extern char** environ;
+
+namespace gpuwire::server {
+namespace {
+
+std::vector<std::string> environment_of(const WorkerCommand& command) {
+  std::vector<std::string> variables;
+  for (char** own = environ; *own; ++own) {
+    std::string_view variable = *own;
+    std::string_view name = variable.substr(0, variable.find('='));
+    bool replaced = std::any_of(command.environment.begin(), command.environment.end(), [&](const auto& one) { return one.first == name; });
+    if (!replaced) variables.emplace_back(variable);
+  }
+  for (const auto& [name, value] : command.environment) variables.push_back(name + "=" + value);
+  return variables;
+}
+
+// While it lives, processes started by this thread map memory from a third of the address space upwards, and not from its top downwards as
+// programs do. Device addresses come from the worker's mappings, and every client has to keep the same range free: this way the two hardly
+// ever meet (personality(2), ADDR_COMPAT_LAYOUT).
+class AwayFromPrograms {
+ public:
+  AwayFromPrograms() : before_(::personality(kQuery)) {
+    if (before_ != -1) ::personality(static_cast<unsigned long>(before_) | ADDR_COMPAT_LAYOUT);
+  }
+  ~AwayFromPrograms() {
+    if (before_ != -1) ::personality(static_cast<unsigned long>(before_));
+  }
+  AwayFromPrograms(const AwayFromPrograms&) = delete;
+  AwayFromPrograms& operator=(const AwayFromPrograms&) = delete;
+
+ private:
+  static constexpr unsigned long kQuery = 0xffffffff;
+  int before_;
+};
+
+}  // namespace
+
+tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Events events) {
+  OwnedDescriptor broker_end, worker_end;
+  if (!open_ipc_message(broker_end, worker_end)) return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
+  std::vector<std::string> environment = environment_of(command);
+  const AwayFromPrograms layout;
+  auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
+  if (!pid) return tl::unexpected(pid.error());
+  OwnedDescriptor process(int(::syscall(SYS_pidfd_open, *pid, 0)));
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), std::move(process), *pid, true, std::move(events)));
+}
+
+std::unique_ptr<WorkerProcess> WorkerProcess::adopt(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, Events events) {
+  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(descriptor), std::move(process), pid, false, std::move(events)));
+}
+
+WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, bool child, Events events)
+    : pid_(pid), child_(child), descriptor_(io, descriptor.release()), process_(io), kill_timer_(io), pause_timer_(io), events_(std::move(events)),
+      budget_(std::chrono::steady_clock::now()) {
+  if (process) process_.assign(process.release());
+  listen();
+  if (child_) return;
+  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
+    if (!error && events_.gone) events_.gone();
+  }));
+}
+
+WorkerProcess::~WorkerProcess() {
+  if (pid_ < 0) return;
+  kill();
+  while (child_ && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// By number only while nobody else can have reaped it.
+void WorkerProcess::kill() {
+  if (child_) ::kill(pid_, SIGKILL);
+  else ::syscall(SYS_pidfd_send_signal, process_.native_handle(), SIGKILL, nullptr, 0);
+}
+
+void WorkerProcess::listen() {
+  descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
+    if (error) return;
+    if (auto heard = hear(kWorkerMessagesPerTurn)) turn_over(*heard);
+  }));
+}
+
+void WorkerProcess::turn_over(size_t heard) {
+  switch (budget_.turn(heard, std::chrono::steady_clock::now())) {
+    case MessageBudget::Verdict::go_on: return listen();
+    case MessageBudget::Verdict::flood: return events_.floods(*this);
+    case MessageBudget::Verdict::pause: break;
+  }
+  pause_timer_.expires_after(std::chrono::milliseconds(kWorkerPauseMs));
+  pause_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (!error) listen();
+  }));
+}
+
+std::optional<size_t> WorkerProcess::hear(size_t messages_max) {
+  for (size_t heard = 0; heard < messages_max; ++heard) {
+    IpcMessage message;
+    IpcMessageReceived received = receive_ipc_message(descriptor_.native_handle(), false, message);
+    if (received == IpcMessageReceived::none_yet) return heard;
+    if (received == IpcMessageReceived::closed) return std::nullopt;  // its end is reaped on SIGCHLD
+    events_.said(*this, std::move(message));
+  }
+  return messages_max;
+}
+
+void WorkerProcess::kill_after(uint32_t ms) {
+  kill_timer_.expires_after(std::chrono::milliseconds(ms));
+  kill_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (!error && pid_ >= 0) kill();
+  }));
+}
+
+std::optional<std::string> WorkerProcess::reap() {
+  int status = 0;
+  pollfd ended{process_.is_open() ? process_.native_handle() : -1, POLLIN, 0};
+  if (pid_ < 0 || (child_ ? ::waitpid(pid_, &status, WNOHANG) != pid_ : ::poll(&ended, 1, 0) != 1)) return std::nullopt;
+  pid_ = -1;
+  hear(kWorkerLastMessagesMax);
+  return child_ ? describe_status(status) : "a status that its parent, an earlier broker, has not lived to learn";
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,437 @@
+#include "server/ledger/broker/broker_ledger.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "server/ledger/allowance_messages.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using scheduler::DeviceIndex;
+using scheduler::SessionId;
+using scheduler::TenantId;
+
+// A context takes 616 MiB on an H200. What is measured beyond this is other processes', who may use the device, too.
+constexpr uint64_t kContextBytesMax = 1u << 30;
+// What the driver takes by itself while a device is used: frames of kernels, code that it loads late, pieces that fit nobody.
+constexpr uint64_t kDriverBytes = 256u << 20;
+
+// In front of the tenant's name: its page, and the record of its allowances.
+const std::string kKeptPrefix = "memory/";
+
+uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+}  // namespace
+
+// --- who there is ---------------------------------------------------------------------------------------------------------------------------------
+
+void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
+  if (ledger_) return;
+  // Only the first device of a worker has a context when it is ready; the others' will take as much.
+  uint64_t context = devices.empty() ? 0 : std::min(devices[0].taken_bytes, kContextBytesMax);
+  uint64_t kept = context ? context * settings_.spare_workers + kDriverBytes : 0;
+  std::vector<uint64_t> bytes;
+  for (const ServerDevice& device : devices) {
+    totals_.push_back(device.bytes);
+    context_bytes_.push_back(context);
+    bytes.push_back(difference(device.bytes, kept + difference(device.taken_bytes, context)));
+  }
+  ledger_.emplace(std::move(bytes));
+}
+
+void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
+  if (!ledger_) return;
+  auto share_of = [](const Tenant& tenant, DeviceIndex device) {
+    const TenantMemory memory = memory_on(tenant.settings, device);
+    return scheduler::MemoryShare{.guaranteed_bytes = memory.guaranteed_bytes, .limit_bytes = memory.limit_bytes ? memory.limit_bytes : UINT64_MAX};
+  };
+  // What one tenant's guarantee loses another's may gain, so those that lose come first.
+  for (bool growing : {false, true}) {
+    for (const Tenant& tenant : tenants.all()) {
+      TenantState& state = tenants_[tenant.id];
+      state.name = tenant.settings.name;
+      state.host_bytes = tenant.settings.host_memory_bytes ? tenant.settings.host_memory_bytes : settings_.host_bytes;
+      for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
+        scheduler::MemoryShare share = tenant.known || !state.slots.empty() ? share_of(tenant, device) : scheduler::MemoryShare{};
+        if ((share.guaranteed_bytes > ledger_->share(tenant.id, device).guaranteed_bytes) != growing) continue;
+        if (auto error = ledger_->set_tenant(tenant.id, device, share)) {
+          spdlog::error("tenant {}: {}: nothing is guaranteed to it there", tenant.settings.name, *error);
+          share.guaranteed_bytes = 0;
+          static_cast<void>(ledger_->set_tenant(tenant.id, device, share));
+        }
+      }
+    }
+  }
+  for (auto& [tenant, state] : tenants_) {
+    if (state.page) (*state.page)->column[kHostColumn].limit = state.host_bytes ? state.host_bytes : kPageBytesMax;
+    if (state.page) (*state.page)->column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
+    for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
+  }
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
+  look_at_waiters();
+}
+
+// --- sessions ------------------------------------------------------------------------------------------------------------------------------------
+
+tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(TenantId tenant) {
+  TenantState& state = tenants_[tenant];
+  if (state.page) return &state;
+  auto page = PageMapping::create();
+  if (!page) return tl::unexpected(page.error());
+  state.page.emplace(std::move(*page));
+  TenantPage& fresh = **state.page;
+  fresh.slots = state.slots_used = kLeftSlot + 1;
+  keep(state);
+  for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
+    write_allowance(state, device, ledger_->allowance(tenant, device));
+    fresh.column[device].context_bytes = context_bytes_[device];
+    write_metrics(device);
+  }
+  fresh.column[kHostColumn].limit = fresh.column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
+  return &state;
+}
+
+// --- what outlives the broker ----------------------------------------------------------------------------------------------------------------------
+
+// A page without its record is taken for one that nothing outlives.
+void BrokerLedger::keep(TenantState& state) {
+  if (!settings_.keeping) return;
+  auto record = AllowanceRecord::create();
+  KeptEntry entry{.session = false, .name = kKeptPrefix + state.name, .text = {}, .descriptors = {}};
+  entry.descriptors.emplace_back(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (record) entry.descriptors.emplace_back(::fcntl(record->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!record || !entry.descriptors[0] || !entry.descriptors[1]) return spdlog::warn("tenant {}: no descriptors: its sessions will not outlive this process", state.name);
+  state.kept.emplace(std::move(*record));
+  settings_.keeping->put(std::move(entry));
+}
+
+void BrokerLedger::let_page_go(TenantState& state) {
+  state.page.reset();
+  state.kept.reset();
+  if (settings_.keeping) settings_.keeping->remove(kKeptPrefix + state.name);
+}
+
+// The record never says less than the page: what is in use between the two is not given to others.
+void BrokerLedger::write_allowance(TenantState& state, DeviceIndex device, uint64_t bytes) {
+  if (device >= kPageDevicesMax) return;
+  const bool grows = state.kept && (*state.kept)[device] < bytes;
+  if (grows) (*state.kept)[device] = bytes;
+  (*state.page)->column[device].allowance = bytes;
+  if (state.kept && !grows) (*state.kept)[device] = bytes;
+}
+
+void BrokerLedger::note(const SessionRecord& session, KeptSession& kept) const {
+  auto tenant = tenants_.find(session.tenant_id);
+  if (tenant == tenants_.end()) return;
+  if (auto slot = tenant->second.slots.find(session.number); slot != tenant->second.slots.end()) kept.ledger_slot = slot->second;
+}
+
+void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
+  if (!ledger_) return;
+  for (const Tenant& tenant : tenants.all()) {
+    auto entry = std::find_if(entries.begin(), entries.end(), [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
+    if (entry == entries.end() || entry->descriptors.size() != 2) continue;
+    auto page = PageMapping::adopt(std::move(entry->descriptors[0]));
+    auto record = AllowanceRecord::adopt(std::move(entry->descriptors[1]));
+    TenantState& state = tenants_[tenant.id];
+    state.name = tenant.settings.name;
+    // Without them its sessions are not adopted, and end.
+    if (!page || !record) {
+      spdlog::error("tenant {}: {}", state.name, page ? record.error() : page.error());
+      continue;
+    }
+    state.page.emplace(std::move(*page));
+    state.kept.emplace(std::move(*record));
+    for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) ledger_->restore(tenant.id, device, (*state.kept)[device]);
+  }
+}
+
+tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry&) {
+  auto found = tenants_.find(session.tenant_id);
+  if (!ledger_ || found == tenants_.end() || !found->second.page) return tl::unexpected(std::string("the server has lost its tenant's account of memory"));
+  TenantState& state = found->second;
+  bool taken = std::any_of(state.slots.begin(), state.slots.end(), [&](const auto& other) { return other.second == kept.ledger_slot; });
+  bool right = session.management ? kept.ledger_slot == kLeftSlot : kept.ledger_slot != kLeftSlot && kept.ledger_slot < kPageSlotsMax && !taken;
+  if (!right) return tl::unexpected(std::string("its account of memory cannot be found again"));
+  state.slots[session.number] = kept.ledger_slot;
+  if (session.management) return {};
+  PageSlot& slot = (*state.page)->slot[kept.ledger_slot];
+  slot.client_pid = session.client_pid;
+  slot.session = uint64_t(session.number);
+  return {};
+}
+
+// What no session stands behind is nobody's, whatever the page says.
+void BrokerLedger::all_adopted() {
+  for (auto& [tenant, state] : tenants_) {
+    if (!state.page) continue;
+    if (state.slots.empty()) {
+      let_page_go(state);
+      continue;
+    }
+    std::array<bool, kPageSlotsMax> held{};
+    held[kLeftSlot] = true;
+    state.slots_used = kLeftSlot + 1;
+    for (const auto& [session, slot] : state.slots) {
+      held[slot] = true;
+      state.slots_used = std::max(state.slots_used, slot + 1);
+    }
+    TenantPage& page = **state.page;
+    for (uint32_t slot = 0; slot < kPageSlotsMax; ++slot) {
+      if (!held[slot]) clear_slot(page, slot);
+    }
+    page.slots = state.slots_used;
+    for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
+      page.column[device].context_bytes = context_bytes_[device];
+      write_allowance(state, device, ledger_->allowance(tenant, device));
+    }
+  }
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
+}
+
+std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const {
+  // By what was given out, and not by the page, which the tenant's workers can write.
+  std::array<bool, kPageSlotsMax> taken{};
+  for (const auto& [session, slot] : state.slots) taken[slot] = true;
+  taken[kLeftSlot] = true;
+  auto free = std::find(taken.begin(), taken.end(), false);
+  if (free == taken.end()) return std::nullopt;
+  return uint32_t(free - taken.begin());
+}
+
+tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order, IpcMessage& message) {
+  TenantState& state = tenants_[session.tenant_id];
+  OwnedDescriptor descriptor(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptor || !server::attach(message, SpecDescriptor::tenant_page, std::move(descriptor))) return tl::unexpected(std::string("no descriptor is left"));
+  order.ledger_slot = slot;
+  order.host_memory_bytes = state.host_bytes;
+  for (SessionSpec::Device& device : order.devices) {
+    uint64_t limit = ledger_->share(session.tenant_id, device.index).limit_bytes;
+    if (device.index < totals_.size() && limit < totals_[device.index]) device.limit_bytes = limit;
+  }
+  state.slots[session.number] = slot;
+  return {};
+}
+
+tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
+  if (!ledger_) return tl::unexpected(std::string("the server does not know its devices yet"));
+  auto state = with_page(session.tenant_id);
+  if (!state) return tl::unexpected(state.error());
+  auto slot = free_slot(**state);
+  if (!slot) return tl::unexpected(fmt::format("tenant {} has {} sessions already", session.tenant, kPageSlotsMax - 1));
+  TenantPage& page = **(*state)->page;
+  // Before anybody writes there: whoever sums up has to look at it from now on.
+  TenantState& of = **state;
+  of.slots_used = std::max(of.slots_used, *slot + 1);
+  page.slots = of.slots_used;
+  page.slot[*slot].client_pid = session.client_pid;
+  page.slot[*slot].session = uint64_t(session.number);
+  auto handed = hand_page(session, *slot, order, message);
+  if (!handed) clear_slot(page, *slot);
+  return handed;
+}
+
+tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
+  if (!ledger_) return {};
+  if (auto state = with_page(session.tenant_id); !state) return tl::unexpected(state.error());
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) order.devices.push_back({.index = device});
+  return hand_page(session, kLeftSlot, order, message);
+}
+
+void BrokerLedger::ended(const SessionRecord& session) {
+  std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.session == session.number; });
+  auto found = tenants_.find(session.tenant_id);
+  if (found == tenants_.end() || !found->second.page) return;
+  TenantState& state = found->second;
+  TenantPage& page = **state.page;
+  auto slot = state.slots.extract(session.number);
+  if (!slot) return;
+  if (slot.mapped() != kLeftSlot) clear_slot(page, slot.mapped());
+  bool imports = std::any_of(state.slots.begin(), state.slots.end(), [&](const auto& other) { return page.slot[other.second].imports.load() != 0; });
+  if (!imports) {
+    for (PageColumn& column : page.column) column.used[kLeftSlot] = 0;
+  }
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
+    take_back(session.tenant_id, device);
+    write_metrics(device);
+  }
+  if (state.slots.empty()) let_page_go(state);
+  look_at_waiters();
+  control_.reconsider_waiting();
+}
+
+// --- allowances ----------------------------------------------------------------------------------------------------------------------------------
+
+uint64_t BrokerLedger::used(TenantId tenant, DeviceIndex device) const {
+  auto found = tenants_.find(tenant);
+  if (found == tenants_.end() || !found->second.page || device >= kPageDevicesMax) return 0;
+  return used_by_all(**found->second.page, device);
+}
+
+void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
+  auto found = tenants_.find(tenant);
+  if (device >= kPageDevicesMax || found == tenants_.end()) return;
+  uint64_t target = ledger_->lower_target(tenant, device, used(tenant, device));
+  if (target >= ledger_->allowance(tenant, device)) return;
+  // At least the target, whatever the tenant's workers have written over the page's copy.
+  uint64_t holds = found->second.page ? std::max(target, lower_allowance(**found->second.page, device, target)) : target;
+  ledger_->lowered(tenant, device, holds);
+  if (found->second.page) write_allowance(found->second, device, ledger_->allowance(tenant, device));
+}
+
+BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes) {
+  auto found = tenants_.find(tenant);
+  if (found == tenants_.end() || !found->second.page) return Raised::over_limit;
+  uint64_t limit = ledger_->share(tenant, device).limit_bytes, has = used(tenant, device);
+  if (bytes > limit || has > limit - bytes) return Raised::over_limit;
+  auto allowance = ledger_->raise(tenant, device, has, bytes);
+  if (!allowance) {
+    for (auto& [other, state] : tenants_) {
+      if (other != tenant) take_back(other, device);
+    }
+    allowance = ledger_->raise(tenant, device, has, bytes);
+  }
+  if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
+  write_allowance(found->second, device, *allowance);
+  write_metrics(device);
+  return Raised::yes;
+}
+
+// Does another tenant hold more than it is guaranteed? Then it may give that back; who holds all of it oneself need not wait.
+bool BrokerLedger::lent_to_others(TenantId tenant, DeviceIndex device) const {
+  return std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
+    return other.first != tenant && ledger_->allowance(other.first, device) > ledger_->share(other.first, device).guaranteed_bytes;
+  });
+}
+
+uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const { return ledger_ ? free_beyond(tenant, device, used(tenant, device)) : 0; }
+
+uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t has) const {
+  uint64_t back = 0;
+  for (const auto& [other, state] : tenants_) {
+    if (other != tenant) back += ledger_->allowance(other, device) - ledger_->lower_target(other, device, used(other, device));
+  }
+  uint64_t room = difference(ledger_->share(tenant, device).limit_bytes, has);
+  return std::min(room, ledger_->available(tenant, device, has) + back);
+}
+
+// What all pages say about a device.
+void BrokerLedger::write_metrics(DeviceIndex device) {
+  if (device >= kPageDevicesMax) return;
+  for (auto& [tenant, state] : tenants_) {
+    if (!state.page) continue;
+    PageColumn& column = (*state.page)->column[device];
+    column.limit = std::min(ledger_->share(tenant, device).limit_bytes, kPageBytesMax);
+    uint64_t has = used(tenant, device);  // read once: it changes all the time
+    column.reach = std::min(has + free_beyond(tenant, device, has), kPageBytesMax);
+  }
+}
+
+// --- workers that ask ------------------------------------------------------------------------------------------------------------------------------
+
+bool BrokerLedger::heard(const SessionRecord& session, IpcMessage& message) {
+  if (message.kind != IpcMessageKind::memory_wanted) return false;
+  uint64_t bytes = wanted_bytes(message);
+  if (!ledger_ || message.number >= ledger_->device_count() || message.number >= kPageDevicesMax) {
+    answer(session.number, message.id, false);
+    return true;
+  }
+  Raised raised = raise(session.tenant_id, message.number, bytes);
+  auto of_session = std::count_if(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.session == session.number; });
+  if (raised != Raised::short_of_memory || waiters_.size() >= kMemoryWaitersMax || size_t(of_session) >= kMemoryWaitersPerSessionMax) {
+    answer(session.number, message.id, raised == Raised::yes);
+    return true;
+  }
+  waiters_.push_back({session.number, session.tenant_id, message.number, bytes, message.id, std::chrono::steady_clock::now() + kMemoryShortage});
+  await_next_look();
+  return true;
+}
+
+void BrokerLedger::answer(SessionId session, const std::array<uint8_t, 16>& id, bool yes) {
+  IpcMessage message;
+  message.kind = IpcMessageKind::memory_answer;
+  message.number = yes;
+  message.id = id;
+  control_.send(session, message);  // one that cannot be told is ending, or gives up waiting
+}
+
+void BrokerLedger::look_at_waiters() {
+  auto now = std::chrono::steady_clock::now();
+  for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
+    Raised raised = raise(waiter->tenant, waiter->column, waiter->bytes);
+    if (raised == Raised::short_of_memory && now < waiter->until) {
+      ++waiter;
+      continue;
+    }
+    answer(waiter->session, waiter->id, raised == Raised::yes);
+    waiter = waiters_.erase(waiter);
+  }
+  await_next_look();
+}
+
+void BrokerLedger::await_next_look() {
+  if (waiters_.empty() || looking_) return;
+  looking_ = true;
+  timer_.expires_after(kMemoryShortageLook);
+  timer_.async_wait([this](boost::system::error_code error) {
+    looking_ = false;
+    if (!error) look_at_waiters();
+  });
+}
+
+// --- figures -------------------------------------------------------------------------------------------------------------------------------------
+
+uint64_t BrokerLedger::host_bytes(const SessionRecord& session) const {
+  auto tenant = tenants_.find(session.tenant_id);
+  if (tenant == tenants_.end() || !tenant->second.page) return 0;
+  auto slot = tenant->second.slots.find(session.number);
+  if (slot == tenant->second.slots.end() || slot->second == kLeftSlot) return 0;
+  return bounded((*tenant->second.page)->column[kHostColumn].used[slot->second].load());
+}
+
+void BrokerLedger::add(const SessionRecord& session, SessionMetrics& figures) {
+  auto tenant = tenants_.find(session.tenant_id);
+  if (tenant == tenants_.end() || !tenant->second.page || session.devices.empty()) return;
+  scheduler::MemoryShare share = ledger_->share(session.tenant_id, session.devices.front());
+  figures.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
+  auto slot = tenant->second.slots.find(session.number);
+  if (slot == tenant->second.slots.end() || slot->second == kLeftSlot) return;
+  for (SessionDeviceMetrics& device : figures.devices) {
+    if (device.device >= kPageDevicesMax) continue;
+    const PageColumn& column = (*tenant->second.page)->column[device.device];
+    device.memory_used_bytes = bounded(column.used[slot->second].load());
+    device.memory_peak_bytes = bounded(column.peak[slot->second].load(std::memory_order_relaxed));
+  }
+}
+
+void BrokerLedger::add(const TenantState& state, TenantId tenant, TenantMetrics& figures) const {
+  figures.host_memory_limit_bytes = state.host_bytes;
+  if (state.page) figures.host_memory_used_bytes = used_by_all(**state.page, kHostColumn);
+  for (TenantDeviceMetrics& device : figures.devices) {
+    scheduler::MemoryShare share = ledger_->share(tenant, device.device);
+    device.memory_used_bytes = used(tenant, device.device);
+    device.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
+    device.memory_guaranteed_bytes = share.guaranteed_bytes;
+    device.memory_allowance_bytes = ledger_->allowance(tenant, device.device);
+  }
+}
+
+void BrokerLedger::add(Snapshot& snapshot) {
+  if (!ledger_) return;
+  for (DeviceMetrics& device : snapshot.devices) {
+    device.memory_bytes = ledger_->device_bytes(device.index);
+    for (const auto& [tenant, state] : tenants_) device.memory_used_bytes += used(tenant, device.index);
+  }
+  for (TenantMetrics& figures : snapshot.tenants) {
+    auto state = std::find_if(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.second.name == figures.name; });
+    if (state != tenants_.end()) add(state->second, state->first, figures);
+  }
+}
+
+}  // namespace gpuwire::server

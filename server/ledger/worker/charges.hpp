@@ -1,0 +1,179 @@
+// What the wrappers of the driver's functions share: reservations, and books of what is held.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "server/driver_table.hpp"
+#include "server/ledger/worker/session_ledger.hpp"
+
+namespace gpuwire::server {
+
+// Reserved bytes: given back when it goes, unless they were kept.
+class Reservation {
+ public:
+  Reservation(SessionLedger& ledger, uint32_t column, uint64_t bytes) : ledger_(ledger), column_(column), bytes_(bytes), made_(ledger.reserve(column, bytes)) {}
+  ~Reservation() {
+    if (made_) ledger_.give_back(column_, bytes_);
+  }
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+
+  explicit operator bool() const { return made_; }
+  uint32_t column() const { return column_; }
+  uint64_t bytes() const { return made_ ? bytes_ : 0; }
+  // Of what is reserved, `bytes` are the caller's to give back from now on; the rest goes back at once.
+  void keep(uint64_t bytes) {
+    if (!made_) return;
+    if (bytes < bytes_) ledger_.give_back(column_, bytes_ - bytes);
+    made_ = false;
+  }
+
+ private:
+  SessionLedger& ledger_;
+  const uint32_t column_;
+  const uint64_t bytes_;
+  bool made_;
+};
+
+// Something that is charged until it is freed, or until its context goes.
+struct Held {
+  uint32_t column = 0;
+  uint64_t bytes = 0;
+  CUcontext context = nullptr;  // null: of none
+  uint64_t chunk = 0;           // not 0: a small allocation in this chunk, which is what is charged
+  bool left = false;            // others may hold on to it: stays charged when it is freed
+};
+
+// The driver takes small allocations from chunks of 2 MiB, and gives a chunk back when nothing is left in it (measured on an H200). A chunk is charged as
+// a whole, so that what is really taken never exceeds what is charged. Any thread.
+class ChunkBook {
+ public:
+  static constexpr uint64_t kChunkBytes = 2u << 20;
+  static constexpr uint64_t kSmallBytesMax = 1u << 20;
+
+  static uint64_t chunk_of(CUdeviceptr address) { return address / kChunkBytes; }
+  // True: the chunk is new.
+  bool enter(uint32_t column, uint64_t chunk, uint64_t bytes);
+  // True: nothing is left in it.
+  bool leave(uint32_t column, uint64_t chunk, uint64_t bytes);
+  // Might `bytes` fit into the chunks that there are?
+  bool has_room(uint32_t column, uint64_t bytes) const;
+
+ private:
+  struct Chunk {
+    unsigned allocations = 0;
+  };
+  struct Column {
+    uint64_t chunks = 0, bytes = 0;
+  };
+  mutable std::mutex mutex_;  // a leaf
+  std::unordered_map<uint64_t, Chunk> chunks_;
+  std::unordered_map<uint32_t, Column> columns_;
+};
+
+// By address or handle. Any thread.
+class HeldBook {
+ public:
+  explicit HeldBook(SessionLedger& ledger, ChunkBook* chunks = nullptr) : ledger_(ledger), chunks_(chunks) {}
+
+  void put(uint64_t key, Held held);
+  // Takes it out while the driver frees it, so that the driver may give the same number to another thread at once.
+  std::optional<Held> take(uint64_t key);
+  // It has been freed.
+  void freed(const Held& held);
+  // Calls `free` for what stands under the key, which may be nothing.
+  template <class Free>
+  CUresult free(uint64_t key, Free&& free) {
+    std::optional<Held> held = take(key);
+    CUresult result = free();
+    if (held && result == CUDA_SUCCESS) freed(*held);
+    if (held && result != CUDA_SUCCESS) put(key, *held);
+    return result;
+  }
+  // Others may hold on to what stands under the key.
+  void leave(uint64_t key);
+  // A context is gone, and with it what was in it.
+  void drop(CUcontext context);
+
+ private:
+  SessionLedger& ledger_;
+  ChunkBook* const chunks_;
+  std::mutex mutex_;  // outside of the chunks'
+  std::unordered_map<uint64_t, Held> held_;
+};
+
+// The context and the device that a call is about.
+struct Place {
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  uint32_t column = 0;
+};
+
+class PoolCharges;
+class VirtualMemoryCharges;
+class ContextCharges;
+class GraphCharges;
+class FrameCharges;
+
+// What the wrappers find. There is one in a process: driver functions have no room for an argument of ours.
+struct LedgerParts {
+  LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::vector<uint32_t> columns, bool software);
+  ~LedgerParts();
+
+  const DriverTable driver;             // as it was before the wrappers
+  SessionLedger& ledger;
+  const std::vector<uint32_t> columns;  // of the devices, as the driver counts them
+  const bool software;                  // the software device takes what it is asked for, to the byte
+
+  ChunkBook chunks;
+  HeldBook memory, host, arrays, modules, streams;
+  HeldBook module_code;                 // what the driver keeps of modules in host memory
+  std::unique_ptr<PoolCharges> pools;
+  std::unique_ptr<VirtualMemoryCharges> virtual_memory;
+  std::unique_ptr<ContextCharges> contexts;
+  std::unique_ptr<GraphCharges> graphs;
+  std::unique_ptr<FrameCharges> frames;
+
+  // The error of a call without a context, or on a device that is not the session's.
+  CUresult here(Place& place) const;
+  std::optional<uint32_t> column(CUdevice device) const;
+  std::optional<uint32_t> column(const CUmemLocation& location) const;
+  // What the driver takes for an allocation.
+  uint64_t taken(uint64_t bytes) const;
+};
+
+LedgerParts& ledger_parts();
+
+// A function that the driver lacks stays lacking.
+template <class Function>
+void wrap(Function& place, Function wrapper) {
+  if (place) place = wrapper;
+}
+
+inline uint64_t round_up(uint64_t bytes, uint64_t unit) { return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit; }
+// UINT64_MAX when it is too large: no reservation of that succeeds.
+inline uint64_t product(uint64_t a, uint64_t b) {
+  uint64_t bytes = 0;
+  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
+}
+
+void wrap_memory(DriverTable& table);
+void wrap_host_memory(DriverTable& table);
+void wrap_virtual_memory(DriverTable& table);
+void wrap_pools(DriverTable& table);
+void wrap_graphs(DriverTable& table);
+void wrap_launches(DriverTable& table);
+void wrap_streams(DriverTable& table);
+void wrap_arrays(DriverTable& table);
+void wrap_modules(DriverTable& table);
+void wrap_contexts(DriverTable& table);
+void wrap_memory_info(DriverTable& table);
+
+}  // namespace gpuwire::server

@@ -1,0 +1,237 @@
+#include "server/ledger/worker/pool_charges.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "server/ledger/worker/charges.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr uint64_t kPoolUnitBytes = 32u << 20;      // a pool grows by multiples of this
+constexpr std::chrono::milliseconds kPoolLookMs{20};
+constexpr std::chrono::milliseconds kPoolLookSlowMs{250};  // when nothing was freed for kPoolLooks
+constexpr unsigned kPoolLooks = 10;
+
+}  // namespace
+
+PoolCharges::~PoolCharges() { rest(); }
+
+void PoolCharges::rest() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (looker_.joinable()) looker_.join();
+}
+
+uint64_t PoolCharges::attribute(CUmemoryPool native, CUmemPool_attribute attribute) const {
+  cuuint64_t bytes = 0;
+  return parts_.driver.cuMemPoolGetAttribute(native, attribute, &bytes) == CUDA_SUCCESS ? bytes : 0;
+}
+
+// Pools that a program did not make are some device's default ones.
+uint32_t PoolCharges::locate(CUmemoryPool native) const {
+  for (size_t device = 0; device < parts_.columns.size(); ++device) {
+    CUmemoryPool candidate = nullptr;
+    if (parts_.driver.cuDeviceGetDefaultMemPool && parts_.driver.cuDeviceGetDefaultMemPool(&candidate, CUdevice(device)) == CUDA_SUCCESS && candidate == native)
+      return parts_.columns[device];
+  }
+  Place place;
+  return parts_.here(place) == CUDA_SUCCESS ? place.column : kHostColumn;
+}
+
+std::shared_ptr<PoolCharges::Pool> PoolCharges::find_if_known(CUmemoryPool native) {
+  std::lock_guard lock(mutex_);
+  auto found = pools_.find(native);
+  return found == pools_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<PoolCharges::Pool> PoolCharges::find(CUmemoryPool native) {
+  if (auto pool = find_if_known(native)) return pool;
+  uint32_t column = locate(native);
+  std::lock_guard lock(mutex_);
+  auto& pool = pools_[native];
+  if (!pool) {
+    pool = std::make_shared<Pool>();
+    pool->column = column;
+  }
+  return pool;
+}
+
+void PoolCharges::located(CUmemoryPool native, uint32_t column) {
+  std::lock_guard lock(mutex_);
+  auto& pool = pools_[native];
+  if (pool) return;
+  pool = std::make_shared<Pool>();
+  pool->column = column;
+}
+
+void PoolCharges::imported(CUmemoryPool native) {
+  parts_.ledger.note_import();
+  auto pool = find(native);
+  std::lock_guard lock(pool->mutex);
+  pool->foreign = true;
+}
+
+void PoolCharges::exported(CUmemoryPool native) {
+  auto pool = find(native);
+  std::lock_guard lock(pool->mutex);
+  if (std::exchange(pool->left, true)) return;
+  parts_.ledger.share(pool->column, pool->charged);
+}
+
+void PoolCharges::forget(CUmemoryPool native) {
+  std::lock_guard lock(mutex_);
+  pools_.erase(native);
+}
+
+// A device whose current pool is destroyed goes back to its default one.
+void PoolCharges::leave_devices(CUmemoryPool native) {
+  const DriverTable& driver = parts_.driver;
+  if (!driver.cuDeviceGetMemPool || !driver.cuDeviceSetMemPool || !driver.cuDeviceGetDefaultMemPool) return;
+  for (CUdevice device = 0; size_t(device) < parts_.columns.size(); ++device) {
+    CUmemoryPool current = nullptr, standard = nullptr;
+    if (driver.cuDeviceGetMemPool(&current, device) != CUDA_SUCCESS || current != native) continue;
+    if (driver.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS) driver.cuDeviceSetMemPool(device, standard);
+  }
+}
+
+CUresult PoolCharges::destroy(CUmemoryPool native) {
+  auto pool = find_if_known(native);
+  if (!pool) return parts_.driver.cuMemPoolDestroy(native);
+  std::unique_lock lock(pool->mutex);
+  if (!pool->foreign && attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0) {
+    leave_devices(native);
+    pool->dying = true;
+    lock.unlock();
+    memory_was_freed();
+    return CUDA_SUCCESS;
+  }
+  CUresult result = parts_.driver.cuMemPoolDestroy(native);
+  if (result != CUDA_SUCCESS) return result;
+  charge(*pool, 0);
+  lock.unlock();
+  forget(native);
+  return result;
+}
+
+// Never more than before: what grows was reserved ahead.
+void PoolCharges::charge(Pool& pool, uint64_t bytes) {
+  if (bytes >= pool.charged) return;
+  if (!pool.left) parts_.ledger.give_back(pool.column, pool.charged - bytes);
+  pool.charged = bytes;
+}
+
+void PoolCharges::shrink(CUmemoryPool native, Pool& pool) {
+  if (pool.foreign || pool.left || pool.charged == 0) return;
+  charge(pool, attribute(native, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+}
+
+void PoolCharges::settle(CUmemoryPool native) {
+  auto pool = find_if_known(native);
+  if (!pool) return;
+  std::lock_guard lock(pool->mutex);
+  shrink(native, *pool);
+}
+
+// --- growing --------------------------------------------------------------------------------------------------------------------------------------
+
+PoolCharges::Growth::Growth(PoolCharges& charges, CUmemoryPool native, uint64_t bytes, CUstream stream)
+    : charges_(charges), native_(native), stream_(stream), pool_(charges.find(native)), lock_(pool_->mutex) {
+  if (pool_->foreign) return;
+  charges_.shrink(native, *pool_);
+  uint64_t growth = charges_.parts_.software ? bytes : round_up(bytes, kPoolUnitBytes);
+  if (reserve(growth)) return;
+  // It may have room; whether it used that is seen afterwards.
+  uint64_t used = charges_.attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+  if (pool_->charged > used && pool_->charged - used >= bytes) return;
+  // The driver would let go of what it keeps before it fails, too.
+  if (charges_.parts_.driver.cuMemPoolTrimTo) charges_.parts_.driver.cuMemPoolTrimTo(native, 0);
+  charges_.shrink(native, *pool_);
+  possible_ = reserve(growth);
+}
+
+bool PoolCharges::Growth::reserve(uint64_t bytes) {
+  if (!charges_.parts_.ledger.reserve(pool_->column, bytes)) return false;
+  reserved_ += bytes;
+  return true;
+}
+
+PoolCharges::Growth::~Growth() {
+  if (reserved_) charges_.parts_.ledger.give_back(pool_->column, reserved_);
+}
+
+CUresult PoolCharges::Growth::settle(CUresult result, CUdeviceptr* address) {
+  if (pool_->foreign) return result;
+  uint64_t has = charges_.attribute(native_, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  if (has <= pool_->charged) return result;
+  uint64_t grown = has - pool_->charged;
+  if (grown > reserved_ && !reserve(grown - reserved_)) {
+    // It grew although it had room. The allocation is taken back, and what it grew by.
+    if (result == CUDA_SUCCESS) charges_.parts_.driver.cuMemFreeAsync(*address, stream_);
+    charges_.parts_.driver.cuStreamSynchronize(stream_);
+    charges_.parts_.driver.cuMemPoolTrimTo(native_, 0);
+    has = charges_.attribute(native_, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    grown = std::min(reserved_, has - std::min(has, pool_->charged));
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  pool_->charged += grown;
+  reserved_ -= grown;
+  if (pool_->left) charges_.parts_.ledger.share(pool_->column, grown);
+  return result;
+}
+
+// --- shrinking ------------------------------------------------------------------------------------------------------------------------------------
+
+void PoolCharges::settle_all() {
+  unsettled_.store(false, std::memory_order_relaxed);
+  anything_to_shrink();
+}
+
+void PoolCharges::memory_was_freed() {
+  unsettled_.store(true, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  if (pools_.empty() || (charged_ && freed_)) return;
+  charged_ = freed_ = true;
+  if (!looker_.joinable() && !ending_) looker_ = std::thread([this] { look(); });
+  changed_.notify_all();
+}
+
+// A free takes effect when its stream comes to it, which may be much later, so as long as a pool has anything there may be something.
+bool PoolCharges::anything_to_shrink() {
+  std::vector<std::pair<CUmemoryPool, std::shared_ptr<Pool>>> all;
+  {
+    std::lock_guard lock(mutex_);
+    all.assign(pools_.begin(), pools_.end());
+  }
+  bool more = false;
+  for (auto& [native, pool] : all) {
+    std::lock_guard lock(pool->mutex);
+    shrink(native, *pool);
+    more |= pool->charged != 0;
+    if (!pool->dying || attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) != 0) continue;
+    if (parts_.driver.cuMemPoolDestroy(native) == CUDA_SUCCESS) charge(*pool, 0);
+    forget(native);
+  }
+  return more;
+}
+
+void PoolCharges::look() {
+  std::unique_lock lock(mutex_);
+  for (unsigned quiet = 0;;) {
+    changed_.wait(lock, [&] { return charged_ || ending_; });
+    changed_.wait_for(lock, quiet < kPoolLooks ? kPoolLookMs : kPoolLookSlowMs, [&] { return ending_; });
+    if (ending_) return;
+    quiet = std::exchange(freed_, false) ? 0 : quiet + 1;
+    lock.unlock();
+    bool more = anything_to_shrink();
+    lock.lock();
+    charged_ = more || freed_;
+  }
+}
+
+}  // namespace gpuwire::server

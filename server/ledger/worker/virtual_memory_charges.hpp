@@ -1,0 +1,53 @@
+// Physical memory made by cuMemCreate: charged until nobody holds its handle and it is mapped nowhere.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "server/ledger/worker/session_ledger.hpp"
+
+namespace gpuwire::server {
+
+// Any thread.
+class VirtualMemoryCharges {
+ public:
+  explicit VirtualMemoryCharges(SessionLedger& ledger) : ledger_(ledger) {}
+
+  void created(CUmemGenericAllocationHandle handle, uint32_t column, uint64_t bytes);
+  // Held once more, by a handle that the driver has given again.
+  void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
+  void released(CUmemGenericAllocationHandle handle);
+  void mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle);
+  void unmapped(CUdeviceptr address, uint64_t bytes);
+  // Others may hold on to it: another process, or a multicast object.
+  void leave(CUmemGenericAllocationHandle handle);
+  void leave_mapped(CUdeviceptr address);
+
+ private:
+  struct Physical {
+    uint32_t column = 0;
+    uint64_t bytes = 0;
+    unsigned holders = 1, mappings = 0;
+    bool left = false;
+  };
+  struct Mapping {
+    uint64_t bytes = 0;
+    std::shared_ptr<Physical> physical;
+  };
+  // With the mutex.
+  std::shared_ptr<Physical> at(CUdeviceptr address) const;
+  void leave(Physical& physical);
+  void give_back_if_unused(const Physical& physical);
+
+  SessionLedger& ledger_;
+  std::mutex mutex_;  // a leaf
+  std::unordered_map<CUmemGenericAllocationHandle, std::shared_ptr<Physical>> handles_;
+  std::map<CUdeviceptr, Mapping> mappings_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,58 @@
+// A worker's share in its tenant's ledger: the page that came with the order, the driver behind it, and the way to the broker.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/base/host_memory.hpp"
+#include "server/broker/session_spec.hpp"
+#include "server/ledger/worker/allowance_asker.hpp"
+#include "server/ledger/worker/ledgered_driver.hpp"
+#include "server/ledger/worker/session_ledger.hpp"
+#include "server/ledger/tenant_page.hpp"
+
+namespace gpuwire::server {
+
+// The tenant's column of host memory, for what the worker itself takes for its session. Any thread.
+class HostAccount final : public HostMemory {
+ public:
+  explicit HostAccount(SessionLedger& ledger) : ledger_(ledger) {}
+  bool reserve(uint64_t bytes) override { return ledger_.reserve(kHostColumn, bytes); }
+  void give_back(uint64_t bytes) override { ledger_.give_back(kHostColumn, bytes); }
+
+ private:
+  SessionLedger& ledger_;
+};
+
+// Made once, before the session; lives as long as the process.
+class WorkerLedger {
+ public:
+  // `driver` outlives it; `ipc_message` is the broker's pair. The error ends the session: its memory would pass uncharged.
+  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& order, const DriverTable& driver, bool software,
+                                                                       int message);
+
+  const DriverTable& table() const { return driver_.table(); }
+  HostMemory& host_memory() { return host_; }
+  // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.
+  bool charge_warm_primary();
+  // Before the process ends.
+  void rest() { driver_.rest(); }
+  // What the broker answers; the watchdog's thread.
+  void heard(const IpcMessage& answer) { asker_.heard(answer); }
+  void broker_away() { asker_.broker_away(); }
+  void broker_back() { asker_.broker_back(); }
+
+ private:
+  WorkerLedger(PageMapping page, const SessionSpec& order, const DriverTable& driver, bool software, int message);
+
+  const DriverTable& bare_;
+  PageMapping page_;
+  AllowanceAsker asker_;
+  SessionLedger ledger_;
+  HostAccount host_{ledger_};
+  LedgeredDriver driver_;
+};
+
+}  // namespace gpuwire::server

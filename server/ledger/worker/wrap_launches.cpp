@@ -1,0 +1,135 @@
+// Kernels, launched and as nodes: what their frames take.
+#include <bit>
+
+#include "server/ledger/worker/charges.hpp"
+#include "server/ledger/worker/context_charges.hpp"
+#include "server/ledger/worker/frame_charges.hpp"
+#include "server/ledger/worker/graph_charges.hpp"
+
+namespace gpuwire::server {
+
+bool FrameCharges::seen(CUfunction function, uint64_t& key) const {
+  // The software device's threads have their frames on the stacks of the processor.
+  if (parts_.software) return true;
+  CUcontext context = nullptr;
+  parts_.driver.cuCtxGetCurrent(&context);
+  key = reinterpret_cast<uint64_t>(function) ^ std::rotl(reinterpret_cast<uint64_t>(context), 32);
+  return seen_[(key >> 4) % kSeenMax].load(std::memory_order_relaxed) == key;
+}
+
+CUresult FrameCharges::look(CUfunction function, uint64_t key) {
+  int bytes = 0;
+  CUdevice device = 0;
+  const DriverTable& driver = parts_.driver;
+  CUresult told = driver.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+  // A kernel of a library in a function's place.
+  if (told != CUDA_SUCCESS && driver.cuKernelGetAttribute && driver.cuCtxGetDevice(&device) == CUDA_SUCCESS)
+    told = driver.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(function), device);
+  if (told == CUDA_SUCCESS && bytes > 0) {
+    if (CUresult error = parts_.contexts->reserve_frames(uint64_t(bytes))) return error;
+  }
+  seen_[(key >> 4) % kSeenMax].store(key, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+void FrameCharges::forget() {
+  for (auto& entry : seen_) entry.store(0, std::memory_order_relaxed);
+}
+
+namespace {
+
+CUresult fits(CUfunction function) { return ledger_parts().frames->reserve(function); }
+template <class Params>
+CUfunction function_of(const Params& params) {
+  return params.func ? params.func : reinterpret_cast<CUfunction>(params.kern);
+}
+
+CUresult launch_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                       void** params, void** extra) {
+  if (CUresult error = fits(function)) return error;
+  return ledger_parts().driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+}
+CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
+  if (CUresult error = fits(function)) return error;
+  return ledger_parts().driver.cuLaunchKernelEx(config, function, params, extra);
+}
+CUresult launch_cooperative_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                                   CUstream stream, void** params) {
+  if (CUresult error = fits(function)) return error;
+  return ledger_parts().driver.cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params);
+}
+
+CUresult graph_add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  if (CUresult error = fits(params->func)) return error;
+  return ledger_parts().driver.cuGraphAddKernelNode(node, graph, dependencies, count, params);
+}
+CUresult graph_add_kernel_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+  if (CUresult error = fits(function_of(*params))) return error;
+  return ledger_parts().driver.cuGraphAddKernelNode_v2(node, graph, dependencies, count, params);
+}
+CUresult graph_kernel_node_set_params(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  if (CUresult error = fits(params->func)) return error;
+  return ledger_parts().driver.cuGraphKernelNodeSetParams(node, params);
+}
+CUresult graph_kernel_node_set_params_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+  if (CUresult error = fits(function_of(*params))) return error;
+  return ledger_parts().driver.cuGraphKernelNodeSetParams_v2(node, params);
+}
+CUresult graph_exec_kernel_node_set_params(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+  if (CUresult error = fits(params->func)) return error;
+  return ledger_parts().driver.cuGraphExecKernelNodeSetParams(exec, node, params);
+}
+CUresult graph_exec_kernel_node_set_params_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+  if (CUresult error = fits(function_of(*params))) return error;
+  return ledger_parts().driver.cuGraphExecKernelNodeSetParams_v2(exec, node, params);
+}
+
+CUresult fits(const CUgraphNodeParams& params) { return params.type == CU_GRAPH_NODE_TYPE_KERNEL ? fits(function_of(params.kernel)) : CUDA_SUCCESS; }
+
+CUresult graph_node_set_params(CUgraphNode node, CUgraphNodeParams* params) {
+  if (CUresult error = fits(*params)) return error;
+  return ledger_parts().driver.cuGraphNodeSetParams(node, params);
+}
+CUresult graph_exec_node_set_params(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* params) {
+  if (CUresult error = fits(*params)) return error;
+  return ledger_parts().driver.cuGraphExecNodeSetParams(exec, node, params);
+}
+
+// --- nodes of all kinds --------------------------------------------------------------------------------------------------------------------------------
+
+// The software device takes an allocation node's memory when the node is made.
+template <class Add>
+CUresult add_node(const CUgraphNodeParams& params, Add&& add) {
+  LedgerParts& parts = ledger_parts();
+  if (CUresult error = fits(params)) return error;
+  if (params.type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return add();
+  return parts.graphs->within({{params.alloc.poolProps.location.id, parts.software ? params.alloc.bytesize : 0}}, add);
+}
+
+CUresult graph_add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* params) {
+  return add_node(*params, [&] { return ledger_parts().driver.cuGraphAddNode(node, graph, dependencies, count, params); });
+}
+CUresult graph_add_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                           CUgraphNodeParams* params) {
+  return add_node(*params, [&] { return ledger_parts().driver.cuGraphAddNode_v2(node, graph, dependencies, edges, count, params); });
+}
+
+}  // namespace
+
+void wrap_launches(DriverTable& table) {
+  wrap(table.cuLaunchKernel, &launch_kernel);
+  wrap(table.cuLaunchKernelEx, &launch_kernel_ex);
+  wrap(table.cuLaunchCooperativeKernel, &launch_cooperative_kernel);
+  wrap(table.cuGraphAddKernelNode, &graph_add_kernel_node);
+  wrap(table.cuGraphAddKernelNode_v2, &graph_add_kernel_node_v2);
+  wrap(table.cuGraphKernelNodeSetParams, &graph_kernel_node_set_params);
+  wrap(table.cuGraphKernelNodeSetParams_v2, &graph_kernel_node_set_params_v2);
+  wrap(table.cuGraphExecKernelNodeSetParams, &graph_exec_kernel_node_set_params);
+  wrap(table.cuGraphExecKernelNodeSetParams_v2, &graph_exec_kernel_node_set_params_v2);
+  wrap(table.cuGraphNodeSetParams, &graph_node_set_params);
+  wrap(table.cuGraphExecNodeSetParams, &graph_exec_node_set_params);
+  wrap(table.cuGraphAddNode, &graph_add_node);
+  wrap(table.cuGraphAddNode_v2, &graph_add_node_v2);
+}
+
+}  // namespace gpuwire::server

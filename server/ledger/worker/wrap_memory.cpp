@@ -1,0 +1,181 @@
+// Plain, pitched and managed memory of a device, and pinned memory of the server.
+#include "server/ledger/worker/charges.hpp"
+#include "server/ledger/worker/pool_charges.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr uint64_t kPitchUnitBytes = 512;  // cuMemAllocPitch aligns rows to no more on any device so far
+
+// Reserves, calls, keeps what was taken. `taken` is asked after a call that succeeded.
+template <class Call, class Taken>
+CUresult charged(HeldBook& registry, uint32_t column, CUcontext context, uint64_t most, Call&& call, Taken&& taken) {
+  Reservation reservation(ledger_parts().ledger, column, most);
+  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t key = 0;
+  CUresult result = call(key);
+  if (result != CUDA_SUCCESS) return result;
+  uint64_t bytes = std::min(most, uint64_t(taken()));
+  reservation.keep(bytes);
+  registry.put(key, {.column = column, .bytes = bytes, .context = context});
+  return result;
+}
+
+// A small allocation: the chunk that it may open is reserved, and given back when it opens none.
+template <class Call>
+CUresult charged_in_chunk(const Place& place, uint64_t bytes, Call&& call) {
+  LedgerParts& parts = ledger_parts();
+  Reservation chunk(parts.ledger, place.column, ChunkBook::kChunkBytes);
+  if (!chunk && !parts.chunks.has_room(place.column, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t key = 0;
+  CUresult result = call(key);
+  if (result != CUDA_SUCCESS) return result;
+  Held held{.column = place.column, .bytes = bytes, .context = place.context, .chunk = ChunkBook::chunk_of(key)};
+  if (parts.chunks.enter(place.column, held.chunk, bytes)) {
+    // There was room, but in pieces, and nothing to reserve: for the time of two calls the device had a chunk more than was charged.
+    if (!chunk) {
+      parts.chunks.leave(place.column, held.chunk, bytes);
+      parts.driver.cuMemFree_v2(key);
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    chunk.keep(ChunkBook::kChunkBytes);
+  }
+  parts.memory.put(key, held);
+  return result;
+}
+
+bool is_small(uint64_t bytes) { return !ledger_parts().software && bytes != 0 && bytes <= ChunkBook::kSmallBytesMax; }
+
+template <class Call>
+CUresult charged_here(uint64_t bytes, Call&& call) {
+  LedgerParts& parts = ledger_parts();
+  Place place;
+  if (CUresult error = parts.here(place)) return error;
+  return charged(parts.memory, place.column, place.context, bytes, std::forward<Call>(call), [&] { return bytes; });
+}
+
+CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
+  LedgerParts& parts = ledger_parts();
+  auto call = [&](uint64_t& key) {
+    CUresult result = parts.driver.cuMemAlloc_v2(address, bytes);
+    if (result == CUDA_SUCCESS) key = *address;
+    return result;
+  };
+  if (!is_small(bytes)) return charged_here(parts.taken(bytes), call);
+  Place place;
+  if (CUresult error = parts.here(place)) return error;
+  return charged_in_chunk(place, parts.taken(bytes), call);
+}
+
+CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height, unsigned element_bytes) {
+  LedgerParts& parts = ledger_parts();
+  Place place;
+  if (CUresult error = parts.here(place)) return error;
+  uint64_t most = parts.taken(product(round_up(width_bytes, kPitchUnitBytes), height));
+  auto call = [&](uint64_t& key) {
+    CUresult result = parts.driver.cuMemAllocPitch_v2(address, pitch, width_bytes, height, element_bytes);
+    if (result == CUDA_SUCCESS) key = *address;
+    return result;
+  };
+  if (is_small(most)) return charged_in_chunk(place, most, call);
+  return charged(parts.memory, place.column, place.context, most, call, [&] { return parts.taken(product(*pitch, height)); });
+}
+
+// All of it at once: where its pages are is the hardware's to say, from one fault to the next.
+CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  LedgerParts& parts = ledger_parts();
+  return charged_here(parts.taken(bytes), [&](uint64_t& key) {
+    CUresult result = parts.driver.cuMemAllocManaged(address, bytes, flags);
+    if (result == CUDA_SUCCESS) key = *address;
+    return result;
+  });
+}
+
+// May also free what was taken from a pool.
+CUresult mem_free(CUdeviceptr address) {
+  LedgerParts& parts = ledger_parts();
+  CUresult result = parts.memory.free(address, [&] { return parts.driver.cuMemFree_v2(address); });
+  parts.pools->memory_was_freed();
+  return result;
+}
+
+// A handle that other processes open: the memory may live as long as one of them.
+CUresult ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr address) {
+  LedgerParts& parts = ledger_parts();
+  CUresult result = parts.driver.cuIpcGetMemHandle(handle, address);
+  CUdeviceptr base = address;
+  if (result == CUDA_SUCCESS && parts.driver.cuMemGetAddressRange_v2) parts.driver.cuMemGetAddressRange_v2(&base, nullptr, address);
+  if (result == CUDA_SUCCESS) parts.memory.leave(base);
+  return result;
+}
+
+CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  LedgerParts& parts = ledger_parts();
+  CUresult result = parts.driver.cuIpcOpenMemHandle_v2(address, handle, flags);
+  if (result == CUDA_SUCCESS) parts.ledger.note_import();
+  return result;
+}
+
+// --- pinned memory --------------------------------------------------------------------------------------------------------------------------------
+
+template <class Call>
+CUresult charged_host(uint64_t bytes, Call&& call) {
+  LedgerParts& parts = ledger_parts();
+  CUcontext context = nullptr;
+  if (CUresult error = parts.driver.cuCtxGetCurrent(&context)) return error;
+  return charged(parts.host, kHostColumn, context, bytes, std::forward<Call>(call), [&] { return bytes; });
+}
+
+CUresult mem_host_alloc(void** memory, size_t bytes, unsigned flags) {
+  return charged_host(bytes, [&](uint64_t& key) {
+    CUresult result = ledger_parts().driver.cuMemHostAlloc(memory, bytes, flags);
+    if (result == CUDA_SUCCESS) key = reinterpret_cast<uint64_t>(*memory);
+    return result;
+  });
+}
+
+CUresult mem_alloc_host(void** memory, size_t bytes) {
+  return charged_host(bytes, [&](uint64_t& key) {
+    CUresult result = ledger_parts().driver.cuMemAllocHost_v2(memory, bytes);
+    if (result == CUDA_SUCCESS) key = reinterpret_cast<uint64_t>(*memory);
+    return result;
+  });
+}
+
+CUresult mem_free_host(void* memory) {
+  LedgerParts& parts = ledger_parts();
+  return parts.host.free(reinterpret_cast<uint64_t>(memory), [&] { return parts.driver.cuMemFreeHost(memory); });
+}
+
+CUresult mem_host_register(void* memory, size_t bytes, unsigned flags) {
+  return charged_host(bytes, [&](uint64_t& key) {
+    key = reinterpret_cast<uint64_t>(memory);
+    return ledger_parts().driver.cuMemHostRegister_v2(memory, bytes, flags);
+  });
+}
+
+CUresult mem_host_unregister(void* memory) {
+  LedgerParts& parts = ledger_parts();
+  return parts.host.free(reinterpret_cast<uint64_t>(memory), [&] { return parts.driver.cuMemHostUnregister(memory); });
+}
+
+}  // namespace
+
+void wrap_memory(DriverTable& table) {
+  wrap(table.cuMemAlloc_v2, &mem_alloc);
+  wrap(table.cuMemAllocPitch_v2, &mem_alloc_pitch);
+  wrap(table.cuMemAllocManaged, &mem_alloc_managed);
+  wrap(table.cuMemFree_v2, &mem_free);
+  wrap(table.cuIpcGetMemHandle, &ipc_get_mem_handle);
+  wrap(table.cuIpcOpenMemHandle_v2, &ipc_open_mem_handle);
+}
+
+void wrap_host_memory(DriverTable& table) {
+  wrap(table.cuMemHostAlloc, &mem_host_alloc);
+  wrap(table.cuMemAllocHost_v2, &mem_alloc_host);
+  wrap(table.cuMemFreeHost, &mem_free_host);
+  wrap(table.cuMemHostRegister_v2, &mem_host_register);
+  wrap(table.cuMemHostUnregister, &mem_host_unregister);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,67 @@
+// Contexts that come and go.
+#include "schema/api_context.capnp.h"
+#include "server/driver_table.hpp"
+#include "server/hand.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/session/session_state.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+// A context that is gone takes with it what the driver has left out of its streams after a fault.
+void ended(Replay& replay, Call& call, uint64_t handle, CUresult result) {
+  if (result == CUDA_SUCCESS) replay.state().callbacks().forget_context(wire_context(handle));
+  finish(replay, call, result);
+}
+
+}  // namespace
+
+void retain_primary(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RetainPrimary>();
+  finish(replay, call, replay.state().contexts().retain_primary(params.getContext(), params.getDevice(), params.getFlags()));
+}
+
+void release_primary(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RetainPrimary>();
+  ended(replay, call, params.getContext(), replay.state().contexts().release_primary(params.getContext()));
+}
+
+void reset_primary(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RetainPrimary>();
+  ended(replay, call, params.getContext(), replay.state().contexts().reset_primary(params.getContext()));
+}
+
+namespace hand {
+
+void cuCtxCreate_v4(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::CuCtxCreateV4Params>();
+  const DriverTable& driver = replay.driver();
+  CUcontext native = nullptr;
+  CUdevice device = params.getDev();
+  CUresult result = driver.cuCtxCreate_v4
+                        ? driver.cuCtxCreate_v4(&native, nullptr, params.getFlags(), device)
+                        : drive(driver.cuCtxCreate_v2, &native, params.getFlags(), device);
+  if (result == CUDA_SUCCESS) {
+    // Creating pushed it; which context is current is the table's to decide.
+    CUcontext popped = nullptr;
+    drive(driver.cuCtxPopCurrent_v2, &popped);
+    if (!replay.state().contexts().adopt(params.getPctx(), native, device)) {
+      drive(driver.cuCtxDestroy_v2, native);
+      result = CUDA_ERROR_INVALID_HANDLE;
+    }
+  }
+  finish(replay, call, result);
+}
+
+void cuCtxDestroy_v2(Replay& replay, Call& call) {
+  uint64_t handle = call.message.getRoot<schema::CuCtxDestroyV2Params>().getCtx();
+  ended(replay, call, handle, replay.state().contexts().destroy(handle));
+}
+
+}  // namespace hand
+
+}  // namespace gpuwire::server

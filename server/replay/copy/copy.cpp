@@ -1,0 +1,147 @@
+#include "server/replay/copy/copy.hpp"
+
+#include "protocol/wire/limits.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/copy/copy_back.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_state.hpp"
+
+namespace gpuwire::server {
+
+void reap_uploads(Replay& replay, Context& context) {
+  while (!context.uploads.empty() && replay.driver().cuEventQuery(context.uploads.front().done.get()) != CUDA_ERROR_NOT_READY) {
+    context.uploads.pop_front();
+  }
+}
+
+StagingBlock take_staging(Replay& replay, Context& context, size_t bytes) {
+  reap_uploads(replay, context);
+  if (StagingBlock block = context.staging->take(bytes)) return block;
+  auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kStagingWaitMs);
+  do {
+    // The oldest copy may stand on a stream that is slower than others.
+    std::erase_if(context.uploads,
+                  [&](const Upload& upload) { return replay.driver().cuEventQuery(upload.done.get()) != CUDA_ERROR_NOT_READY; });
+    replay.state().copy_back().deliver_finished();
+    if (StagingBlock block = context.staging->take(bytes)) return block;
+    std::this_thread::sleep_for(kWaiterSleepMin);
+  } while (std::chrono::steady_clock::now() < until);
+  return context.staging->take(bytes, true);
+}
+
+CUresult refuse_capture(Replay& replay, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (stream == nullptr || !replay.driver().cuStreamIsCapturing) return CUDA_SUCCESS;
+  if (replay.driver().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS) return CUDA_SUCCESS;
+  return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult keep_upload(Replay& replay, Context& context, CUstream stream, StagingBlock block) {
+  Upload upload{std::move(block), context.events->take()};
+  CUresult result = upload.done ? drive(replay.driver().cuEventRecord, upload.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) {
+    // No event to wait for (the stream may be of another context): the stream itself then.
+    return drive(replay.driver().cuStreamSynchronize, stream);
+  }
+  context.uploads.push_back(std::move(upload));
+  return CUDA_SUCCESS;
+}
+
+void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream, bool blocking, CUresult result) {
+  bool called = call.header.kind == uint8_t(wire::FrameKind::called);
+  if (!called || !blocking || result != CUDA_SUCCESS) return finish(replay, call, result);
+  PooledEvent event = context.events->take();
+  result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) return finish(replay, call, drive(replay.driver().cuStreamSynchronize, stream));
+  result = poll_copy(replay, event.get());
+  if (result != CUDA_ERROR_NOT_READY) {
+    replay.state().host_regions().deliver();
+    return finish(replay, call, result);
+  }
+  auto shared = std::make_shared<PooledEvent>(std::move(event));
+  DeviceWait wait;
+  wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
+  wait.events = [shared] { return std::vector{shared->get()}; };
+  wait.finish = [&replay, shared, sequence = call.header.sequence](CUresult waited) {
+    replay.state().host_regions().deliver();
+    send_result(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+void copy_to_device(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::CopyToDevice>();
+  Context* context = replay.state().contexts().current();
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  CUstream stream = nullptr;
+  if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  context = replay.state().contexts().enter_stream(stream);
+  CUresult result = refuse_capture(replay, stream);
+  CUdeviceptr destination = params.getDestination();
+  while (result == CUDA_SUCCESS && call.bulk.remaining() > 0) {
+    size_t bytes = std::min<uint64_t>(call.bulk.remaining(), kUploadPieceBytes);
+    StagingBlock block = take_staging(replay, *context, bytes);
+    if (!block) {
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+      break;
+    }
+    if (!call.bulk.read({block.data(), bytes})) return;
+    result = drive(replay.driver().cuMemcpyHtoDAsync_v2, destination, static_cast<const void*>(block.data()), bytes, stream);
+    if (result != CUDA_SUCCESS) break;
+    result = keep_upload(replay, *context, stream, std::move(block));
+    destination += bytes;
+  }
+  answer_upload(replay, call, *context, stream, params.getBlocking(), result);
+}
+
+void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block, uint64_t bytes) {
+  CopyFromDeviceState copy{call.header.sequence, bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream, std::move(block),
+                           context.events->take()};
+  CUresult result = copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  call.answered = true;
+  if (result != CUDA_SUCCESS) {
+    send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
+    return;
+  }
+  if (copy.called) {
+    result = poll_copy(replay, copy.done.get());
+    if (result != CUDA_ERROR_NOT_READY) {
+      result = settle(replay, copy.done.get(), result);
+      send_copy(replay, copy, result);
+      return;
+    }
+  }
+  replay.state().copy_back().add(context.native, std::move(copy));
+}
+
+void answer_failed_download(Replay& replay, Call& call, CUresult result) {
+  CopyFromDeviceState nothing;
+  nothing.sequence = call.header.sequence;
+  nothing.called = call.header.kind == uint8_t(wire::FrameKind::called);
+  call.answered = true;
+  if (!nothing.called && result != CUDA_SUCCESS) replay.fail_posted(call.header, result);
+  send_copy(replay, nothing, result);
+}
+
+void copy_from_device(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::CopyFromDevice>();
+  uint64_t bytes = params.getBytes();
+  if (bytes > wire::kBulkBytesMax) throw ProtocolFault{"copy_from_device: more bytes than a reply may carry"};
+  if (call.header.bulk_bytes) throw ProtocolFault{"copy_from_device: bulk without use"};
+  Context* context = replay.state().contexts().current();
+  if (!context) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  CUstream stream = nullptr;
+  if (!find_stream(replay, params.getStream(), stream)) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  context = replay.state().contexts().enter_stream(stream);
+  CUresult result = refuse_capture(replay, stream);
+  if (result != CUDA_SUCCESS || bytes == 0) return answer_failed_download(replay, call, result);
+  StagingBlock block = take_staging(replay, *context, bytes);
+  if (!block) return answer_failed_download(replay, call, CUDA_ERROR_OUT_OF_MEMORY);
+  result = drive(replay.driver().cuMemcpyDtoHAsync_v2, static_cast<void*>(block.data()), params.getSource(), size_t(bytes), stream);
+  if (result != CUDA_SUCCESS) return answer_failed_download(replay, call, result);
+  answer_download(replay, call, *context, stream, std::move(block), bytes);
+}
+
+}  // namespace gpuwire::server

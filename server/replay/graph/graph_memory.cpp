@@ -1,0 +1,209 @@
+#include "server/replay/graph/graph_memory.hpp"
+
+#include <sys/mman.h>
+
+#include <memory>
+#include <utility>
+
+#include "protocol/wire/byte_changes.hpp"
+#include "server/driver_table.hpp"
+#include "server/replay/call/completion.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/copy/copy.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/session/session_state.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+
+}  // namespace
+
+CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
+  if (bytes == 0 || bytes > wire::kRegionBytesMax) return CUDA_ERROR_INVALID_VALUE;
+  release_destroyed();
+  Block block;
+  block.mapped_bytes = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  {
+    std::lock_guard lock(mutex_);
+    if (blocks_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
+    if (blocks_.size() >= wire::kRegionsMax || block.mapped_bytes > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  block.charge = HostCharge(replay_.host_memory());
+  if (!block.charge.grow(bytes) || !(block.shadow = ZeroedMemory(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+  void* memory = mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = drive(replay_.driver().cuMemHostRegister_v2, memory, size_t(block.mapped_bytes), unsigned(CU_MEMHOSTREGISTER_PORTABLE));
+  if (result != CUDA_SUCCESS) {
+    munmap(memory, block.mapped_bytes);
+    return result;
+  }
+  block.memory = static_cast<std::byte*>(memory);
+  place = reinterpret_cast<uint64_t>(memory);
+  std::lock_guard lock(mutex_);
+  mapped_bytes_ += block.mapped_bytes;
+  blocks_.emplace(number, std::move(block));
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphMemory::destroy(uint64_t number) {
+  {
+    std::lock_guard lock(mutex_);
+    auto found = blocks_.find(number);
+    if (found == blocks_.end() || found->second.destroyed) return CUDA_ERROR_INVALID_VALUE;
+    found->second.destroyed = true;
+  }
+  release_destroyed();
+  return CUDA_SUCCESS;
+}
+
+// The driver may wait for the device when memory is unregistered, so nothing of ours is locked meanwhile.
+void GraphMemory::release_destroyed() {
+  std::vector<Block> released;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto at = blocks_.begin(); at != blocks_.end();) {
+      if (!at->second.destroyed || at->second.running != 0) {
+        ++at;
+        continue;
+      }
+      mapped_bytes_ -= at->second.mapped_bytes;
+      released.push_back(std::move(at->second));
+      at = blocks_.erase(at);
+    }
+  }
+  if (!released.empty() && !replay_.state().contexts().current()) replay_.state().contexts().enter_any();
+  for (Block& block : released) {
+    drive(replay_.driver().cuMemHostUnregister, static_cast<void*>(block.memory));
+    munmap(block.memory, block.mapped_bytes);
+  }
+}
+
+bool GraphMemory::write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+  std::lock_guard lock(mutex_);
+  auto found = blocks_.find(number);
+  return found != blocks_.end() && wire::apply_changes(found->second.memory, found->second.shadow.bytes(), offset, bytes, mask);
+}
+
+bool GraphMemory::launched(const std::vector<uint64_t>& numbers) {
+  std::lock_guard lock(mutex_);
+  for (uint64_t number : numbers) {
+    auto found = blocks_.find(number);
+    if (found == blocks_.end() || found->second.destroyed) return false;
+  }
+  for (uint64_t number : numbers) ++blocks_.find(number)->second.running;
+  running_.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+void GraphMemory::ended(const std::vector<uint64_t>& numbers) {
+  std::lock_guard lock(mutex_);
+  for (uint64_t number : numbers) --blocks_.find(number)->second.running;
+  running_.fetch_sub(1, std::memory_order_release);
+}
+
+void GraphMemory::deliver() {
+  if (!any_running()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [number, block] : blocks_) {
+    if (block.running == 0) continue;
+    wire::take_changes(block.memory, block.shadow.bytes(), [&, at = number](const wire::ByteChanges& changes) {
+      capnp::MallocMessageBuilder message(unsigned(changes.mask.size() / sizeof(capnp::word) + 16));
+      auto notice = message.initRoot<schema::RegionChange>();
+      notice.setAddress(at);
+      notice.setOffset(changes.offset);
+      if (!changes.mask.empty()) notice.setChanged(kj::arrayPtr(changes.mask.data(), changes.mask.size()));
+      replay_.outbox().notice(wire::NoticeOrdinal::graph_memory_data, message, changes.bytes);
+    });
+  }
+}
+
+void GraphMemory::clear() {
+  std::lock_guard lock(mutex_);
+  for (auto& [number, block] : blocks_) munmap(block.memory, block.mapped_bytes);
+  blocks_.clear();
+  mapped_bytes_ = 0;
+}
+
+void graph_memory_create(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionCreate>();
+  if (call.header.bulk_bytes) throw ProtocolFault{"graph_memory_create: bulk without use"};
+  uint64_t place = 0;
+  CUresult result = replay.context() ? replay.state().graph_memory().create(params.getAddress(), params.getBytes(), place) : CUDA_ERROR_INVALID_CONTEXT;
+  SmallMessage<> message;
+  auto reply = message.root<schema::GraphMemoryCreateReply>();
+  reply.setResult(result);
+  reply.setDeferred(replay.take_deferred());
+  reply.setPlace(place);
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
+}
+
+void graph_memory_destroy(Replay& replay, Call& call) {
+  finish(replay, call, replay.state().graph_memory().destroy(call.message.getRoot<schema::RegionDestroy>().getAddress()));
+}
+
+void graph_memory_write(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionChange>();
+  uint64_t bytes = call.bulk.remaining();
+  auto mask = params.getChanged();
+  if (bytes == 0 || bytes > wire::kRegionPieceBytes) throw ProtocolFault{"graph_memory_write: bulk of a wrong length"};
+  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"graph_memory_write: a mask of another length than the bulk"};
+  std::vector<std::byte> piece(bytes);
+  if (!call.bulk.read(piece)) return;
+  bool written = replay.state().graph_memory().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
+  finish(replay, call, written ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+namespace {
+
+// Sees to it that the launch just made is counted as ended once it is. Without an event the stream is waited for.
+void end_when_done(Replay& replay, Context& context, CUstream stream, std::vector<uint64_t> blocks) {
+  PooledEvent event = context.events->take();
+  CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS) {
+    CUevent native = event.get();
+    auto held = std::make_shared<PooledEvent>(std::move(event));
+    auto done = [&replay, held, blocks](CUresult) {
+      replay.state().graph_memory().deliver();
+      replay.state().graph_memory().ended(blocks);
+    };
+    if (replay.watcher().watch(context.native, native, done)) return;
+  }
+  drive(replay.driver().cuStreamSynchronize, stream);
+  replay.state().graph_memory().deliver();
+  replay.state().graph_memory().ended(blocks);
+}
+
+}  // namespace
+
+void graph_launch(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::GraphLaunch>();
+  auto list = params.getBlocks();
+  if (list.size() > wire::kListItemsMax) throw ProtocolFault{"graph_launch: too many blocks"};
+  Context* context = replay.state().contexts().current();
+  void* exec = nullptr;
+  CUstream stream = nullptr;
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  if (!replay.handles().find(wire::HandleKind::graph_exec, params.getExec(), exec) || !find_stream(replay, params.getStream(), stream)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  context = replay.state().contexts().enter_stream(stream);
+  std::vector<uint64_t> blocks;
+  for (uint64_t number : list) blocks.push_back(number);
+  GraphMemory& memory = replay.state().graph_memory();
+  if (!memory.launched(blocks)) return finish(replay, call, CUDA_ERROR_INVALID_VALUE);
+  CUresult result = drive(replay.driver().cuGraphLaunch, static_cast<CUgraphExec>(exec), stream);
+  if (result != CUDA_SUCCESS) {
+    memory.ended(blocks);
+  } else {
+    end_when_done(replay, *context, stream, std::move(blocks));
+  }
+  finish(replay, call, result);
+}
+
+}  // namespace gpuwire::server

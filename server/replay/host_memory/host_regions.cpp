@@ -1,0 +1,253 @@
+#include "server/replay/host_memory/host_regions.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "protocol/wire/byte_changes.hpp"
+#include "server/driver_table.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/replay/graph/graph_memory.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/session/session_state.hpp"
+#include "schema/shared_memory.capnp.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map_pages() notices
+#endif
+
+namespace gpuwire::server {
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t page_floor(uint64_t address) { return address & ~(kPageBytes - 1); }
+constexpr uint64_t page_ceiling(uint64_t address) { return page_floor(address + kPageBytes - 1); }
+constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+
+void unmap(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
+
+// `memory`: a file; -1: pages of our own.
+bool map_pages(uint64_t begin, uint64_t end, int memory) {
+  void* wanted = reinterpret_cast<void*>(begin);
+  void* got = mmap(wanted, end - begin, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | (memory < 0 ? MAP_ANONYMOUS : 0) | MAP_FIXED_NOREPLACE, memory, 0);
+  if (got == wanted) return true;
+  if (got != MAP_FAILED) munmap(got, end - begin);
+  return false;
+}
+
+// A file of the client's that has so many bytes and cannot lose them while they are mapped here: only the kernel's own
+// memory files can be sealed so.
+bool stays_as_large(int memory, uint64_t bytes) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+  int seals = fcntl(memory, F_GET_SEALS);
+  struct stat facts{};
+  return seals >= 0 && (seals & kSeals) == kSeals && fstat(memory, &facts) == 0 && S_ISREG(facts.st_mode) &&
+         uint64_t(facts.st_size) >= bytes;
+}
+
+}  // namespace
+
+// Regions that are left here are still known to the driver; the process is about to end.
+HostRegions::~HostRegions() = default;
+
+CUresult HostRegions::make_pages(uint64_t begin, uint64_t end, int mapped) {
+  if (end - begin > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!map_pages(begin, end, mapped)) return CUDA_ERROR_NOT_SUPPORTED;
+  const DriverTable& driver = replay_.driver();
+  void* memory = reinterpret_cast<void*>(begin);
+  CUresult result = drive(driver.cuMemHostRegister_v2, memory, size_t(end - begin), kRegisterFlags);
+  if (result == CUDA_SUCCESS) {
+    CUdeviceptr seen = 0;
+    result = drive(driver.cuMemHostGetDevicePointer_v2, &seen, memory, 0u);
+    if (result == CUDA_SUCCESS && seen != begin) result = CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS) drive(driver.cuMemHostUnregister, memory);
+  }
+  if (result != CUDA_SUCCESS) {
+    unmap(begin, end);
+    return result;
+  }
+  pages_.emplace(begin, Pages{end, 0});
+  mapped_bytes_ += end - begin;
+  return CUDA_SUCCESS;
+}
+
+// Makes what is missing of [begin, end); all of it then has one region more.
+CUresult HostRegions::add_pages(uint64_t begin, uint64_t end) {
+  auto at = pages_.upper_bound(begin);
+  if (at != pages_.begin() && std::prev(at)->second.end > begin) --at;
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t next = begin; next < end && result == CUDA_SUCCESS;) {
+    if (at != pages_.end() && at->first <= next) {
+      next = at->second.end;
+      ++at;
+      continue;
+    }
+    uint64_t gap_end = at == pages_.end() ? end : std::min(end, at->first);
+    result = make_pages(next, gap_end);
+    next = gap_end;
+  }
+  for (auto& [first, pages] : pages_) {
+    if (first < end && pages.end > begin) ++pages.regions;
+  }
+  if (result != CUDA_SUCCESS) drop_pages(begin, end);
+  return result;
+}
+
+void HostRegions::drop_pages(uint64_t begin, uint64_t end) {
+  for (auto at = pages_.begin(); at != pages_.end() && at->first < end;) {
+    auto& [first, pages] = *at;
+    if (pages.end <= begin || --pages.regions != 0) {
+      ++at;
+      continue;
+    }
+    // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with it.
+    drive(replay_.driver().cuMemHostUnregister, reinterpret_cast<void*>(first));
+    unmap(first, pages.end);
+    mapped_bytes_ -= pages.end - first;
+    at = pages_.erase(at);
+  }
+}
+
+CUresult HostRegions::check_new(uint64_t address, uint64_t bytes) const {
+  if (bytes == 0 || address < wire::kRegionAddressMin || address >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - address) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (regions_.size() >= wire::kRegionsMax || bytes > wire::kRegionBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto next = regions_.lower_bound(address);
+  bool overlaps = (next != regions_.end() && next->first < address + bytes) ||
+                  (next != regions_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > address);
+  return overlaps ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
+  if (CUresult error = check_new(address, bytes)) return error;
+  Region region{.bytes = bytes};
+  region.charge = HostCharge(replay_.host_memory());
+  if (!region.charge.grow(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (CUresult error = add_pages(page_floor(address), page_ceiling(address + bytes))) return error;
+  // After the region: before, it might be mapped where the region has to be.
+  if (!(region.shadow = ZeroedMemory(bytes))) {
+    drop_pages(page_floor(address), page_ceiling(address + bytes));
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  // Pages that were there before hold what is none of this region's.
+  std::memset(reinterpret_cast<void*>(address), 0, bytes);
+  std::lock_guard lock(mutex_);
+  regions_.emplace(address, std::move(region));
+  count_.store(regions_.size(), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostRegions::create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory) {
+  if (CUresult error = check_new(address, bytes)) return error;
+  const uint64_t end = page_ceiling(address + bytes);
+  if (address != page_floor(address) || !stays_as_large(memory.get(), end - address)) return CUDA_ERROR_INVALID_VALUE;
+  auto next = pages_.upper_bound(address);
+  bool overlaps =
+      (next != pages_.end() && next->first < end) || (next != pages_.begin() && std::prev(next)->second.end > address);
+  if (overlaps) return CUDA_ERROR_NOT_SUPPORTED;
+  if (CUresult error = make_pages(address, end, memory.get())) return error;
+  pages_.at(address).regions = 1;
+  std::lock_guard lock(mutex_);
+  regions_.emplace(address, Region{.bytes = bytes});
+  count_.store(regions_.size(), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult HostRegions::destroy(uint64_t address) {
+  uint64_t bytes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = regions_.find(address);
+    if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
+    bytes = found->second.bytes;
+    regions_.erase(found);
+    count_.store(regions_.size(), std::memory_order_release);
+  }
+  drop_pages(page_floor(address), page_ceiling(address + bytes));
+  return CUDA_SUCCESS;
+}
+
+bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+  std::lock_guard lock(mutex_);
+  auto found = regions_.find(address);
+  return found != regions_.end() && found->second.shadow &&
+         wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow.bytes(), offset, bytes, mask);
+}
+
+void HostRegions::deliver() {
+  replay_.state().graph_memory().deliver();
+  if (!any()) return;
+  std::lock_guard lock(mutex_);
+  for (auto& [address, region] : regions_) {
+    if (!region.shadow) continue;
+    wire::take_changes(reinterpret_cast<const std::byte*>(address), region.shadow.bytes(),
+                       [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
+  }
+}
+
+void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+  capnp::MallocMessageBuilder message(unsigned(mask.size() / sizeof(capnp::word) + 16));
+  auto notice = message.initRoot<schema::RegionChange>();
+  notice.setAddress(address);
+  notice.setOffset(offset);
+  if (!mask.empty()) notice.setChanged(kj::arrayPtr(mask.data(), mask.size()));
+  replay_.outbox().notice(wire::NoticeOrdinal::region_data, message, bytes);
+}
+
+void HostRegions::clear() {
+  std::lock_guard lock(mutex_);
+  for (auto& [first, pages] : pages_) unmap(first, pages.end);
+  pages_.clear();
+  regions_.clear();
+  mapped_bytes_ = 0;
+  count_.store(0, std::memory_order_release);
+}
+
+void region_create(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionCreate>();
+  if (call.header.bulk_bytes) throw ProtocolFault{"region_create: bulk without use"};
+  if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  finish(replay, call, replay.state().host_regions().create(params.getAddress(), params.getBytes()));
+}
+
+void region_share(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionShare>();
+  if (call.header.bulk_bytes) throw ProtocolFault{"region_share: bulk without use"};
+  // Taken whatever becomes of it: one that nobody takes counts against those that are under way.
+  HostRegions& regions = replay.state().host_regions();
+  OwnedDescriptor memory = regions.take_descriptor(params.getDescriptor());
+  if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  // Lost with a connection, perhaps: the client gives it once more.
+  finish(replay, call,
+         memory ? regions.create_shared(params.getAddress(), params.getBytes(), memory) : CUDA_ERROR_NOT_FOUND);
+}
+
+// cuMemHostUnregister waits like cuMemFree does, and is put off for the same reason (memory.cpp).
+void region_destroy(Replay& replay, Call& call) {
+  uint64_t address = call.message.getRoot<schema::RegionDestroy>().getAddress();
+  if (postpone(replay, {call.header.context, address, true})) return finish(replay, call, CUDA_SUCCESS);
+  finish(replay, call, replay.state().host_regions().destroy(address));
+}
+
+void region_write(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::RegionChange>();
+  uint64_t bytes = call.bulk.remaining();
+  auto mask = params.getChanged();
+  if (bytes == 0 || bytes > wire::kRegionPieceBytes) throw ProtocolFault{"region_write: bulk of a wrong length"};
+  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"region_write: a mask of another length than the bulk"};
+  std::vector<std::byte> piece(bytes);
+  if (!call.bulk.read(piece)) return;
+  bool written = replay.state().host_regions().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
+  finish(replay, call, written ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,113 @@
+#include "server/replay/module/link.hpp"
+
+#include <string>
+
+#include "protocol/wire/limits.hpp"
+#include "server/driver_table.hpp"
+#include "server/replay/module/module_store.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/session/session_state.hpp"
+
+namespace gpuwire::server {
+
+Link* LinkTable::find(uint64_t handle) {
+  auto found = links_.find(handle);
+  return found == links_.end() ? nullptr : &found->second;
+}
+
+Link* LinkTable::add(uint64_t handle) {
+  if (links_.size() >= kLinksMax) return nullptr;
+  auto [place, fresh] = links_.try_emplace(handle);
+  return fresh ? &place->second : nullptr;
+}
+
+namespace {
+
+// The driver keeps a copy of each input until the end, and makes an image of them.
+constexpr uint64_t kLinkCopies = 2;
+
+void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool missing = false) {
+  replay.explain(missing ? CUDA_SUCCESS : result);
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<schema::LinkReply>();
+  out.setResult(result);
+  out.setDeferred(replay.take_deferred());
+  out.setMissing(missing);
+  if (link && link->options) {
+    out.setErrorLog(link->options->error_log());
+    out.setInfoLog(link->options->info_log());
+    out.setWallTimeMs(link->options->wall_time_ms());
+  }
+  if (link) out.setImageBytes(link->image.size());
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, message);
+}
+
+CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params, std::shared_ptr<const ModuleImage> input) {
+  if (params.getName().size() > wire::kNameBytesMax) throw ProtocolFault{"link_add: a name over the limit"};
+  JitOptions options(params.getJitOptions(), 0, 0, false);
+  if (options.result) return options.result;
+  if (link.inputs.size() >= kLinkInputsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!link.charge.grow(input->bytes().size() * kLinkCopies)) return CUDA_ERROR_OUT_OF_MEMORY;
+  link.inputs.push_back(input);
+  auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
+  const std::string name(params.getName().cStr(), params.getName().size());
+  return drive(replay.driver().cuLinkAddData_v2, link.native, CUjitInputType(params.getType()), static_cast<void*>(bytes), input->bytes().size(),
+               name.c_str(), options.count(), options.names(), options.values());
+}
+
+}  // namespace
+
+void link_create(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::LinkCreate>();
+  Link* link = replay.state().links().add(params.getState());
+  if (!link) return reply(replay, call, CUDA_ERROR_OUT_OF_MEMORY, nullptr);
+  link->charge = HostCharge(replay.host_memory());
+  link->options = std::make_unique<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
+  JitOptions& options = *link->options;
+  CUresult result = options.result;
+  if (!result) result = drive(replay.driver().cuLinkCreate_v2, options.count(), options.names(), options.values(), &link->native);
+  reply(replay, call, result, link);
+  if (result) replay.state().links().remove(params.getState());
+}
+
+void link_add(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::LinkAdd>();
+  Link* link = replay.state().links().find(params.getState());
+  if (!link) return reply(replay, call, CUDA_ERROR_INVALID_HANDLE, nullptr);
+  auto input = replay.state().modules().find(read_digest(params.getDigest()));
+  if (!input) return reply(replay, call, CUDA_ERROR_NOT_FOUND, nullptr, true);
+  CUresult result = add_input(replay, *link, params, std::move(input));
+  reply(replay, call, result, link);
+}
+
+void link_complete(Replay& replay, Call& call) {
+  Link* link = replay.state().links().find(call.message.getRoot<schema::LinkState>().getState());
+  if (!link) return reply(replay, call, CUDA_ERROR_INVALID_HANDLE, nullptr);
+  void* image = nullptr;
+  size_t bytes = 0;
+  CUresult result = drive(replay.driver().cuLinkComplete, link->native, &image, &bytes);
+  link->image = result ? std::span<const std::byte>() : std::span(static_cast<const std::byte*>(image), bytes);
+  reply(replay, call, result, link);
+}
+
+void link_image(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::LinkImage>();
+  Link* link = replay.state().links().find(params.getState());
+  uint64_t size = link ? link->image.size() : 0, offset = params.getOffset(), bytes = params.getBytes();
+  if (offset > size || bytes > size - offset || bytes > wire::kBulkBytesMax) throw ProtocolFault{"link_image: more than there is"};
+  call.answered = true;
+  send_result(replay, call.header.sequence, CUDA_SUCCESS, link ? link->image.subspan(offset, bytes) : std::span<const std::byte>());
+}
+
+void link_destroy(Replay& replay, Call& call) {
+  uint64_t handle = call.message.getRoot<schema::LinkState>().getState();
+  Link* link = replay.state().links().find(handle);
+  if (!link) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  CUresult result = drive(replay.driver().cuLinkDestroy, link->native);
+  replay.state().links().remove(handle);
+  finish(replay, call, result);
+}
+
+}  // namespace gpuwire::server

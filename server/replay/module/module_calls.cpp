@@ -1,0 +1,126 @@
+// Program images: offered, sent, loaded, unloaded.
+#include <algorithm>
+#include <cstring>
+
+#include "protocol/wire/limits.hpp"
+#include "server/driver_table.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/module/driver_image.hpp"
+#include "server/replay/module/jit_options.hpp"
+#include "server/replay/module/module_store.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/session/session_state.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+CUresult load(Replay& replay, uint64_t handle, const void* bytes, JitOptions& options, void*& native) {
+  const DriverTable& driver = replay.driver();
+  if (wire::handle_kind(handle) == wire::HandleKind::module) {
+    CUmodule module = nullptr;
+    CUresult result = drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
+    native = module;
+    return result;
+  }
+  replay.state().contexts().enter_any();
+  CUlibraryOption names[] = {CU_LIBRARY_BINARY_IS_PRESERVED};
+  void* values[] = {reinterpret_cast<void*>(uintptr_t{1})};
+  CUlibrary library = nullptr;
+  CUresult result =
+      drive(driver.cuLibraryLoadData, &library, bytes, options.names(), options.values(), options.count(), names, values, 1u);
+  native = library;
+  return result;
+}
+
+CUresult unload(Replay& replay, uint64_t handle, void* native) {
+  if (wire::handle_kind(handle) == wire::HandleKind::module) return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
+  return drive(replay.driver().cuLibraryUnload, static_cast<CUlibrary>(native));
+}
+
+bool module_or_library(uint64_t handle) {
+  auto kind = wire::handle_kind(handle);
+  return kind == wire::HandleKind::module || kind == wire::HandleKind::library;
+}
+
+}  // namespace
+
+void module_offer(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::ModuleOffer>();
+  ModuleStore::Offer offer = replay.state().modules().offer(read_digest(params.getDigest()), params.getBytes());
+  SmallMessage<> message;
+  auto reply = message.root<schema::ModuleOfferReply>();
+  reply.setResult(offer == ModuleStore::Offer::no_memory ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+  reply.setHave(offer == ModuleStore::Offer::have);
+  reply.setDeferred(replay.take_deferred());
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
+}
+
+void module_data(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::ModuleData>();
+  replay.state().modules().receive(read_digest(params.getDigest()), params.getOffset(), params.getLast(), call.bulk);
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+void module_load(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::ModuleLoad>();
+  uint64_t handle = params.getHandle();
+  if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
+  // A library is compiled later, at its first use: there is no time to tell yet, and nobody to tell it to then.
+  bool timed = wire::handle_kind(handle) == wire::HandleKind::module;
+  auto shared = std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
+  JitOptions& options = *shared;
+  ModuleStore& modules = replay.state().modules();
+  CUresult result = options.result;
+  // Never sent, or dropped from the cache since: the client offers it and comes again.
+  auto image = modules.find(read_digest(params.getDigest()));
+  bool missing = result == CUDA_SUCCESS && !image;
+  if (missing) result = CUDA_ERROR_NOT_FOUND;
+  std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
+  const void* bytes = image ? driver_image(*image, wrapper) : nullptr;
+  if (result == CUDA_SUCCESS && !bytes) result = CUDA_ERROR_INVALID_IMAGE;
+  if (result == CUDA_SUCCESS) {
+    void* native = nullptr;
+    result = load(replay, handle, bytes, options, native);
+    if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native)) {
+      unload(replay, handle, native);
+      result = CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (result == CUDA_SUCCESS) {
+      bool preserved = wire::handle_kind(handle) == wire::HandleKind::library;
+      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, {}} : ModuleStore::Loaded{});
+    }
+  }
+  replay.explain(missing ? CUDA_SUCCESS : result);
+  capnp::MallocMessageBuilder message;
+  auto reply = message.initRoot<schema::ModuleLoadReply>();
+  reply.setResult(result);
+  reply.setDeferred(replay.take_deferred());
+  reply.setErrorLog(options.error_log());
+  reply.setInfoLog(options.info_log());
+  reply.setWallTimeMs(options.wall_time_ms());
+  reply.setMissing(missing);
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, message);
+}
+
+void module_unload(Replay& replay, Call& call) {
+  uint64_t handle = call.message.getRoot<schema::ModuleUnload>().getHandle();
+  void* native = nullptr;
+  if (!module_or_library(handle) || !replay.handles().find(wire::handle_kind(handle), handle, native)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  ModuleStore& modules = replay.state().modules();
+  if (auto* loaded = modules.loaded(handle)) {
+    for (uint64_t function : loaded->functions) replay.handles().erase(wire::handle_kind(function), function);
+  }
+  CUresult result = unload(replay, handle, native);
+  replay.handles().erase(wire::handle_kind(handle), handle);
+  // An image that the driver still reads although unloading failed would be a hazard: it stays until the session ends.
+  if (result == CUDA_SUCCESS) modules.remove(handle);
+  finish(replay, call, result);
+}
+
+}  // namespace gpuwire::server

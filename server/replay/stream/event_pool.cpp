@@ -1,0 +1,72 @@
+#include "server/replay/stream/event_pool.hpp"
+
+#include "server/driver_table.hpp"
+
+namespace gpuwire::server {
+
+void PooledEvent::reset() {
+  if (auto pool = std::move(pool_)) pool->give(event_);
+  pool_.reset();
+  event_ = nullptr;
+}
+
+PooledEvent& PooledEvent::operator=(PooledEvent&& other) noexcept {
+  if (this != &other) {
+    reset();
+    pool_ = std::move(other.pool_);
+    event_ = other.event_;
+    other.event_ = nullptr;
+  }
+  return *this;
+}
+
+EventPool::~EventPool() {
+  if (abandoned_ || !driver_.cuEventDestroy_v2) return;
+  for (CUevent event : free_) driver_.cuEventDestroy_v2(event);
+}
+
+PooledEvent EventPool::take() {
+  CUevent event = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (abandoned_) return {};
+    if (!free_.empty()) {
+      event = free_.back();
+      free_.pop_back();
+      ++taken_;
+      return {shared_from_this(), event};
+    }
+  }
+  if (!driver_.cuEventCreate || driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return {};
+  std::lock_guard lock(mutex_);
+  ++taken_;
+  return {shared_from_this(), event};
+}
+
+PooledEvent EventPool::lease() {
+  std::lock_guard lock(mutex_);
+  ++taken_;
+  return {shared_from_this(), nullptr};
+}
+
+void EventPool::give(CUevent event) {
+  std::lock_guard lock(mutex_);
+  if (event && !abandoned_) free_.push_back(event);
+  if (--taken_ == 0) returned_.notify_all();
+}
+
+bool EventPool::all_returned(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return returned_.wait_for(lock, timeout, [&] { return taken_ == 0; });
+}
+
+void EventPool::abandon() {
+  std::lock_guard lock(mutex_);
+  abandoned_ = true;
+  if (driver_.cuEventDestroy_v2) {
+    for (CUevent event : free_) driver_.cuEventDestroy_v2(event);
+  }
+  free_.clear();
+}
+
+}  // namespace gpuwire::server

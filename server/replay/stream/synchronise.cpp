@@ -1,0 +1,227 @@
+// Calls that wait for the device. None holds up the executor for longer than it may poll.
+#include <memory>
+#include <vector>
+
+#include "schema/api_context.capnp.h"
+#include "schema/api_event.capnp.h"
+#include "schema/api_stream.capnp.h"
+#include "server/driver_table.hpp"
+#include "server/hand.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/copy/copy_back.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_state.hpp"
+#include "server/replay/stream/watched_events.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+// The end of every synchronisation: what the device printed and the data of the copies it covers leave before its reply.
+void answer(Replay& replay, uint64_t sequence, CUresult result) {
+  replay.drain_output();
+  replay.state().copy_back().deliver_finished();
+  replay.state().host_regions().deliver();
+  send_result(replay, sequence, result);
+}
+
+void answer_query(Replay& replay, Call& call, CUresult result) {
+  if (result != CUDA_ERROR_NOT_READY) {
+    replay.state().copy_back().deliver_finished();
+    replay.state().host_regions().deliver();
+  }
+  finish(replay, call, result);
+}
+
+// An event behind everything that is on the stream now. Empty: the driver refuses; `result` says why.
+PooledEvent mark(Replay& replay, Context& context, CUstream stream, CUresult& result) {
+  PooledEvent event = context.events->take();
+  result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) event.reset();
+  return event;
+}
+
+// No stream of the session has work left: then cuCtxSynchronize does not block.
+bool streams_idle(Replay& replay) {
+  const DriverTable& driver = replay.driver();
+  bool idle = true;
+  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
+    if (!idle) return;
+    auto stream = static_cast<CUstream>(native);
+    // A query would break off a capture.
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE &&
+           drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
+  });
+  return idle;
+}
+
+// Events behind all that the session has put on the context's streams; none when one of them cannot be marked.
+std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
+  const DriverTable& driver = replay.driver();
+  std::vector<PooledEvent> marks;
+  bool all = true;
+  auto add = [&](CUstream stream) {
+    CUresult result = CUDA_SUCCESS;
+    PooledEvent event = mark(replay, context, stream, result);
+    if (event) marks.push_back(std::move(event));
+    return result;
+  };
+  // The legacy stream waits for every other one that does not opt out of it.
+  all = add(nullptr) == CUDA_SUCCESS;
+  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
+    if (!all) return;
+    auto stream = static_cast<CUstream>(native);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    all = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!all || drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS) return;
+    CUresult result = add(stream);
+    // The event is of this context; a stream of another one does not take it, and is not waited for.
+    all = result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_HANDLE;
+  });
+  if (!all) marks.clear();
+  return marks;
+}
+
+// `context` is current.
+void synchronise_context(Replay& replay, Call& call, Context& context) {
+  uint64_t sequence = call.header.sequence;
+  CUresult result = CUDA_SUCCESS;
+  // Those that do not wait for the legacy stream are asked singly.
+  auto event = std::make_shared<PooledEvent>(mark(replay, context, nullptr, result));
+  auto lease = std::make_shared<PooledEvent>(context.events->lease());
+  auto marks = std::make_shared<std::vector<PooledEvent>>();
+  DeviceWait wait;
+  if (*event) {
+    wait.query = [&replay, event] {
+      CUresult queried = drive(replay.driver().cuEventQuery, event->get());
+      if (queried != CUDA_SUCCESS) return queried;
+      return streams_idle(replay) ? drive(replay.driver().cuCtxSynchronize) : CUDA_ERROR_NOT_READY;
+    };
+  }
+  wait.wait = [&replay, lease, native = context.native] {
+    drive(replay.driver().cuCtxSetCurrent, native);
+    return drive(replay.driver().cuCtxSynchronize);
+  };
+  wait.events = [&replay, &context, marks] {
+    *marks = mark_all(replay, context);
+    std::vector<CUevent> events;
+    for (const PooledEvent& one : *marks) events.push_back(one.get());
+    return events;
+  };
+  wait.finish = [&replay, marks, sequence](CUresult waited) {
+    // Writes out what the device has printed; none of them is waited for any more.
+    for (const PooledEvent& one : *marks) {
+      if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, one.get());
+    }
+    answer(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+}  // namespace
+
+namespace hand {
+
+void cuCtxSynchronize(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  synchronise_context(replay, call, *context);
+}
+
+void cuCtxSynchronize_v2(Replay& replay, Call& call) {
+  // The context may be another than the caller's current one.
+  uint64_t handle = call.message.getRoot<schema::CuCtxSynchronizeV2Params>().getCtx();
+  if (handle != 0 && wire_context(handle) != call.header.context) {
+    Context* context = replay.state().contexts().find(wire_context(handle));
+    if (!context || context->handle != handle) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+    if (CUresult error = replay.state().contexts().make_current(wire_context(handle))) return finish(replay, call, error);
+    return synchronise_context(replay, call, *context);
+  }
+  cuCtxSynchronize(replay, call);
+}
+
+void cuStreamSynchronize(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  CUstream stream = nullptr;
+  uint64_t sequence = call.header.sequence;
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  if (!find_stream(replay, call.message.getRoot<schema::CuStreamSynchronizeParams>().getHStream(), stream)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  context = replay.state().contexts().enter_stream(stream);
+  CUresult result = CUDA_SUCCESS;
+  PooledEvent event = mark(replay, *context, stream, result);
+  if (!event) {
+    // In error, or being captured: only the driver knows.
+    call.answered = true;
+    auto lease = std::make_shared<PooledEvent>(context->events->lease());
+    replay.wait_elsewhere([&replay, lease, stream, sequence] { answer(replay, sequence, drive(replay.driver().cuStreamSynchronize, stream)); });
+    return;
+  }
+  auto shared = std::make_shared<PooledEvent>(std::move(event));
+  DeviceWait wait;
+  wait.query = [&replay, shared] { return drive(replay.driver().cuEventQuery, shared->get()); };
+  wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
+  wait.events = [shared] { return std::vector{shared->get()}; };
+  wait.finish = [&replay, shared, sequence](CUresult waited) {
+    if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, shared->get());
+    answer(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+// A query that answers "done" is as good as a synchronisation: the program may look at the results.
+void cuStreamQuery(Replay& replay, Call& call) {
+  CUstream stream = nullptr;
+  if (!find_stream(replay, call.message.getRoot<schema::CuStreamQueryParams>().getHStream(), stream)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  answer_query(replay, call, drive(replay.driver().cuStreamQuery, stream));
+}
+
+void cuEventQuery(Replay& replay, Call& call) {
+  void* event = nullptr;
+  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventQueryParams>().getHEvent(), event)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  answer_query(replay, call, drive(replay.driver().cuEventQuery, static_cast<CUevent>(event)));
+}
+
+void cuEventSynchronize(Replay& replay, Call& call) {
+  Context* context = replay.state().contexts().current();
+  void* native = nullptr;
+  uint64_t sequence = call.header.sequence;
+  if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
+  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventSynchronizeParams>().getHEvent(), native)) {
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  }
+  auto event = static_cast<CUevent>(native);
+  WatchedEvents& watched = replay.state().watched_events();
+  watched.enter(event);
+  auto lease = std::make_shared<PooledEvent>(context->events->lease());
+  DeviceWait wait;
+  wait.query = [&replay, event] { return drive(replay.driver().cuEventQuery, event); };
+  wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event); };
+  wait.events = [event] { return std::vector{event}; };
+  wait.finish = [&replay, &watched, lease, event, sequence](CUresult waited) {
+    if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, event);
+    watched.leave(event);
+    answer(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+void cuEventDestroy_v2(Replay& replay, Call& call) {
+  uint64_t handle = call.message.getRoot<schema::CuEventDestroyV2Params>().getHEvent();
+  void* native = nullptr;
+  if (!replay.handles().find(wire::HandleKind::event, handle, native)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  replay.handles().erase(wire::HandleKind::event, handle);
+  finish(replay, call, replay.state().watched_events().destroy(static_cast<CUevent>(native)));
+}
+
+}  // namespace hand
+
+}  // namespace gpuwire::server

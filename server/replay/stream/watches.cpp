@@ -1,0 +1,114 @@
+// Completion notices for events and streams, so that the client answers cuEventQuery and cuStreamQuery by itself.
+#include <memory>
+
+#include "server/replay/call/completion.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/copy/copy_back.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/session/session_state.hpp"
+#include "server/replay/stream/watched_events.hpp"
+
+namespace gpuwire::server {
+
+void WatchedEvents::enter(CUevent event) {
+  std::lock_guard lock(mutex_);
+  ++watches_[event].watchers;
+}
+
+void WatchedEvents::leave(CUevent event) {
+  std::lock_guard lock(mutex_);
+  auto found = watches_.find(event);
+  if (found == watches_.end() || --found->second.watchers > 0) return;
+  if (found->second.destroyed) drive(driver_.cuEventDestroy_v2, event);
+  watches_.erase(found);
+}
+
+CUresult WatchedEvents::destroy(CUevent event) {
+  std::lock_guard lock(mutex_);
+  auto found = watches_.find(event);
+  if (found == watches_.end()) return drive(driver_.cuEventDestroy_v2, event);
+  found->second.destroyed = true;
+  return CUDA_SUCCESS;
+}
+
+namespace {
+
+struct Watch {
+  uint64_t event = 0;
+  uint64_t record = 0;
+  uint64_t stream = 0;
+  uint64_t sequence = 0;
+};
+
+// The data of copies that precede the completion leave first.
+void send_completion(Replay& replay, const Watch& watch, CUresult result) {
+  replay.state().copy_back().deliver_finished();
+  replay.state().host_regions().deliver();
+  SmallMessage<> message;
+  auto notice = message.root<schema::Completion>();
+  notice.setEvent(watch.event);
+  notice.setRecord(watch.record);
+  notice.setStream(watch.stream);
+  notice.setSequence(watch.sequence);
+  notice.setResult(result);
+  replay.outbox().notice(wire::NoticeOrdinal::completion, *message);
+}
+
+}  // namespace
+
+void watch_event(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::WatchEvent>();
+  Watch watch{params.getEvent(), params.getRecord(), 0, call.header.sequence};
+  void* native = nullptr;
+  Context* context = replay.state().contexts().current();
+  if (!context || !replay.handles().find(wire::HandleKind::event, watch.event, native)) {
+    send_completion(replay, watch, CUDA_ERROR_INVALID_HANDLE);
+    return finish(replay, call, CUDA_SUCCESS);
+  }
+  CUevent event = static_cast<CUevent>(native);
+  CUresult result = drive(replay.driver().cuEventQuery, event);
+  if (result == CUDA_ERROR_NOT_READY) {
+    WatchedEvents& watched = replay.state().watched_events();
+    watched.enter(event);
+    auto lease = std::make_shared<PooledEvent>(context->events->lease());
+    auto done = [&replay, &watched, watch, event, lease](CUresult completed) {
+      watched.leave(event);
+      send_completion(replay, watch, completed);
+    };
+    if (replay.watcher().watch(context->native, event, done)) return finish(replay, call, CUDA_SUCCESS);
+    watched.leave(event);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  send_completion(replay, watch, result);
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+void watch_stream(Replay& replay, Call& call) {
+  Watch watch{0, 0, call.message.getRoot<schema::WatchStream>().getStream(), call.header.sequence};
+  Context* context = replay.state().contexts().current();
+  CUstream stream = nullptr;
+  CUresult result = CUDA_SUCCESS;
+  PooledEvent event;
+  if (!context || !find_stream(replay, watch.stream, stream)) {
+    result = CUDA_ERROR_INVALID_HANDLE;
+  } else if (context = replay.state().contexts().enter_stream(stream); !(event = context->events->take())) {
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  } else {
+    result = drive(replay.driver().cuEventRecord, event.get(), stream);
+    if (result == CUDA_SUCCESS) result = drive(replay.driver().cuEventQuery, event.get());
+  }
+  if (result == CUDA_ERROR_NOT_READY) {
+    CUevent native = event.get();
+    auto shared = std::make_shared<PooledEvent>(std::move(event));
+    auto done = [&replay, watch, shared](CUresult completed) { send_completion(replay, watch, completed); };
+    if (replay.watcher().watch(context->native, native, done)) return finish(replay, call, CUDA_SUCCESS);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  send_completion(replay, watch, result);
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+}  // namespace gpuwire::server

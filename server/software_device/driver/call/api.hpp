@@ -1,0 +1,72 @@
+// How every exported function starts: driver initialised, context current and alive, no exception across the boundary.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include <cuda.h>
+
+#include "server/software_device/driver/stream/capture_rules.hpp"
+#include "server/software_device/driver/call/driver_state.hpp"
+
+namespace gpuwire::software_device {
+
+// Runs `body` when the driver is initialised. Memory that runs out on the host is CUDA_ERROR_OUT_OF_MEMORY to the caller.
+template <typename Body>
+CUresult with_driver(Body&& body) noexcept {
+  if (const CUresult status = driver_status(); status != CUDA_SUCCESS) {
+    return status;
+  }
+  try {
+    return std::forward<Body>(body)();
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::exception&) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+// Runs body(Context&) on the current context, whether or not it has a fault.
+template <typename Body>
+CUresult with_any_context(Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const auto slot = current_slot();
+    if (slot == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const auto context = slot->live();
+    return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : body(*context);
+  });
+}
+
+// The same, but a context with a fault answers with it.
+template <typename Body>
+CUresult with_context(Body&& body) noexcept {
+  return with_any_context([&](Context& context) -> CUresult {
+    const CUresult fault = context.fault();
+    return fault != CUDA_SUCCESS ? fault : body(context);
+  });
+}
+
+// Runs body(Context&, Stream&) on the stream and the context it belongs to.
+template <typename Body>
+CUresult with_stream(CUstream handle, Body&& body) noexcept {
+  return with_context([&](Context& current) -> CUresult {
+    const auto stream = current.stream(handle);
+    if (stream == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const auto owner = stream->context.lock();
+    if (owner == nullptr || (stream->green != nullptr && stream->green->live() != owner)) {
+      return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (const CUresult fault = owner->fault(); fault != CUDA_SUCCESS) {
+      return fault;
+    }
+    const CUresult forbidden = permit_stream_call(*owner, *stream);
+    return forbidden != CUDA_SUCCESS ? forbidden : body(*owner, *stream);
+  });
+}
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,39 @@
+#include "server/software_device/driver/call/refusal.hpp"
+
+#include <exception>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "server/software_device/driver/launch/output.hpp"
+
+namespace gpuwire::software_device {
+
+void tell_refusal(std::string_view reason) noexcept {
+  reason = reason.substr(0, reason.find_last_not_of('\n') + 1);
+  static std::mutex mutex;
+  static auto* const told = new std::set<std::string, std::less<>>;
+  try {
+    const std::lock_guard lock(mutex);
+    if (told->size() >= kRefusalsToldMax || !told->emplace(reason).second) {
+      return;
+    }
+    write_output(kStderr, "gpuwire software device: " + std::string(reason) + "\n");
+  } catch (const std::exception&) {
+    // The error code is the answer; the line only explains it.
+  }
+}
+
+CUresult not_supported(std::string_view what) noexcept {
+  try {
+    tell_refusal(std::string(what) + " is not supported");
+  } catch (const std::exception&) {
+    // As above.
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace gpuwire::software_device
+
+// The body of every driver function that is not written (generate_exports.py).
+extern "C" CUresult software_device_not_offered(const char* function) { return gpuwire::software_device::not_supported(function); }

@@ -1,0 +1,55 @@
+#include "server/software_device/driver/graph/graph_condition.hpp"
+
+#include <map>
+#include <mutex>
+
+#include "server/software_device/driver/graph/graph_lookup.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+// Never destroyed: graphs live as long as the process.
+struct Table {
+  std::mutex mutex;
+  std::map<CUgraphConditionalHandle, std::weak_ptr<Condition>> conditions;
+  CUgraphConditionalHandle next = 1;
+};
+
+Table& table() noexcept {
+  static auto* const all = new Table;
+  return *all;
+}
+
+}  // namespace
+
+std::shared_ptr<Condition> make_condition(uint32_t initial, bool assign_initial) {
+  auto condition = std::make_shared<Condition>();
+  condition->initial = initial;
+  condition->assign_initial = assign_initial;
+  const std::lock_guard lock(table().mutex);
+  std::erase_if(table().conditions, [](const auto& row) { return row.second.expired(); });
+  condition->handle = table().next++;
+  table().conditions[condition->handle] = condition;
+  return condition;
+}
+
+std::shared_ptr<Condition> find_condition(CUgraphConditionalHandle handle) {
+  const std::lock_guard lock(table().mutex);
+  const auto found = table().conditions.find(handle);
+  return found == table().conditions.end() ? nullptr : found->second.lock();
+}
+
+}  // namespace gpuwire::software_device
+
+using namespace gpuwire::software_device;
+
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph handle, CUcontext, unsigned int initial, unsigned int flags) {
+  return with_graph(handle, [&](Graph& graph) -> CUresult {
+    if (out == nullptr || (flags & ~static_cast<unsigned>(CU_GRAPH_COND_ASSIGN_DEFAULT)) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    graph.conditions.push_back(make_condition(initial, flags != 0));
+    *out = graph.conditions.back()->handle;
+    return CUDA_SUCCESS;
+  });
+}

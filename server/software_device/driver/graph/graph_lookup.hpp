@@ -1,0 +1,40 @@
+// How the graph functions start: graphs locked, handles found.
+#pragma once
+
+#include <mutex>
+#include <utility>
+
+#include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/graph/graph_object.hpp"
+
+namespace gpuwire::software_device {
+
+// Runs body(Graph&) with the graphs locked. An unknown graph is CUDA_ERROR_INVALID_VALUE, as by the driver.
+template <typename Body>
+CUresult with_graph(CUgraph handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const std::lock_guard lock(graph_mutex());
+    const auto graph = driver().graphs.find(handle);
+    return graph == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*graph);
+  });
+}
+
+template <typename Body>
+CUresult with_node(CUgraphNode handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const std::lock_guard lock(graph_mutex());
+    const auto node = driver().graph_nodes.find(handle);
+    return node == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*node);
+  });
+}
+
+template <typename Body>
+CUresult with_exec(CUgraphExec handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const std::lock_guard lock(graph_mutex());
+    const auto exec = driver().graph_execs.find(handle);
+    return exec == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*exec);
+  });
+}
+
+}  // namespace gpuwire::software_device

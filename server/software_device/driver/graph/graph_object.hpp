@@ -1,0 +1,97 @@
+// Graphs: work and its order as data. One mutex guards all graphs and captures: they are built rarely and launched often.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <cuda.h>
+#include <tl/expected.hpp>
+
+#include "server/software_device/driver/graph/graph_memory.hpp"
+#include "server/software_device/driver/stream/operation.hpp"
+#include "server/software_device/driver/stream/stream_work.hpp"
+
+namespace gpuwire::software_device {
+
+struct Graph;
+
+struct ChildGraph {
+  std::shared_ptr<Graph> graph;
+};
+struct RecordEvent {
+  std::shared_ptr<Event> event;
+};
+struct WaitForEvent {
+  std::shared_ptr<Event> event;
+};
+
+// A conditional node; executable graphs have ConditionalWork in its place.
+struct ConditionalGraphs {
+  std::shared_ptr<Condition> condition;
+  CUgraphConditionalNodeType type = CU_GRAPH_COND_TYPE_IF;
+  std::vector<std::shared_ptr<Graph>> bodies;
+};
+
+using NodePayload = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, ChildGraph, RecordEvent, WaitForEvent, MemoryOperationsWork,
+                                 AllocateMemory, FreeMemory, ConditionalWork, ConditionalGraphs>;
+
+struct GraphNode {
+  CUgraphNode handle = nullptr;
+  CUgraph graph = nullptr;
+  NodePayload payload;
+  std::weak_ptr<Context> context;  // where its work is done; empty: where the graph is launched
+  std::vector<CUgraphNode> dependencies;
+  CUgraphNode original = nullptr;             // in a clone: the node that it was made from
+  std::map<int, CUlaunchAttributeValue> attributes;  // of a kernel, by CUlaunchAttributeID
+  std::vector<CUgraph> body_handles;          // of a conditional node, for the program
+  std::vector<void*> parameter_pointers;  // into a kernel's parameters, for cuGraphKernelNodeGetParams
+};
+
+struct Graph {
+  CUgraph handle = nullptr;
+  bool child = false;                             // owned by a node of another graph
+  std::vector<std::shared_ptr<Condition>> conditions;
+  std::vector<std::shared_ptr<GraphNode>> nodes;  // in the order of their creation
+
+  GraphNode* find(CUgraphNode node) const;
+};
+
+// An executable graph: flat, in an order in which every node comes after what it depends on.
+struct GraphExec {
+  struct Step {
+    CUgraphNode node = nullptr;   // of the graph it was made from; null for those of child graphs
+    CUgraphNode child = nullptr;  // the node of that graph whose child graph it comes from; null for its own
+    NodePayload payload;
+    std::weak_ptr<Context> context;
+    std::vector<size_t> dependencies;  // indices of earlier steps
+    bool enabled = true;
+  };
+  CUgraphExec handle = nullptr;
+  cuuint64_t flags = 0;
+  std::vector<Step> steps;
+  std::vector<std::shared_ptr<Condition>> conditions;
+  OperationPtr last_launch;  // launches of one executable graph follow each other
+};
+
+std::mutex& graph_mutex() noexcept;
+
+// --- all of these with graph_mutex held
+
+std::shared_ptr<Graph> make_graph();
+// Checks that the dependencies are nodes of the graph, each once. CUDA_ERROR_INVALID_VALUE.
+tl::expected<std::shared_ptr<GraphNode>, CUresult> add_node(Graph& graph, NodePayload payload, std::weak_ptr<Context> context,
+                                                             std::vector<CUgraphNode> dependencies);
+void forget_graph(Graph& graph);
+std::shared_ptr<Graph> clone_graph(const Graph& graph);
+// CUDA_ERROR_INVALID_VALUE when the graph has a cycle.
+tl::expected<std::vector<GraphExec::Step>, CUresult> flatten(const Graph& graph);
+
+// Appends the whole graph to the stream. CUDA_ERROR_INVALID_VALUE: what an earlier launch allocated has not been freed.
+CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec);
+
+}  // namespace gpuwire::software_device

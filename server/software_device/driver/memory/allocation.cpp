@@ -1,0 +1,100 @@
+#include "server/software_device/driver/memory/allocation.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "server/software_device/driver/call/driver_state.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+// From here on pages are mapped for the range alone, and go back to the system when it is freed.
+constexpr uint64_t kMappedFromBytes = 256 * 1024;
+
+void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
+  if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
+    void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return pages == MAP_FAILED ? nullptr : pages;
+  }
+  // What the process has left there is nothing for a program.
+  void* const memory = std::aligned_alloc(alignment, bytes);
+  if (memory != nullptr) std::memset(memory, 0, bytes);
+  return memory;
+}
+
+void give_memory(void* memory, uint64_t bytes, uint64_t alignment, bool own_pages) {
+  if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
+    munmap(memory, bytes);
+  } else {
+    std::free(memory);
+  }
+}
+
+}  // namespace
+
+tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device, uint64_t alignment_bytes) {
+  const uint64_t alignment = std::bit_ceil(std::max(alignment_bytes, kAllocationAlignment));
+  if (range.bytes > UINT64_MAX - kPageBytes - alignment) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  // A client maps the pages of managed memory, so nothing else lies on them.
+  const bool own_pages = range.kind == MemoryKind::managed;
+  const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes || own_pages ? kPageBytes : 0);
+  const uint64_t taken = std::max((range.bytes + unit - 1) / unit * unit, unit);
+  const bool charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed;
+  if (charged && !device.charge(taken)) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  void* const memory = take_memory(taken, alignment, own_pages);
+  if (memory == nullptr) {
+    if (charged) {
+      device.discharge(taken);
+    }
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  range.backing = std::shared_ptr<void>(memory, [taken, alignment, charged, own_pages, &device](void* pages) {
+    give_memory(pages, taken, alignment, own_pages);
+    if (charged) {
+      device.discharge(taken);
+    }
+  });
+  range.begin = reinterpret_cast<uint64_t>(memory);
+  const uint64_t begin = range.begin;
+  if (driver().memory.insert(std::move(range)) == 0) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);  // the program registered host memory there and unmapped it
+  }
+  return begin;
+}
+
+void leave_pool(const MemoryRange& range) noexcept {
+  const auto pool = range.pool != nullptr ? driver().pools.find(range.pool) : nullptr;
+  if (pool != nullptr) {
+    pool->reserved.bytes.fetch_sub(range.bytes, std::memory_order_relaxed);
+    if (!range.leaving) {
+      pool->used.bytes.fetch_sub(range.bytes, std::memory_order_relaxed);
+    }
+  }
+}
+
+tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device) {
+  const uint64_t taken = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (taken < bytes || !device.charge(taken)) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  void* const pages = mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) {
+    device.discharge(taken);
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  return std::shared_ptr<void>(pages, [taken, &device](void* memory) {
+    munmap(memory, taken);
+    device.discharge(taken);
+  });
+}
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,116 @@
+// What is known of a pointer.
+#include <cstring>
+#include <type_traits>
+
+#include "server/software_device/driver/call/api.hpp"
+
+using namespace gpuwire::software_device;
+
+namespace {
+
+CUmemorytype type_of(const MemoryRange& range) {
+  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+}
+
+bool host_accessible(const MemoryRange& range) {
+  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered || range.kind == MemoryKind::managed;
+}
+
+template <typename T>
+CUresult give(void* out, const T& value) {
+  static_assert(!std::is_same_v<T, bool>, "use give_flag");
+  std::memcpy(out, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+// Booleans are four bytes at this boundary: cudart reads a whole word.
+CUresult give_flag(void* out, bool value) { return give(out, value ? 1u : 0u); }
+
+CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr address, const MemoryRange& range) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(out, type_of(range));
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(out, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return host_accessible(range) ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, false);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(out, static_cast<unsigned long long>(range.buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give_flag(out, range.kind == MemoryKind::managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(out, range.device);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give_flag(out, false);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(out, static_cast<size_t>(range.bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED: return give_flag(out, true);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint64_t{0});
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give_flag(out, false);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return give(out, range.writable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(out, range.pool);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give(out, static_cast<size_t>(range.bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// What cuPointerGetAttributes gives for memory that the driver does not know: nothing, except that a host pointer is itself.
+void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: give(out, address); break;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: give(out, CUmemorytype{}); break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: give(out, -2); break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: give_flag(out, false); break;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: give(out, 0); break;
+    default: give(out, uint64_t{0}); break;
+  }
+}
+
+bool known_attribute(CUpointer_attribute attribute) {
+  return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT && attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE && attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+}
+
+std::optional<MemoryRange> range_of(CUdeviceptr address) {
+  auto range = driver().memory.find(address);
+  return range && range->kind == MemoryKind::heap ? std::nullopt : range;
+}
+
+}  // namespace
+
+CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
+  return with_driver([&]() -> CUresult {
+    const auto range = range_of(address);
+    if (out == nullptr || !range) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return attribute_of(out, attribute, address, *range);
+  });
+}
+
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
+  return with_driver([&]() -> CUresult {
+    if (count == 0 || attributes == nullptr || values == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto range = range_of(address);
+    for (unsigned i = 0; i < count; ++i) {
+      if (!known_attribute(attributes[i]) || values[i] == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      // An attribute that this kind of memory does not have is left at nothing, and is no error here.
+      if (!range) {
+        unknown_attribute(values[i], attributes[i], address);
+      } else if (attribute_of(values[i], attributes[i], address, *range) != CUDA_SUCCESS) {
+        attributes[i] == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ? void(give_flag(values[i], false)) : void(give(values[i], uint64_t{0}));
+      }
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  return with_any_context([&](Context&) -> CUresult {
+    // Synchronous copies are synchronous here already.
+    return value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && range_of(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}

@@ -1,0 +1,164 @@
+// Libraries and their kernels: programs of no context, instantiated where they are used.
+#include <algorithm>
+#include <string>
+
+#include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/module/jit_options.hpp"
+#include "server/software_device/driver/module/program_image.hpp"
+
+using namespace gpuwire::software_device;
+
+namespace {
+
+template <typename Body>
+CUresult with_library(CUlibrary handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const auto library = driver().libraries.find(handle);
+    return library == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*library);
+  });
+}
+
+template <typename Body>
+CUresult with_instance(CUlibrary handle, Body&& body) noexcept {
+  return with_library(handle, [&](Library& library) {
+    return with_context([&](Context& context) -> CUresult {
+      const auto instance = library.instance(context);
+      return instance ? body(**instance) : instance.error();
+    });
+  });
+}
+
+CUresult address_of_variable(const Program& program, size_t variable, uint64_t address, CUdeviceptr* out, size_t* bytes) {
+  if (address == 0) {
+    return CUDA_ERROR_NOT_FOUND;
+  }
+  if (out != nullptr) {
+    *out = address;
+  }
+  if (bytes != nullptr) {
+    *bytes = program.variables()[variable].size_bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+// Library options say whether the image stays where it is, which does not matter to a program that is compiled at once.
+CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned int count, CUlibraryOption*, void**, unsigned int) {
+  return with_driver([&]() -> CUresult {
+    JitOptions parsed;
+    if (out == nullptr || image == nullptr || parsed.parse(count, options, values) != CUDA_SUCCESS) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto program = load_image(image);
+    if (!program) {
+      parsed.write_error_log(program.error().log);
+      return program.error().result;
+    }
+    const CUlibrary handle = driver().libraries.reserve();
+    driver().libraries.insert(handle, std::make_shared<Library>(handle, *std::move(program)));
+    *out = handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* options, void** values, unsigned int count, CUlibraryOption* library_options,
+                               void** library_values, unsigned int library_count) {
+  return with_driver([&]() -> CUresult {
+    if (path == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto image = read_image_file(path);
+    return image ? cuLibraryLoadData(out, image->data(), options, values, count, library_options, library_values, library_count) : CUDA_ERROR_FILE_NOT_FOUND;
+  });
+}
+
+CUresult cuLibraryUnload(CUlibrary handle) {
+  return with_driver([&]() -> CUresult {
+    const auto library = driver().libraries.take(handle);
+    if (library == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    library->unload();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
+  return with_library(handle, [&](Library& library) -> CUresult {
+    if (out == nullptr || name == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto kernel = library.kernel(name);
+    if (kernel == nullptr) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
+    *out = kernel->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
+  return with_library(handle, [&](Library& library) -> CUresult {
+    if (count == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *count = static_cast<unsigned>(library.kernels().size());
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel* out, unsigned int room, CUlibrary handle) {
+  return with_library(handle, [&](Library& library) -> CUresult {
+    if (out == nullptr || room == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t count = std::min<size_t>(room, library.kernels().size());
+    for (size_t i = 0; i < count; ++i) {
+      out[i] = library.kernels()[i]->handle;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
+  return with_instance(handle, [&](ModuleInstance& instance) -> CUresult {
+    if (out == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = instance.handle();
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
+  return with_instance(handle, [&](ModuleInstance& instance) -> CUresult {
+    if (name == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t variable = find_variable(instance.program(), name);
+    return variable == SIZE_MAX ? CUDA_ERROR_NOT_FOUND
+                                : address_of_variable(instance.program(), variable, instance.variable_addresses()[variable], address, bytes);
+  });
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
+  return with_library(handle, [&](Library& library) -> CUresult {
+    if (name == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t variable = find_variable(library.program(), name);
+    if (variable == SIZE_MAX || !library.program().variables()[variable].managed) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
+    // cudart asks before any context is current: the memory is then the first device's to account for.
+    const auto slot = current_slot();
+    Device& device = slot != nullptr ? *slot->device : *driver().devices.front();
+    const auto found = library.managed_address(variable, device);
+    return found ? address_of_variable(library.program(), variable, *found, address, bytes) : found.error();
+  });
+}
+
+CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
+  return with_library(handle, [](Library&) { return CUDA_ERROR_NOT_FOUND; });
+}

@@ -1,0 +1,155 @@
+// Modules: a program loaded into the current context.
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/module/jit_options.hpp"
+#include "server/software_device/driver/module/program_image.hpp"
+
+using namespace gpuwire::software_device;
+
+namespace {
+
+CUresult load_module(CUmodule* out, const void* image, JitOptions& options) {
+  return with_context([&](Context& context) -> CUresult {
+    if (out == nullptr || image == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto program = load_image(image);
+    if (!program) {
+      options.write_error_log(program.error().log);
+      return program.error().result;
+    }
+    auto instance = ModuleInstance::create(*std::move(program), context, std::make_shared<ManagedVariables>());
+    if (!instance) {
+      return instance.error();
+    }
+    *out = (*instance)->handle();
+    const std::lock_guard lock(context.code_mutex);
+    context.modules.emplace((*instance)->handle(), *std::move(instance));
+    return CUDA_SUCCESS;
+  });
+}
+
+template <typename Body>
+CUresult with_module(CUmodule handle, Body&& body) noexcept {
+  return with_context([&](Context&) -> CUresult {
+    const auto module = driver().modules.find(handle);
+    return module == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*module);
+  });
+}
+
+}  // namespace
+
+CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count, CUjit_option* options, void** values) {
+  JitOptions parsed;
+  const CUresult result = parsed.parse(count, options, values);
+  return result == CUDA_SUCCESS ? load_module(out, image, parsed) : result;
+}
+
+CUresult cuModuleLoadData(CUmodule* out, const void* image) {
+  JitOptions none;
+  return load_module(out, image, none);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule* out, const void* image) { return cuModuleLoadData(out, image); }
+
+CUresult cuModuleLoad(CUmodule* out, const char* path) {
+  return with_context([&](Context&) -> CUresult {
+    if (path == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto image = read_image_file(path);
+    return image ? cuModuleLoadData(out, image->data()) : CUDA_ERROR_FILE_NOT_FOUND;
+  });
+}
+
+CUresult cuModuleUnload(CUmodule handle) {
+  return with_context([&](Context& context) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
+    const auto module = driver().modules.find(handle);
+    if (module == nullptr || module->library != nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const auto owner = module->context().lock();
+    if (owner.get() != &context) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    const CUresult result = context.synchronize();
+    module->release_handles();
+    const std::lock_guard lock(context.code_mutex);
+    context.modules.erase(handle);
+    return result;
+  });
+}
+
+CUresult cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
+  return with_module(handle, [&](ModuleInstance& module) -> CUresult {
+    if (out == nullptr || name == nullptr || *name == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto function = module.function(std::string_view(name));
+    if (function == nullptr) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
+    *out = function->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
+  return with_module(handle, [&](ModuleInstance& module) -> CUresult {
+    if (count == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *count = static_cast<unsigned>(module.program().kernels().size());
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction* out, unsigned int room, CUmodule handle) {
+  return with_module(handle, [&](ModuleInstance& module) -> CUresult {
+    if (out == nullptr || room == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t count = std::min<size_t>(room, module.program().kernels().size());
+    for (size_t i = 0; i < count; ++i) {
+      out[i] = module.function(i)->handle;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle, const char* name) {
+  return with_module(handle, [&](ModuleInstance& module) -> CUresult {
+    if (name == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t variable = find_variable(module.program(), name);
+    if (variable == SIZE_MAX || module.variable_addresses()[variable] == 0) {
+      return CUDA_ERROR_NOT_FOUND;
+    }
+    if (address != nullptr) {
+      *address = module.variable_addresses()[variable];
+    }
+    if (bytes != nullptr) {
+      *bytes = module.program().variables()[variable].size_bytes;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  return with_driver([&]() -> CUresult {
+    if (mode == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *mode = CU_MODULE_LAZY_LOADING;
+    return CUDA_SUCCESS;
+  });
+}

@@ -1,0 +1,322 @@
+#include "server/software_device/driver/stream/capture.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/stream/capture_rules.hpp"
+#include "server/software_device/driver/call/refusal.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+cuuint64_t next_capture_id = 1;  // under graph_mutex
+
+std::vector<CUgraphNode>& frontier_of(CaptureSession& session, const Stream& stream) {
+  return std::find_if(session.frontiers.begin(), session.frontiers.end(), [&](const auto& row) { return row.first.get() == &stream; })->second;
+}
+
+void join(const std::shared_ptr<CaptureSession>& session, const std::shared_ptr<Stream>& stream, std::vector<CUgraphNode> frontier) {
+  stream->capture = session;
+  stream->capturing.store(true, std::memory_order_release);
+  session->frontiers[stream] = std::move(frontier);
+  if (const auto context = stream->context.lock(); context != nullptr && stream->blocking()) {
+    context->captured_blocking_streams.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void end_session(CaptureSession& session) {
+  note_capture_end(session);
+  for (const auto& [stream, frontier] : std::exchange(session.frontiers, {})) {
+    if (const auto context = stream->context.lock(); context != nullptr && stream->blocking()) {
+      context->captured_blocking_streams.fetch_sub(1, std::memory_order_relaxed);
+    }
+    stream->capturing.store(false, std::memory_order_release);
+    stream->capture = nullptr;
+  }
+}
+
+void add_unique(std::vector<CUgraphNode>& to, const std::vector<CUgraphNode>& from) {
+  for (const CUgraphNode node : from) {
+    if (std::find(to.begin(), to.end(), node) == to.end()) {
+      to.push_back(node);
+    }
+  }
+}
+
+// Whether every other stream's work is an ancestor of the origin's last.
+bool joined(const CaptureSession& session) {
+  std::vector<CUgraphNode> open;
+  for (const auto& [stream, frontier] : session.frontiers) {
+    if (stream.get() == session.origin) {
+      open = frontier;
+    }
+  }
+  std::set<CUgraphNode> reached(open.begin(), open.end());
+  while (!open.empty()) {
+    const GraphNode* const node = session.graph->find(open.back());
+    open.pop_back();
+    for (const CUgraphNode each : node == nullptr ? std::vector<CUgraphNode>{} : node->dependencies) {
+      if (reached.insert(each).second) {
+        open.push_back(each);
+      }
+    }
+  }
+  return std::all_of(session.frontiers.begin(), session.frontiers.end(), [&](const auto& row) {
+    return std::all_of(row.second.begin(), row.second.end(), [&](CUgraphNode node) { return reached.count(node) != 0; });
+  });
+}
+
+CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> graph, std::vector<CUgraphNode> dependencies, CUstreamCaptureMode mode) {
+  if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (stream->kind == Stream::Kind::legacy) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  if (stream->capture != nullptr) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
+  auto session = std::make_shared<CaptureSession>();
+  session->id = next_capture_id++;
+  session->mode = mode;
+  session->into_existing = graph != nullptr;
+  session->graph = graph != nullptr ? std::move(graph) : make_graph();
+  session->origin = stream.get();
+  session->context = stream->context.lock().get();
+  session->thread = capture_thread();
+  session->blocking = stream->blocking();
+  note_capture(session);
+  join(session, stream, std::move(dependencies));
+  return CUDA_SUCCESS;
+}
+
+template <typename Body>
+CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
+  return with_context([&](Context& current) -> CUresult {
+    const auto stream = current.stream(handle);
+    const auto owner = stream == nullptr ? nullptr : stream->context.lock();
+    return owner == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*owner, stream);
+  });
+}
+
+}  // namespace
+
+CUresult capture_work(Context& context, Stream& stream, NodePayload payload) {
+  const std::lock_guard lock(graph_mutex());
+  if (stream.capture == nullptr || stream.capture->invalidated) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  CaptureSession& session = *stream.capture;
+  auto& frontier = frontier_of(session, stream);
+  const auto node = add_node(*session.graph, std::move(payload), context.weak_from_this(), frontier);
+  if (!node) {
+    session.invalidated = true;
+    return node.error();
+  }
+  frontier = {(*node)->handle};
+  return CUDA_SUCCESS;
+}
+
+CUresult invalidate_capture(Stream& stream, CUresult reason) {
+  const std::lock_guard lock(graph_mutex());
+  if (stream.capture != nullptr) {
+    stream.capture->invalidated = true;
+  }
+  return reason;
+}
+
+CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external) {
+  if (external) {
+    return capture_work(context, stream, RecordEvent{event});
+  }
+  const std::lock_guard lock(graph_mutex());
+  if (stream.capture == nullptr || stream.capture->invalidated) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  event->captured_in = stream.capture;
+  event->captured_after = frontier_of(*stream.capture, stream);
+  event->captured.store(true, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool external) {
+  if (external) {
+    return capture_work(context, *stream, WaitForEvent{event});
+  }
+  const std::lock_guard lock(graph_mutex());
+  if (stream->capture != nullptr && stream->capture->invalidated) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  const auto session = event->captured_in.lock();
+  if (!event->captured.load(std::memory_order_acquire) || session == nullptr || session->frontiers.empty()) {
+    if (stream->capture != nullptr) {
+      stream->capture->invalidated = true;
+    }
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (session->invalidated) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  if (stream->capture == nullptr) {
+    if (stream->kind == Stream::Kind::legacy) {
+      session->invalidated = true;
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    join(session, stream, event->captured_after);
+  } else if (stream->capture == session) {
+    add_unique(frontier_of(*session, *stream), event->captured_after);
+  } else {
+    session->invalidated = stream->capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace gpuwire::software_device
+
+using namespace gpuwire::software_device;
+
+CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
+  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) {
+    const std::lock_guard lock(graph_mutex());
+    return begin(stream, nullptr, {}, mode);
+  });
+}
+
+CUresult cuStreamBeginCapture(CUstream handle) { return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL); }
+
+CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                                     CUstreamCaptureMode mode) {
+  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+    const std::lock_guard lock(graph_mutex());
+    auto graph = driver().graphs.find(graph_handle);
+    if (graph == nullptr || (count != 0 && dependencies == nullptr)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (edges != nullptr) {
+      return not_supported("a graph's edge with data");
+    }
+    return begin(stream, std::move(graph), {dependencies, dependencies + count}, mode);
+  });
+}
+
+CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
+  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+    const std::lock_guard lock(graph_mutex());
+    if (stream->capture == nullptr) {
+      return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
+    }
+    const auto session = stream->capture;
+    // A program has the graph that it began the capture with, and need not be given it again.
+    if (out == nullptr && !session->into_existing) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (session->origin != stream.get()) {
+      session->invalidated = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
+    // In another thread it ends all the same, with an error.
+    const bool foreign = session->mode != CU_STREAM_CAPTURE_MODE_RELAXED && session->thread != capture_thread();
+    const CUresult result = foreign                ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+                            : session->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                            : joined(*session)     ? CUDA_SUCCESS
+                                                   : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    end_session(*session);
+    if (result != CUDA_SUCCESS && !session->into_existing) {
+      forget_graph(*session->graph);
+    }
+    if (out != nullptr) {
+      *out = result == CUDA_SUCCESS ? session->graph->handle : nullptr;
+    }
+    return result;
+  });
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
+                                   const CUgraphEdgeData** edges, size_t* count) {
+  return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
+    if (status == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (stream->kind == Stream::Kind::legacy && context.captured_blocking_streams.load(std::memory_order_relaxed) > 0) {
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    const std::lock_guard lock(graph_mutex());
+    if (stream->capture == nullptr) {
+      *status = CU_STREAM_CAPTURE_STATUS_NONE;
+      return CUDA_SUCCESS;
+    }
+    CaptureSession& session = *stream->capture;
+    *status = session.invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (session.invalidated) {
+      return CUDA_SUCCESS;
+    }
+    // Valid until the stream's next call, as the documentation has it.
+    const auto& frontier = frontier_of(session, *stream);
+    if (id != nullptr) {
+      *id = session.id;
+    }
+    if (graph != nullptr) {
+      *graph = session.graph->handle;
+    }
+    if (dependencies != nullptr) {
+      *dependencies = frontier.data();
+    }
+    if (edges != nullptr) {
+      *edges = nullptr;
+    }
+    if (count != nullptr) {
+      *count = frontier.size();
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+  return cuStreamGetCaptureInfo_v3(handle, status, id, graph, dependencies, nullptr, count);
+}
+
+CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id) {
+  return cuStreamGetCaptureInfo_v3(handle, status, id, nullptr, nullptr, nullptr, nullptr);
+}
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) { return cuStreamGetCaptureInfo(handle, status, nullptr); }
+
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, unsigned int flags) {
+  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+    const std::lock_guard lock(graph_mutex());
+    if (stream->capture == nullptr) {
+      return CUDA_ERROR_ILLEGAL_STATE;
+    }
+    if ((count != 0 && dependencies == nullptr) || flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (edges != nullptr) {
+      return not_supported("a graph's edge with data");
+    }
+    const std::vector<CUgraphNode> nodes(dependencies, dependencies + count);
+    if (std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) { return stream->capture->graph->find(node) == nullptr; })) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto& frontier = frontier_of(*stream->capture, *stream);
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) {
+      frontier.clear();
+    }
+    add_unique(frontier, nodes);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode* dependencies, size_t count, unsigned int flags) {
+  return cuStreamUpdateCaptureDependencies_v2(handle, dependencies, nullptr, count, flags);
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::swap(*mode, capture_mode());
+  return CUDA_SUCCESS;
+}

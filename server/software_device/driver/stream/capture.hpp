@@ -1,0 +1,42 @@
+// Stream capture: a stream's work goes into a graph instead of being carried out.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <cuda.h>
+
+#include "server/software_device/driver/graph/graph_object.hpp"
+#include "server/software_device/driver/stream/stream_object.hpp"
+
+namespace gpuwire::software_device {
+
+// One capture, and the streams that have joined it. Guarded by graph_mutex.
+class CaptureSession {
+ public:
+  cuuint64_t id = 0;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::shared_ptr<Graph> graph;
+  bool into_existing = false;  // cuStreamBeginCaptureToGraph: the graph is the program's already
+  Stream* origin = nullptr;
+  // Where and by whom it was begun; compared, never followed.
+  const Context* context = nullptr;
+  const void* thread = nullptr;
+  bool blocking = false;  // the origin waits for the legacy stream, and the other way round
+  bool invalidated = false;
+  // The nodes that the next work of each stream depends on.
+  std::map<std::shared_ptr<Stream>, std::vector<CUgraphNode>> frontiers;
+};
+
+inline bool is_capturing(const Stream& stream) { return stream.capturing.load(std::memory_order_acquire); }
+
+// Adds work to the graph that the stream is captured into.
+CUresult capture_work(Context& context, Stream& stream, NodePayload payload);
+// For calls that a captured stream cannot take: makes the capture invalid and returns `reason`.
+CUresult invalidate_capture(Stream& stream, CUresult reason);
+// cuEventRecord and cuStreamWaitEvent where a capture is involved.
+CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external);
+CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool external);
+
+}  // namespace gpuwire::software_device

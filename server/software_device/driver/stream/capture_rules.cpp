@@ -1,0 +1,86 @@
+#include "server/software_device/driver/stream/capture_rules.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+namespace gpuwire::software_device {
+namespace {
+
+// Captures under way, under graph_mutex. Never destroyed.
+std::vector<std::shared_ptr<CaptureSession>>& active() {
+  static auto* const all = new std::vector<std::shared_ptr<CaptureSession>>;
+  return *all;
+}
+
+// active().size(), stored under graph_mutex. Relaxed: a capture that another thread is just beginning may or may not be seen.
+std::atomic<size_t> active_count{0};
+
+// Makes all that `matters` chooses invalid.
+template <class Matters>
+CUresult refuse(CUresult error, Matters&& matters) {
+  if (active_count.load(std::memory_order_relaxed) == 0) {
+    return CUDA_SUCCESS;
+  }
+  CUresult result = CUDA_SUCCESS;
+  const std::lock_guard lock(graph_mutex());
+  for (const auto& session : active()) {
+    if (matters(*session)) {
+      session->invalidated = true;
+      result = error;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+const void* capture_thread() noexcept {
+  thread_local const char mark = 0;
+  return &mark;
+}
+
+CUstreamCaptureMode& capture_mode() noexcept {
+  thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
+
+void note_capture(std::shared_ptr<CaptureSession> session) {
+  active().push_back(std::move(session));
+  active_count.store(active().size(), std::memory_order_relaxed);
+}
+
+void note_capture_end(const CaptureSession& session) {
+  std::erase_if(active(), [&](const auto& each) { return each.get() == &session; });
+  active_count.store(active().size(), std::memory_order_relaxed);
+}
+
+void end_captures(const Context& context) {
+  const std::lock_guard lock(graph_mutex());
+  std::erase_if(active(), [&](const auto& each) { return each->context == &context; });
+  active_count.store(active().size(), std::memory_order_relaxed);
+}
+
+CUresult permit_unsafe_call() {
+  const CUstreamCaptureMode mode = capture_mode();
+  if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_SUCCESS;
+  }
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) {
+    const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    return own || (mode == CU_STREAM_CAPTURE_MODE_GLOBAL && session.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+  });
+}
+
+CUresult permit_synchronisation(const Context& context) {
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) { return session.context == &context; });
+}
+
+CUresult permit_stream_call(const Context& context, const Stream& stream) {
+  if (stream.kind != Stream::Kind::legacy) {
+    return CUDA_SUCCESS;
+  }
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&](const CaptureSession& session) { return session.context == &context && session.blocking; });
+}
+
+}  // namespace gpuwire::software_device

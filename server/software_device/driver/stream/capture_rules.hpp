@@ -1,0 +1,30 @@
+// What a program may not do while streams capture (CUDA driver API, cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode), and how a capture
+// ends early. Each costs one atomic load while nothing is captured.
+#pragma once
+
+#include <cuda.h>
+
+#include "server/software_device/driver/stream/capture.hpp"
+
+namespace gpuwire::software_device {
+
+// The calling thread, as captures remember it, and its mode (cuThreadExchangeStreamCaptureMode).
+const void* capture_thread() noexcept;
+CUstreamCaptureMode& capture_mode() noexcept;
+
+// A capture begins or has ended. With graph_mutex held.
+void note_capture(std::shared_ptr<CaptureSession> session);
+void note_capture_end(const CaptureSession& session);
+// A context takes its captures along.
+void end_captures(const Context& context);
+
+// The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question are invalid.
+// For calls that a capture may notice: allocating memory, blocking copies.
+CUresult permit_unsafe_call();
+// For calls that wait for all of a context.
+CUresult permit_synchronisation(const Context& context);
+// For every call that names a stream, before its other arguments are looked at. The legacy stream waits for blocking ones, which never end while
+// they are captured.
+CUresult permit_stream_call(const Context& context, const Stream& stream);
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,184 @@
+// Events.
+#include <chrono>
+
+#include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/stream/capture.hpp"
+#include "server/software_device/driver/call/refusal.hpp"
+
+using namespace gpuwire::software_device;
+
+namespace {
+
+constexpr unsigned kKnownFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
+
+template <typename Body>
+CUresult with_event(CUevent handle, Body&& body) noexcept {
+  return with_driver([&]() -> CUresult {
+    const auto event = driver().events.find(handle);
+    return event == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(event);
+  });
+}
+
+OperationPtr recorded_by(Event& event) {
+  const std::lock_guard lock(event.mutex);
+  return event.recorded;
+}
+
+CUresult fault_of(const Event& event) {
+  const auto context = event.context.lock();
+  return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context->fault();
+}
+
+CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
+  return with_event(from, [&](const std::shared_ptr<Event>& start_event) {
+    return with_event(to, [&](const std::shared_ptr<Event>& end_event) -> CUresult {
+      Event &start = *start_event, &end = *end_event;
+      if (milliseconds == nullptr) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      const OperationPtr first = recorded_by(start), last = recorded_by(end);
+      if (!start.timed() || !end.timed() || first == nullptr || last == nullptr) {
+        return CUDA_ERROR_INVALID_HANDLE;
+      }
+      if (const CUresult fault = fault_of(start); fault != CUDA_SUCCESS) {
+        return fault;
+      }
+      if (!first->done() || !last->done()) {
+        return CUDA_ERROR_NOT_READY;
+      }
+      *milliseconds = std::chrono::duration<float, std::milli>(last->finished_at() - first->finished_at()).count();
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+}  // namespace
+
+CUresult cuEventCreate(CUevent* out, unsigned int flags) {
+  return with_context([&](Context& context) -> CUresult {
+    if ((flags & CU_EVENT_INTERPROCESS) != 0) {
+      return not_supported("an event for other processes (CU_EVENT_INTERPROCESS)");
+    }
+    if (out == nullptr || (flags & ~kKnownFlags) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    auto event = std::make_shared<Event>();
+    event->handle = driver().events.reserve();
+    event->context = context.weak_from_this();
+    event->flags = flags;
+    driver().events.insert(event->handle, event);
+    *out = event->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuEventDestroy_v2(CUevent handle) {
+  return with_driver([&]() -> CUresult { return driver().events.take(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+}
+
+CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
+
+CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned int flags) {
+  return with_stream(stream_handle, [&](Context& context, Stream& stream) {
+    return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+      if (flags > CU_EVENT_RECORD_EXTERNAL || (flags == CU_EVENT_RECORD_EXTERNAL && !is_capturing(stream))) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (event->context.lock().get() != &context) {
+        return CUDA_ERROR_INVALID_HANDLE;
+      }
+      if (is_capturing(stream)) {
+        return capture_record(context, stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
+      }
+      const std::lock_guard lock(event->mutex);
+      event->recorded = context.submit(stream, nullptr);
+      event->captured.store(false, std::memory_order_release);
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream) { return cuEventRecordWithFlags(handle, stream, CU_EVENT_RECORD_DEFAULT); }
+
+CUresult cuEventQuery(CUevent handle) {
+  return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
+    if (event->captured.load(std::memory_order_acquire)) {
+      return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
+    const OperationPtr operation = recorded_by(*event);
+    const bool done = operation == nullptr || operation->done();
+    const CUresult fault = fault_of(*event);
+    return fault != CUDA_SUCCESS ? fault : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  });
+}
+
+CUresult cuEventSynchronize(CUevent handle) {
+  return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
+    if (event->captured.load(std::memory_order_acquire)) {
+      return CUDA_ERROR_CAPTURED_EVENT;
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
+    const auto context = event->context.lock();
+    return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context->synchronize(recorded_by(*event));
+  });
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) { return elapsed(milliseconds, from, to); }
+CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) { return elapsed(milliseconds, from, to); }
+
+CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
+  return with_stream(stream_handle, [&](Context& context, Stream& stream) {
+    return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+      const bool capturing = is_capturing(stream);
+      if (flags > CU_EVENT_WAIT_EXTERNAL || (flags == CU_EVENT_WAIT_EXTERNAL && !capturing)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (capturing || event->captured.load(std::memory_order_acquire)) {
+        return capture_wait(context, context.stream(stream.handle), event, flags == CU_EVENT_WAIT_EXTERNAL);
+      }
+      if (const OperationPtr operation = recorded_by(*event); operation != nullptr && !operation->done()) {
+        context.submit(stream, nullptr, {&operation, 1});
+      }
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return with_event(event_handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+    const auto slot = driver().contexts.find(handle);
+    const auto context = slot == nullptr ? nullptr : slot->live();
+    if (context == nullptr || event->context.lock() != context) {
+      return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
+    }
+    const std::lock_guard lock(event->mutex);
+    event->recorded = context->mark_everything();
+    return context->fault();
+  });
+}
+
+// Everything submitted from now on waits: through the legacy stream for blocking streams, and each other stream by itself.
+CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return with_event(event_handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
+    const auto slot = driver().contexts.find(handle);
+    const auto context = slot == nullptr ? nullptr : slot->live();
+    if (context == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (const OperationPtr operation = recorded_by(*event); operation != nullptr && !operation->done()) {
+      context->delay_everything(operation);
+    }
+    return context->fault();
+  });
+}

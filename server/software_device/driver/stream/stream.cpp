@@ -1,0 +1,202 @@
+// Streams.
+#include <algorithm>
+
+#include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/stream/capture.hpp"
+#include "server/software_device/driver/call/refusal.hpp"
+#include "server/software_device/driver/stream/stream_work.hpp"
+
+using namespace gpuwire::software_device;
+
+namespace {
+
+constexpr int kGreatestPriority = -5;
+
+bool reserved_handle(CUstream handle) { return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD; }
+
+CUresult create(CUstream* out, unsigned flags, int priority) {
+  return with_context([&](Context& context) -> CUresult {
+    if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto stream = context.create_stream(flags, std::clamp(priority, kGreatestPriority, 0));
+    if (auto slot = current_slot(); slot->green_of != nullptr) {
+      stream->green = std::move(slot);
+    }
+    *out = stream->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
+CUresult cuStreamCreate(CUstream* out, unsigned int flags) { return create(out, flags, 0); }
+CUresult cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) { return create(out, flags, priority); }
+
+CUresult cuStreamDestroy_v2(CUstream handle) {
+  return with_driver([&]() -> CUresult {
+    if (reserved_handle(handle)) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const auto stream = driver().streams.find(handle);
+    const auto context = stream == nullptr ? nullptr : stream->context.lock();
+    return context != nullptr && context->destroy_stream(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  });
+}
+
+CUresult cuStreamDestroy(CUstream handle) { return cuStreamDestroy_v2(handle); }
+
+CUresult cuStreamSynchronize(CUstream handle) {
+  return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) {
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    const CUresult refused = permit_unsafe_call();
+    return refused != CUDA_SUCCESS ? refused : context.synchronize(stream);
+  });
+}
+
+CUresult cuStreamQuery(CUstream handle) {
+  return with_stream(handle, [](Context& context, Stream& stream) -> CUresult {
+    if (is_capturing(stream)) {
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
+    const bool done = context.pending(stream).empty();
+    const CUresult fault = context.fault();
+    return fault != CUDA_SUCCESS ? fault : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  });
+}
+
+CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
+  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
+    if (flags == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *flags = stream.flags;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamGetPriority(CUstream handle, int* priority) {
+  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
+    if (priority == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *priority = stream.priority;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
+    if (id == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *id = stream.id;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
+  return with_stream(handle, [&](Context& context, Stream&) -> CUresult {
+    if (device == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *device = context.device().ordinal;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (out == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto green = green_of(stream);
+    *out = green == nullptr ? context.handle() : green->handle;
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (out == nullptr || green == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto slot = green_of(stream);
+    *out = context.handle();
+    *green = slot == nullptr ? nullptr : reinterpret_cast<CUgreenCtx>(slot->handle);
+    return CUDA_SUCCESS;
+  });
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (function == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return enqueue(context, stream, HostWork{function, user});
+  });
+}
+
+CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* user, unsigned int flags) {
+  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (callback == nullptr || flags != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_capturing(stream)) {
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    context.submit_always(stream, [&context, handle, callback, user, alive = context.shared_from_this()] { callback(handle, context.fault(), user); });
+    return CUDA_SUCCESS;
+  });
+}
+
+// Managed memory is one memory here: attaching it changes nothing.
+CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t, unsigned int) {
+  return with_stream(handle, [&](Context&, Stream&) -> CUresult {
+    const auto range = driver().memory.find(address);
+    return range && range->kind == MemoryKind::managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
+}
+
+CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
+  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
+    if (value == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    *value = {};
+    switch (attribute) {
+      case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY: value->syncPolicy = CU_SYNC_POLICY_AUTO; return CUDA_SUCCESS;
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY: value->priority = stream.priority; return CUDA_SUCCESS;
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return CUDA_SUCCESS;
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
+  });
+}
+
+CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+  return with_stream(handle, [&](Context&, Stream&) -> CUresult {
+    if (value == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (attribute) {
+      // Hints of how to wait and what to cache: results do not depend on them.
+      case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY: return CUDA_SUCCESS;
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return not_supported("a stream's memory synchronisation domain");
+      default: return CUDA_ERROR_INVALID_VALUE;
+    }
+  });
+}
+
+CUresult cuStreamCopyAttributes(CUstream target, CUstream source) {
+  return with_stream(target, [&](Context& context, Stream&) -> CUresult { return context.stream(source) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+}

@@ -1,0 +1,172 @@
+#include "server/software_device/driver/stream/stream_work.hpp"
+
+#include <cstring>
+
+#include "server/software_device/driver/stream/capture_rules.hpp"
+#include "server/software_device/driver/call/driver_state.hpp"
+#include "server/software_device/driver/stream/memory_operations.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+CUresult copy(const CopyWork& work) {
+  for (size_t slice = 0; slice < work.depth; ++slice) {
+    for (size_t row = 0; row < work.height; ++row) {
+      // The source and the target of a program's copy may overlap; what then comes out is not defined, but nothing may crash.
+      std::memmove(reinterpret_cast<uint8_t*>(work.target) + slice * work.target_slice + row * work.target_pitch,
+                   reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch, work.width_bytes);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+template <typename Element>
+void fill_row(uint8_t* row, size_t count, uint32_t value) {
+  auto* const elements = reinterpret_cast<Element*>(row);
+  for (size_t i = 0; i < count; ++i) {
+    elements[i] = static_cast<Element>(value);
+  }
+}
+
+CUresult fill(const FillWork& work) {
+  for (size_t row = 0; row < work.height; ++row) {
+    auto* const start = reinterpret_cast<uint8_t*>(work.target) + row * work.pitch;
+    switch (work.element_bytes) {
+      case 1: std::memset(start, static_cast<int>(work.value & 0xFF), work.width); break;
+      case 2: fill_row<uint16_t>(start, work.width, work.value); break;
+      default: fill_row<uint32_t>(start, work.width, work.value); break;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult result_of(Fault fault) {
+  switch (fault) {
+    case Fault::none: return CUDA_SUCCESS;
+    case Fault::illegal_address: return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case Fault::misaligned_address: return CUDA_ERROR_MISALIGNED_ADDRESS;
+    case Fault::invalid_address_space: return CUDA_ERROR_INVALID_ADDRESS_SPACE;
+    case Fault::invalid_pc: return CUDA_ERROR_INVALID_PC;
+    case Fault::assert_failed: return CUDA_ERROR_ASSERT;
+    case Fault::trap: return CUDA_ERROR_LAUNCH_FAILED;
+    case Fault::stack_overflow: return CUDA_ERROR_LAUNCH_FAILED;
+    case Fault::illegal_instruction: return CUDA_ERROR_ILLEGAL_INSTRUCTION;
+    case Fault::cancelled: return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  return CUDA_ERROR_UNKNOWN;
+}
+
+// The engine hands over both with one function; only an assertion's text has this form, and a printf that imitates it does no harm.
+bool is_assertion(std::string_view text) {
+  return text.find(" Assertion `") != std::string_view::npos && text.find("` failed.") != std::string_view::npos;
+}
+
+CUresult launch(Context& context, const KernelWork& work) {
+  Limits limits;
+  {
+    const std::lock_guard lock(context.settings_mutex);
+    limits = context.limits;
+  }
+  const Launch launch{
+      .program = work.function->program.get(),
+      .kernel = work.function->index,
+      .grid = work.grid,
+      .block = work.block,
+      .cluster = work.cluster,
+      .explicit_cluster = work.explicit_cluster,
+      .dynamic_shared_bytes = work.dynamic_shared_bytes,
+      .cooperative = work.cooperative,
+      .parameters = work.parameters,
+      .variable_addresses = work.module->variable_addresses(),
+      .memory = &context.memory,
+      .heap = &context.heap,
+      .images = &driver().images,
+      .stack_bytes_per_thread = limits.stack_bytes,
+      .print =
+          [&](std::string_view text) {
+            if (is_assertion(text)) {
+              write_output(kStderr, text);
+            } else {
+              context.output.append(text, limits.printf_fifo_bytes);
+            }
+          },
+      .set_condition =
+          [](uint64_t handle, uint32_t value) {
+            if (const auto condition = find_condition(handle)) {
+              condition->value.store(value, std::memory_order_relaxed);
+            }
+          },
+      .cancelled = [&] { return context.cancelled(); },
+      .sm_count = kMultiprocessors,
+      .device_sm = kComputeMajor * 10 + kComputeMinor,
+      .processors = work.processors,
+  };
+  const LaunchResult result = driver().engine->run(launch);
+  if (result.fault != Fault::none && result.fault != Fault::cancelled) {
+    write_output(kStderr, "gpuwire software device: " + result.message + "\n");
+  }
+  return result_of(result.fault);
+}
+
+CUresult carry_out_all(Context& context, const std::vector<Work>& body) {
+  for (const Work& work : body) {
+    if (const CUresult result = carry_out(context, work); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult decide(Context& context, const ConditionalWork& work) {
+  const auto& bodies = work.bodies->work;
+  const auto value = [&] { return work.condition->value.load(std::memory_order_relaxed); };
+  CUresult result = CUDA_SUCCESS;
+  switch (work.type) {
+    case CU_GRAPH_COND_TYPE_IF: {
+      const size_t chosen = value() != 0 ? 0 : 1;
+      return chosen < bodies.size() ? carry_out_all(context, bodies[chosen]) : CUDA_SUCCESS;
+    }
+    case CU_GRAPH_COND_TYPE_WHILE:
+      while (result == CUDA_SUCCESS && value() != 0 && !context.cancelled()) {
+        result = carry_out_all(context, bodies[0]);
+      }
+      return result;
+    case CU_GRAPH_COND_TYPE_SWITCH: return value() < bodies.size() ? carry_out_all(context, bodies[value()]) : CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+struct Carrier {
+  Context& context;
+  CUresult operator()(const EmptyWork&) const { return CUDA_SUCCESS; }
+  CUresult operator()(const CopyWork& work) const { return copy(work); }
+  CUresult operator()(const FillWork& work) const { return fill(work); }
+  CUresult operator()(const KernelWork& work) const { return launch(context, work); }
+  CUresult operator()(const HostWork& work) const {
+    work.function(work.user);
+    return CUDA_SUCCESS;
+  }
+  CUresult operator()(const MemoryOperationsWork& work) const { return carry_out_memory_operations(context, work); }
+  CUresult operator()(const ConditionalWork& work) const { return decide(context, work); }
+};
+
+}  // namespace
+
+CUresult carry_out(Context& context, const Work& work) { return std::visit(Carrier{context}, work); }
+
+CUresult enqueue(Context& context, Stream& stream, Work work) {
+  if (is_capturing(stream)) {
+    return capture_work(context, stream, std::visit([](auto&& each) { return NodePayload(std::move(each)); }, std::move(work)));
+  }
+  context.submit(stream, [&context, work = std::move(work)] { return carry_out(context, work); });
+  return CUDA_SUCCESS;
+}
+
+CUresult enqueue_and_wait(Context& context, Stream& stream, const Work& work) {
+  if (is_capturing(stream)) {
+    return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }
+  return context.run(stream, [&] { return carry_out(context, work); });
+}
+
+}  // namespace gpuwire::software_device

@@ -1,0 +1,45 @@
+// Counts what passes a session's connection, and asks the kernel for its round trip now and then.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/link/link.hpp"
+#include "server/worker/connection/link_counters.hpp"
+
+namespace gpuwire::server {
+
+// One thread at a time calls received(), one at a time sent(). Without counters it costs a branch.
+class LinkMeter {
+ public:
+  static constexpr int64_t kLookIntervalMs = 1000;
+
+  LinkMeter() = default;
+  // Both outlive it; `counters` may be null.
+  LinkMeter(const link::Link& link, LinkCounters* counters) : link_(&link), counters_(counters) {}
+
+  // Bytes as the session reads and writes them, before TLS.
+  void received(size_t bytes) {
+    if (!counters_) return;
+    add(counters_->bytes_in, bytes);
+    look_if_due();
+  }
+  void sent(size_t bytes, bool reply) {
+    if (!counters_) return;
+    add(counters_->bytes_out, bytes);
+    if (reply) add(counters_->replies, 1);
+  }
+
+ private:
+  // Each word has one writer at a time.
+  static void add(std::atomic<uint64_t>& word, uint64_t more) { word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
+  // Asks the kernel for the round trip now and then.
+  void look_if_due();
+
+  const link::Link* link_ = nullptr;
+  LinkCounters* counters_ = nullptr;
+  int64_t next_look_ms_ = 0;
+};
+
+}  // namespace gpuwire::server

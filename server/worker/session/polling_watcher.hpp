@@ -1,0 +1,57 @@
+// Completion that is pushed: polls what is watched and calls back.
+#pragma once
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "server/replay/call/completion.hpp"
+
+namespace gpuwire::server {
+
+// What the watcher needs of a driver; null members are not called.
+struct WatcherDriver {
+  CUresult(CUDAAPI* query)(CUevent) = nullptr;
+  CUresult(CUDAAPI* set_current)(CUcontext) = nullptr;
+};
+
+// One thread, started by the first watch; it sleeps while nothing is watched, and ever longer while nothing completes.
+class PollingWatcher final : public CompletionWatcher {
+ public:
+  // `spin_us`: how long to poll without sleeping after something new is watched. `enter` runs first on the thread.
+  PollingWatcher(WatcherDriver driver, uint32_t spin_us, std::function<void()> enter)
+      : driver_(driver), spin_us_(spin_us), enter_(std::move(enter)) {}
+  ~PollingWatcher() override { stop(); }
+
+  bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) override;
+  // Calls back no more; waits for a callback under way. Not on the watcher's thread.
+  void stop();
+
+ private:
+  struct Watch {
+    CUcontext context;
+    CUevent event;
+    std::function<void(CUresult)> done;
+  };
+  void run();
+  // Asks for each of `watches` once; what is done is called back and taken out. True: there was one.
+  bool poll(std::vector<Watch>& watches);
+
+  const WatcherDriver driver_;
+  const uint32_t spin_us_;
+  const std::function<void()> enter_;
+  CUcontext current_ = nullptr;  // on the watcher's thread
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Watch> added_;  // under mutex_; taken over by the thread
+  size_t watched_ = 0;        // under mutex_; both lists
+  bool stopping_ = false;     // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server

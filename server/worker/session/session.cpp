@@ -1,0 +1,406 @@
+#include "server/worker/session/session.hpp"
+
+#include <chrono>
+#include <exception>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+#include "protocol/cuda_abi/sticky.hpp"
+#include "protocol/wire/limits.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "schema/handshake.capnp.h"
+#include "schema/session.capnp.h"
+#include "server/driver_table.hpp"
+#include "server/gate/gate.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/memory/memory.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/worker/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr size_t kLoggedNameBytesMax = 256;
+
+std::string logged(capnp::Text::Reader text) {
+  std::string out(text.begin(), std::min<size_t>(text.size(), kLoggedNameBytesMax));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return out;
+}
+
+WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEventQuery, driver.cuCtxSetCurrent}; }
+
+SpinPolicy spin(unsigned cores) { return cores < kSpinCoresMin ? kNoSpin : cores < kLongSpinCoresMin ? kShortSpin : kLongSpin; }
+
+}  // namespace
+
+CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<const ReplayEntry> driver_calls) {
+  CallTable table{};
+  for (size_t i = 0; i < session_calls.size() && i < wire::kFirstDriverOrdinal; ++i) {
+    if (session_calls[i].function) table[i] = &session_calls[i];
+  }
+  for (size_t i = 0; i < driver_calls.size() && i + wire::kFirstDriverOrdinal < table.size(); ++i) {
+    if (driver_calls[i].function) table[i + wire::kFirstDriverOrdinal] = &driver_calls[i];
+  }
+  return table;
+}
+
+Session::Session(SessionParts parts)
+    : parts_(std::move(parts)),
+      meter_(*parts_.link, parts_.counters),
+      source_(*parts_.link, meter_, spin(parts_.cores).socket_spin_us, parts_.host_memory),
+      outbox_(*parts_.link, meter_, outbox_hooks()),
+      out_of_order_reader_(out_of_order_reader_parts()),
+      handles_(parts_.host_memory),
+      watcher_(watcher_driver(*parts_.driver), spin(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
+      waiters_([this] { enter_thread(); }),
+      poll_time_(spin(parts_.cores).wait_poll_us) {
+  if (Gate* gate = parts_.gate) {
+    source_.look_longer(gate->spin_us());
+    source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
+  }
+}
+
+Session::~Session() { release(); }
+
+void Session::enter_thread() noexcept {
+  if (!parts_.driver->cuThreadExchangeStreamCaptureMode) return;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  parts_.driver->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+namespace {
+
+bool runs_ahead(const ReplayEntry& entry, const wire::FrameHeader& header) {
+  auto kind = wire::FrameKind(header.kind);
+  return entry.out_of_turn && (kind == wire::FrameKind::called || (kind == wire::FrameKind::posted && entry.posted));
+}
+
+}  // namespace
+
+OutOfOrderReader::Parts Session::out_of_order_reader_parts() {
+  return {.source = source_,
+          .awaited = [this] { return state_ && state_->callbacks().awaiting(); },
+          .room_awaited = [this] {
+            return outbox_.room_awaited() || (hung_up_.load(std::memory_order_relaxed) && parts_.link->state() == link::Link::State::attached);
+          },
+          .out_of_turn = [this](const wire::FrameHeader& header) -> const ReplayEntry* {
+            const ReplayEntry* entry = find_entry(header.ordinal);
+            return entry && runs_ahead(*entry, header) ? entry : nullptr;
+          },
+          .execute = [this](const ReplayEntry& entry, Call& call) {
+            try {
+              entry.function(*this, call);
+            } catch (const ProtocolFault& found) {
+              throw std::runtime_error(found.reason);
+            }
+          },
+          .fault = [this](std::string reason) { stop(EndCause::fault, std::move(reason)); }};
+}
+
+LinkOutbox::Hooks Session::outbox_hooks() {
+  return {.room_wanted =
+              [this] {
+                out_of_order_reader_.start();
+                out_of_order_reader_.awake();
+              },
+          .reads_ahead = [] { return OutOfOrderReader::is_caller(); }};
+}
+
+// --- the beginning -----------------------------------------------------------------------------------------------------------------------
+
+std::optional<SessionEnd> Session::begin() {
+  if (auto end = read_hello()) {
+    tell_ending(*end);
+    return end;
+  }
+  auto welcome = parts_.welcome->getRoot<schema::Welcome>();
+  auto id = welcome.getSessionId();
+  std::copy_n(parts_.id.begin(), std::min(parts_.id.size(), id.size()), id.begin());
+  resumable_ = parts_.resume_grace_ms != 0 && client_comes_back_;
+  if (resumable_) {
+    welcome.setResumeSecret({parts_.resume_secret.data(), parts_.resume_secret.size()});
+    welcome.setResumeGraceMs(parts_.resume_grace_ms);
+    bool wanted = parts_.wants_heartbeats && parts_.wants_heartbeats(client_end_);
+    heartbeats_ = wanted && client_knows_heartbeats_;
+    if (heartbeats_) source_.expect_heartbeats();
+    welcome.setHeartbeats(heartbeats_);
+    parts_.link->outlive_connections();
+  }
+  outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
+  enter_thread();
+  primary_warm_ = parts_.claim_primary && parts_.claim_primary();
+  if (parts_.gate) parts_.gate->enter_executor();
+  if (parts_.captures_output) start_capture();
+  state_ = std::make_unique<SessionState>(*this, parts_.settings);
+  state_->host_regions().take_descriptors_from(
+      [this](uint64_t number) { return parts_.link->transport()->take_descriptor(number); });
+  return std::nullopt;
+}
+
+std::optional<SessionEnd> Session::read_hello() {
+  switch (source_.next(int(wire::kHandshakeTimeoutMs))) {
+    case FrameSource::Next::frame: break;
+    case FrameSource::Next::ended: return connection_ended();
+    case FrameSource::Next::fault: return SessionEnd{EndCause::fault, source_.fault()};
+    case FrameSource::Next::late: return SessionEnd{EndCause::fault, fmt::format("no Hello within {} ms", wire::kHandshakeTimeoutMs)};
+  }
+  const wire::FrameHeader& header = source_.header();
+  if (wire::FrameKind(header.kind) != wire::FrameKind::control || header.ordinal != uint32_t(wire::ControlOrdinal::hello))
+    return SessionEnd{EndCause::fault, fmt::format("the first frame is no Hello (kind {}, ordinal {})", header.kind, header.ordinal)};
+  std::string key_of_user;
+  auto wrong = wire::read_guarded([&] {
+    wire::SegmentReader message(source_.message());
+    auto hello = message.getRoot<schema::Hello>();
+    client_ = {logged(hello.getRelease()), logged(hello.getProgram()), logged(hello.getHost()), hello.getProcessId()};
+    client_comes_back_ = !hello.getEndsWithConnection();
+    client_knows_heartbeats_ = hello.getHeartbeats();
+    client_end_ = {logged(hello.getAddress()), logged(hello.getMachine())};
+    auto key = hello.getCacheKey();
+    key_of_user.assign(key.begin(), key.end());
+  });
+  if (!wrong && !key_of_user.empty() && key_of_user.size() != wire::kCacheKeyBytes) wrong = "a cache key of a wrong size";
+  if (wrong) return SessionEnd{EndCause::fault, "Hello: " + *wrong};
+  std::string& tenant = parts_.settings.tenant;
+  if (tenant.empty()) tenant = std::move(key_of_user);
+  // With neither there is nobody whose images these are: they are kept for the session only.
+  if (tenant.empty()) parts_.settings.module_cache = nullptr;
+  if (!parts_.tenant_known) return std::nullopt;
+  if (auto known = parts_.tenant_known(tenant); !known) return SessionEnd{EndCause::internal, "the worker could not be confined to its tenant: " + known.error()};
+  return std::nullopt;
+}
+
+void Session::start_capture() {
+  capture_.start([this](uint8_t descriptor, std::span<const std::byte> text) {
+    SmallMessage<> message;
+    message.root<schema::Output>().setDescriptor(descriptor);
+    outbox_.notice(wire::NoticeOrdinal::output, *message, text);
+  });
+}
+
+// --- the executor ---------------------------------------------------------------------------------------------------------------------------
+
+SessionEnd Session::run() {
+  std::optional<SessionEnd> end;
+  try {
+    while (!end) end = execute();
+  } catch (const std::exception& error) {  // out of memory or of threads: not the client's doing
+    end = SessionEnd{EndCause::internal, error.what()};
+  }
+  tell_ending(*end);
+  return *end;
+}
+
+std::optional<SessionEnd> Session::execute() {
+  if (stopping_.load(std::memory_order_relaxed)) [[unlikely]] return stopped();
+  switch (source_.next()) {
+    case FrameSource::Next::frame: break;
+    case FrameSource::Next::ended: return connection_ended();
+    case FrameSource::Next::fault: return SessionEnd{EndCause::fault, source_.fault()};
+    case FrameSource::Next::late: return std::nullopt;
+  }
+  const wire::FrameHeader& header = source_.header();
+  switch (wire::FrameKind(header.kind)) {
+    case wire::FrameKind::posted:
+    case wire::FrameKind::called: return execute_call();
+    case wire::FrameKind::acknowledge:  // the link has seen it already
+      if (parts_.link->bad_acknowledgement()) return SessionEnd{EndCause::fault, "an acknowledgement of what was not sent"};
+      return std::nullopt;
+    case wire::FrameKind::control:
+      if (header.ordinal == uint32_t(wire::ControlOrdinal::goodbye)) return SessionEnd{EndCause::finished, "goodbye"};
+      if (header.ordinal == uint32_t(wire::ControlOrdinal::acknowledge_now)) {
+        outbox_.acknowledge(source_.frame_end(), true);
+        return std::nullopt;
+      }
+      if (!heartbeats_ || header.ordinal != uint32_t(wire::ControlOrdinal::heartbeat)) break;
+      outbox_.acknowledge(source_.frame_end());
+      return std::nullopt;
+    default: break;
+  }
+  return SessionEnd{EndCause::fault, fmt::format("a frame of kind {} and ordinal {} within a session", header.kind, header.ordinal)};
+}
+
+const ReplayEntry* Session::find_entry(uint32_t ordinal) const {
+  return ordinal < parts_.calls->size() ? (*parts_.calls)[ordinal] : nullptr;
+}
+
+std::optional<SessionEnd> Session::execute_call() {
+  const wire::FrameHeader& header = source_.header();
+  auto fault = [](std::string reason) { return SessionEnd{EndCause::fault, std::move(reason)}; };
+  if (header.sequence != executed_ + 1) return fault(fmt::format("frame {} follows frame {}", header.sequence, executed_));
+  const ReplayEntry* entry = find_entry(header.ordinal);
+  if (!entry) return fault(fmt::format("unknown call ordinal {} in frame {}", header.ordinal, header.sequence));
+  if (wire::FrameKind(header.kind) == wire::FrameKind::posted && !entry->posted)
+    return fault(fmt::format("{} may not be posted (frame {})", entry->name, header.sequence));
+
+  std::string wrong;
+  bool executed_already = source_.seen_ahead() && runs_ahead(*entry, header);
+  if (!executed_already) try {
+    wire::SegmentReader message(source_.message());
+    Call call{header, message, source_};
+    dispatch(*entry, call);
+  } catch (const ProtocolFault& found) {
+    wrong = found.reason;
+  } catch (const kj::Exception&) {
+    wrong = wire::describe_exception(std::current_exception());
+  }
+  if (!wrong.empty()) {
+    if (auto end = stopped()) return end;  // a read that was broken off looks like a fault
+    return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
+  }
+  run_postponed_frees(*this);
+  executed_ = header.sequence;
+  outbox_.acknowledge(source_.frame_end());
+  return std::nullopt;
+}
+
+void Session::dispatch(const ReplayEntry& entry, Call& call) {
+  bool called = wire::FrameKind(call.header.kind) == wire::FrameKind::called;
+  if (CUresult error = state_->enter(call.header, context_)) {
+    finish(*this, call, error);
+    return;
+  }
+  if (entry.out_of_turn) {
+    // Something on the GPU waits for the answer; if it had to wait for a turn, neither would come.
+    Gate::Unasked unasked;
+    entry.function(*this, call);
+  } else {
+    entry.function(*this, call);
+  }
+  // A call with nothing to say but that it was done leaves the reply to its caller. Without all of its bulk it was not done.
+  if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
+}
+
+// --- waiting -----------------------------------------------------------------------------------------------------------------------------------
+
+bool Session::poll_or_defer(Call& call, DeviceWait wait) {
+  call.answered = true;
+  if (wait.query) {
+    CUresult result = poll_device(*this, wait.query);
+    if (result != CUDA_ERROR_NOT_READY) {
+      wait.finish(result);
+      return true;
+    }
+  }
+  if (watch_instead(wait)) return false;
+  wait_elsewhere([wait = std::move(wait)] { wait.finish(wait.wait()); });
+  return false;
+}
+
+// When threads for waits are short, the watcher takes those that end with events. False: it does not.
+bool Session::watch_instead(const DeviceWait& wait) {
+  if (!wait.events || !waiters_.crowded()) return false;
+  std::vector<CUevent> events = wait.events();
+  if (events.empty()) return false;
+  struct Rest {
+    size_t open;
+    CUresult result = CUDA_SUCCESS;  // the first failure
+    std::function<void(CUresult)> finish;
+  };
+  // The watcher's thread alone touches it from the first watch on.
+  auto rest = std::make_shared<Rest>(Rest{events.size(), CUDA_SUCCESS, wait.finish});
+  for (CUevent event : events) {
+    bool watched = watcher_.watch(context_, event, [rest](CUresult result) {
+      if (rest->result == CUDA_SUCCESS) rest->result = result;
+      if (--rest->open == 0) rest->finish(rest->result);
+    });
+    if (watched) continue;
+    stop(EndCause::fault, fmt::format("more than {} calls wait at once", kWatchedMax));
+    break;
+  }
+  return true;
+}
+
+void Session::wait_elsewhere(std::function<void()> work) {
+  bool taken = waiters_.run([this, context = context_, work = std::move(work)] {
+    try {
+      if (context) parts_.driver->cuCtxSetCurrent(context);
+      work();
+    } catch (const std::exception& error) {
+      stop(EndCause::internal, error.what());
+    } catch (...) {
+      stop(EndCause::internal, "unknown exception");
+    }
+  });
+  if (!taken) stop(EndCause::fault, fmt::format("more than {} calls wait at once for what only the driver can wait for", kBlockedWaitersMax));
+}
+
+void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
+  int none = CUDA_SUCCESS;
+  deferred_.compare_exchange_strong(none, int(result), std::memory_order_relaxed);
+  capnp::MallocMessageBuilder builder(uint(16 + message.size() / sizeof(capnp::word)));
+  auto notice = builder.initRoot<schema::DeferredError>();
+  notice.setResult(result);
+  notice.setSequence(header.sequence);
+  notice.setOrdinal(header.ordinal);
+  notice.setContext(header.context);
+  notice.setSticky(gpuwire::cuda_abi::is_sticky(result));
+  notice.setMessage(message);
+  outbox_.notice(wire::NoticeOrdinal::deferred_error, builder);
+}
+
+CUresult Session::take_deferred() {
+  if (deferred_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] return CUDA_SUCCESS;
+  return CUresult(deferred_.exchange(CUDA_SUCCESS, std::memory_order_relaxed));
+}
+
+bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && std::exchange(primary_warm_, false); }
+
+// --- the end -----------------------------------------------------------------------------------------------------------------------------------
+
+void Session::stop(EndCause cause, std::string reason) {
+  {
+    std::lock_guard lock(stop_mutex_);
+    if (stop_) return;
+    stop_ = SessionEnd{cause, std::move(reason)};
+  }
+  stopping_.store(true, std::memory_order_relaxed);
+  outbox_.withhold_replies();
+  if (parts_.gate) parts_.gate->interrupt();
+  parts_.link->interrupt();
+}
+
+void Session::connection_hung_up() {
+  hung_up_.store(true, std::memory_order_relaxed);
+  out_of_order_reader_.start();
+  out_of_order_reader_.awake();
+}
+
+std::optional<SessionEnd> Session::stopped() {
+  std::lock_guard lock(stop_mutex_);
+  return stop_;
+}
+
+SessionEnd Session::connection_ended() {
+  if (auto end = stopped()) return *end;
+  if (std::string broken = parts_.link->failure(); !broken.empty())
+    return {parts_.link->transport()->damaged() ? EndCause::fault : EndCause::cut, std::move(broken)};
+  return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
+}
+
+void Session::tell_ending(const SessionEnd& end) {
+  if (end.cause == EndCause::finished || end.cause == EndCause::cut || end.cause == EndCause::resume_grace) return;
+  capnp::MallocMessageBuilder builder(uint(16 + end.reason.size() / sizeof(capnp::word)));
+  auto notice = builder.initRoot<schema::Ending>();
+  notice.setReason(end.reason);
+  notice.setResult(end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN);
+  outbox_.notice(wire::NoticeOrdinal::ending, builder);
+}
+
+bool Session::release() {
+  if (parts_.gate) parts_.gate->stop();
+  out_of_order_reader_.stop();
+  bool at_rest = !state_ || state_->end();
+  watcher_.stop();
+  waiters_.finish();
+  capture_.stop();
+  state_.reset();
+  return at_rest;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,52 @@
+#include "server/worker/session/waiter_pool.hpp"
+
+#include "server/worker/limits.hpp"
+
+namespace gpuwire::server {
+
+void WaiterPool::finish() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+bool WaiterPool::crowded() {
+  std::lock_guard lock(mutex_);
+  return threads_.size() - idle_ + tasks_.size() >= kWaitersMax;
+}
+
+bool WaiterPool::run(Task task) {
+  std::unique_lock lock(mutex_);
+  if (idle_ == tasks_.size()) {
+    if (threads_.size() == kBlockedWaitersMax) return false;
+    threads_.emplace_back([this] { serve(); });
+    ++idle_;
+  }
+  tasks_.push_back(std::move(task));
+  lock.unlock();
+  work_.notify_one();
+  return true;
+}
+
+void WaiterPool::serve() {
+  enter_();
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [&] { return ending_ || !tasks_.empty(); });
+    if (tasks_.empty()) return;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    --idle_;
+    lock.unlock();
+    task();
+    task = nullptr;  // what it holds is released outside the lock
+    lock.lock();
+    ++idle_;
+  }
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,145 @@
+#include "server/worker/session/watchdog.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "server/worker/limits.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+void signal(const OwnedDescriptor& event) {
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(event.get(), &one, sizeof one);
+}
+
+}  // namespace
+
+Watchdog::Watchdog(int message, std::shared_ptr<transport::Transport> connection, Hooks hooks)
+    : message_(message),
+      hooks_(std::move(hooks)),
+      connection_(std::move(connection)),
+      changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      wake_(::eventfd(0, EFD_CLOEXEC)),
+      quit_(::eventfd(0, EFD_CLOEXEC)) {
+  thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  signal(quit_);
+  thread_.join();
+}
+
+void Watchdog::begin_grace() { signal(wake_); }
+
+bool Watchdog::hear_broker() {
+  IpcMessage said;
+  switch (receive_ipc_message(message_, false, said)) {
+    case IpcMessageReceived::none_yet: return false;
+    case IpcMessageReceived::closed: hooks_.stop("the server has gone"); return true;
+    case IpcMessageReceived::message: break;
+  }
+  if (said.kind != IpcMessageKind::stop) {
+    hooks_.hear(std::move(said));
+    return false;
+  }
+  hooks_.stop(said.text);
+  return true;
+}
+
+void Watchdog::outlive_connections(std::function<std::chrono::nanoseconds()> look) {
+  {
+    std::lock_guard lock(mutex_);
+    look_ = std::move(look);
+    outlives_ = true;
+  }
+  signal(changed_);
+}
+
+void Watchdog::detached(uint32_t grace_ms) {
+  {
+    std::lock_guard lock(mutex_);
+    deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
+    connection_.reset();
+  }
+  signal(changed_);
+}
+
+void Watchdog::attached(std::shared_ptr<transport::Transport> connection) {
+  {
+    std::lock_guard lock(mutex_);
+    deadline_.reset();
+    connection_ = std::move(connection);
+  }
+  signal(changed_);
+}
+
+int Watchdog::time_left() {
+  std::lock_guard lock(mutex_);
+  if (!deadline_) return -1;
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - std::chrono::steady_clock::now());
+  return int(std::max<int64_t>(left.count(), 0));
+}
+
+int Watchdog::look() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!outlives_ || !look_) return -1;
+  }
+  return int(std::chrono::ceil<std::chrono::milliseconds>(look_()).count());
+}
+
+bool Watchdog::closed(const std::shared_ptr<transport::Transport>& connection) {
+  {
+    std::lock_guard lock(mutex_);
+    if (outlives_ && connection_ == connection) connection_.reset();
+    if (!outlives_) return hooks_.gone(), true;
+  }
+  hooks_.hung_up();
+  return false;
+}
+
+void Watchdog::watch() {
+  for (bool ending = false; !ending;) {
+    int until_look = look();
+    std::shared_ptr<transport::Transport> connection;
+    {
+      std::lock_guard lock(mutex_);
+      connection = connection_;
+    }
+    // The socket is asked for its end alone: data on it are the executor's and wake nobody here.
+    pollfd watched[5] = {{message_, POLLIN, 0},
+                         {connection ? connection->descriptor() : -1, POLLRDHUP, 0},
+                         {wake_.get(), POLLIN, 0},
+                         {quit_.get(), POLLIN, 0},
+                         {changed_.get(), POLLIN, 0}};
+    int left = time_left();
+    if (::poll(watched, 5, left < 0 || until_look < 0 ? std::max(left, until_look) : std::min(left, until_look)) < 0) {
+      if (errno == EINTR) continue;
+      ::_exit(kExitOverdue);
+    }
+    if (watched[3].revents) return;
+    if (watched[4].revents) {
+      uint64_t count = 0;
+      [[maybe_unused]] ssize_t got = ::read(changed_.get(), &count, sizeof count);
+    }
+    if (watched[0].revents) ending = hear_broker();
+    if (watched[1].revents && closed(connection)) ending = true;
+    if (watched[2].revents) ending = true;
+    if (time_left() == 0) {
+      hooks_.grace_over();
+      ending = true;
+    }
+  }
+  pollfd quit{quit_.get(), POLLIN, 0};
+  int quitting;
+  do quitting = ::poll(&quit, 1, int(kEndGraceMs));
+  while (quitting < 0 && errno == EINTR);
+  if (quitting == 0) ::_exit(kExitOverdue);
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,184 @@
+#include <thread>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "schema/api_capture.capnp.h"
+#include "test/client_stub/driver/fixture.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::client;
+
+namespace {
+
+constexpr uint32_t kEndCapture = 2602;  // protocol/api/capture.toml
+
+struct Capturing : test::FakeProcess {
+  Capturing() {
+    CUcontext context = nullptr;
+    REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    REQUIRE(hand::cuStreamCreate(&origin, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    REQUIRE(hand::cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(hand::cuEventCreate(&event, 0) == CUDA_SUCCESS);
+    // The server takes the handle that it is offered.
+    session->serve(kEndCapture, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+      frame.read<schema::CuStreamEndCaptureParams>(
+          [&](auto params) { reply.initRoot<schema::CuStreamEndCaptureResults>().setPhGraph(params.getPhGraph()); });
+    });
+  }
+  // A failed check must not leave a capture for the next test.
+  ~Capturing() {
+    CUgraph graph = nullptr;
+    hand::cuStreamEndCapture(origin, &graph, false);
+  }
+  CUstream origin = nullptr, other = nullptr;
+  CUevent event = nullptr;
+};
+
+CUstreamCaptureStatus status_of(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  REQUIRE(hand::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("whether a stream captures is known without the server") {
+  Capturing process;
+  size_t sent = process.session->total();
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
+  cuuint64_t id = 0;
+  CUstreamCaptureStatus status;
+  CUgraph graph = nullptr;
+  CHECK(hand::cuStreamGetCaptureInfo_v2(process.origin, &status, &id, &graph, nullptr, nullptr, false) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  CHECK(process.session->total() == sent);
+}
+
+TEST_CASE("a capture begins and ends, and its graph is the program's") {
+  Capturing process;
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
+  CHECK(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_ERROR_ILLEGAL_STATE);
+  // The origin synchronises with the NULL stream, whose status is therefore an error.
+  CUstreamCaptureStatus status;
+  CHECK(hand::cuStreamIsCapturing(nullptr, &status, false) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CUgraph graph = nullptr;
+  REQUIRE(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+  CHECK(known_handle(wire::HandleKind::graph, reinterpret_cast<uint64_t>(graph)));
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
+  CHECK(status_of(nullptr) == CU_STREAM_CAPTURE_STATUS_NONE);
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+}
+
+TEST_CASE("a stream that waits for an event of a capture joins it, until the capture ends") {
+  Capturing process;
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  cuuint64_t origin_id = 0, other_id = 0;
+  CUstreamCaptureStatus status;
+  CHECK(hand::cuStreamGetCaptureInfo(process.origin, &status, &origin_id, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamGetCaptureInfo(process.other, &status, &other_id, false) == CUDA_SUCCESS);
+  CHECK(origin_id == other_id);
+  CUgraph graph = nullptr;
+  REQUIRE(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
+  CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
+  // The event stays what it was, and draws nobody into a capture that is over.
+  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
+  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
+  REQUIRE(hand::cuEventRecord(process.event, process.other, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(process.event) == CUDA_SUCCESS);
+}
+
+TEST_CASE("what a capture cannot take makes it invalid") {
+  Capturing process;
+  CUgraph graph = nullptr;
+  CUevent unrelated = nullptr;
+  REQUIRE(hand::cuEventCreate(&unrelated, 0) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(unrelated, process.other, false) == CUDA_SUCCESS);
+  auto begin = [&] {
+    REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+    REQUIRE(hand::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
+  };
+  auto invalid = [&] {
+    CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    size_t sent = process.session->total();
+    CHECK(hand::cuMemsetD8Async(1, 0, 1, process.origin, false) != CUDA_SUCCESS);
+    CHECK(process.session->total() == sent);
+    CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
+  };
+  begin();
+  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
+  invalid();
+  begin();
+  CHECK(hand::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  invalid();
+  begin();
+  CHECK(hand::cuStreamQuery(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  invalid();
+  begin();
+  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  invalid();
+  begin();
+  CHECK(hand::cuStreamWaitEvent(process.origin, unrelated, 0, false) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  invalid();
+  begin();
+  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  invalid();
+  begin();
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  invalid();
+}
+
+TEST_CASE("a capture bound to its thread ends in an error in another one") {
+  Capturing process;
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  std::thread([&] {
+    CUgraph graph = nullptr;
+    CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+  }).join();
+  CUgraph graph = nullptr;
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+}
+
+TEST_CASE("an unsafe call invalidates a global capture, unless the thread is relaxed") {
+  Capturing process;
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+  CHECK(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
+  REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+  CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }).join();
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CUgraph graph = nullptr;
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(graph == nullptr);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
+}
+
+TEST_CASE("another thread's capture that is bound to it is no hindrance") {
+  Capturing process;
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS); }).join();
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+TEST_CASE("the null stream cannot be captured") {
+  Capturing process;
+  CHECK(hand::cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(hand::cuStreamBeginCapture_v2(process.origin, CUstreamCaptureMode(3), false) == CUDA_ERROR_INVALID_VALUE);
+}

@@ -1,0 +1,217 @@
+#include <cstring>
+
+#include "client_stub/driver/module/module_state.hpp"
+#include "schema/api_occupancy.capnp.h"
+#include "test/client_stub/driver/memory/fixture.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+using test::DeviceProcess;
+using test::ordinal;
+using wire::SessionOrdinal;
+
+// A kernel that takes a pointer and an int, at most 512 threads, 4 KiB of dynamic shared memory.
+struct KernelProcess : DeviceProcess {
+  explicit KernelProcess(int devices = 1) : DeviceProcess(devices) {
+    session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>().setHave(true); });
+    session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+    session->answer(ordinal(SessionOrdinal::module_function), [](capnp::MessageBuilder& reply) {
+      auto facts = reply.initRoot<schema::FunctionFacts>();
+      auto offsets = facts.initParameterOffsets(2);
+      offsets.set(1, 8);
+      auto sizes = facts.initParameterSizes(2);
+      sizes.set(0, 8);
+      sizes.set(1, 4);
+      auto attributes = facts.initAttributes(CU_FUNC_ATTRIBUTE_MAX);
+      facts.initAttributeErrors(CU_FUNC_ATTRIBUTE_MAX);
+      attributes.set(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 512);
+      attributes.set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096);
+    });
+    REQUIRE(hand::cuLibraryLoadData(&library, ".version 7.0\n", nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    REQUIRE(hand::cuLibraryGetKernel(&kernel, library, "k") == CUDA_SUCCESS);
+    function = reinterpret_cast<CUfunction>(kernel);
+  }
+
+  CUresult launch(unsigned grid, unsigned block, unsigned shared = 0, CUstream stream = nullptr) {
+    return hand::cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, parameters, nullptr, false);
+  }
+
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CUfunction function = nullptr;
+  uint64_t pointer = 0x7000'0000'1234;
+  int count = 42;
+  void* parameters[2] = {&pointer, &count};
+};
+
+}  // namespace
+
+TEST_CASE("Pinned memory that a parameter points to is made known to the server, with its content, before the launch") {
+  KernelProcess process;
+  void* memory = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&memory, 1u << 20) == CUDA_SUCCESS);
+  static_cast<char*>(memory)[77] = 7;
+  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
+  CHECK(process.session->count(ordinal(SessionOrdinal::region_create)) == 0);
+  process.pointer = reinterpret_cast<uint64_t>(memory) + 5000;
+  SUBCASE("in a parameter of its own") { REQUIRE(process.launch(1, 32) == CUDA_SUCCESS); }
+  SUBCASE("in a buffer") {
+    std::byte buffer[12];
+    size_t bytes = sizeof buffer;
+    std::memcpy(buffer, &process.pointer, sizeof process.pointer);
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    REQUIRE(hand::cuLaunchKernel(process.function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra, false) == CUDA_SUCCESS);
+  }
+  auto frames = process.session->frames();
+  REQUIRE(frames.size() >= 3);
+  CHECK(frames[frames.size() - 3].ordinal == ordinal(SessionOrdinal::region_create));
+  CHECK(frames[frames.size() - 2].ordinal == ordinal(SessionOrdinal::region_write));
+  CHECK(frames[frames.size() - 1].ordinal == ordinal(SessionOrdinal::launch));
+  // From then on it is compared, and nothing is sent while it does not change.
+  size_t before = process.session->total();
+  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 1);
+  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+}
+
+TEST_CASE("A launch is one posted frame with everything in it") {
+  KernelProcess process;
+  size_t before = process.session->total();
+  REQUIRE(hand::cuLaunchKernel(process.function, 2, 3, 4, 5, 6, 7, 100, nullptr, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(process.session->total() == before + 1);
+  auto frame = process.session->newest();
+  CHECK(frame.kind == wire::FrameKind::posted);
+  CHECK(frame.ordinal == ordinal(SessionOrdinal::launch));
+  CHECK(frame.context == uint32_t(t_context->handle));
+  frame.read<schema::Launch>([&](auto launch) {
+    CHECK(launch.getFunction() == reinterpret_cast<uint64_t>(process.kernel));
+    CHECK(launch.getStream() == 0);
+    CHECK(launch.getGridX() == 2);
+    CHECK(launch.getGridY() == 3);
+    CHECK(launch.getGridZ() == 4);
+    CHECK(launch.getBlockX() == 5);
+    CHECK(launch.getBlockY() == 6);
+    CHECK(launch.getBlockZ() == 7);
+    CHECK(launch.getSharedBytes() == 100);
+    CHECK_FALSE(launch.getCooperative());
+    auto data = launch.getParameters();
+    REQUIRE(data.size() == 12);
+    CHECK(std::memcmp(data.begin(), &process.pointer, 8) == 0);
+    CHECK(std::memcmp(data.begin() + 8, &process.count, 4) == 0);
+  });
+}
+
+TEST_CASE("What is wrong with a launch is told by it, and nothing is sent") {
+  KernelProcess process;
+  size_t before = process.session->total();
+  CHECK(process.launch(0, 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(process.launch(1, 2000) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(process.launch(1, 513) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(process.launch(1, 32, 4097) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(process.launch(1, 32, 0, reinterpret_cast<CUstream>(uintptr_t(0x5555))) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  void* missing[2] = {&process.pointer, nullptr};
+  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, missing, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  int local = 0;
+  CHECK(hand::cuLaunchKernel(reinterpret_cast<CUfunction>(&local), 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
+        CUDA_ERROR_INVALID_HANDLE);
+  CHECK(process.session->total() == before);
+  CHECK(process.launch(1, 512, 4096) == CUDA_SUCCESS);
+}
+
+TEST_CASE("A kernel can be launched in every context, a function only in its own") {
+  KernelProcess process(2);
+  CUmodule module = nullptr;
+  CUfunction own = nullptr;
+  REQUIRE(hand::cuModuleLoadData(&module, ".version 7.0\n") == CUDA_SUCCESS);
+  REQUIRE(hand::cuModuleGetFunction(&own, module, "k") == CUDA_SUCCESS);
+  uint32_t first_context = uint32_t(t_context->handle);
+  CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  process.make_current(1);
+  CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(process.launch(1, 1) == CUDA_SUCCESS);
+  CHECK(process.session->newest().context == uint32_t(t_context->handle));
+  CHECK(process.session->newest().context != first_context);
+}
+
+TEST_CASE("A launch of an unloaded kernel is an invalid handle") {
+  KernelProcess process;
+  REQUIRE(hand::cuLibraryUnload(process.library) == CUDA_SUCCESS);
+  CHECK(process.launch(1, 1) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("Launch attributes travel as they are, and the events in them must exist") {
+  KernelProcess process;
+  CUlaunchAttribute attributes[2]{};
+  attributes[0].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  attributes[0].value.priority = -1;
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_IGNORE;
+  CUlaunchConfig config{1, 1, 1, 32, 1, 1, 0, nullptr, attributes, 2};
+  REQUIRE(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  process.session->newest().read<schema::Launch>([&](auto launch) {
+    REQUIRE(launch.getAttributes().size() == sizeof attributes);
+    CHECK(std::memcmp(launch.getAttributes().begin(), attributes, sizeof attributes) == 0);
+  });
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+  attributes[1].value.launchCompletionEvent.event = reinterpret_cast<CUevent>(uintptr_t(0x99));
+  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  attributes[1].id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
+  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_ERROR_NOT_SUPPORTED);
+  config.attrs = nullptr;
+  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("A cooperative launch must fit on the device at once; how much fits is asked once") {
+  KernelProcess process;
+  process.session->answer(test::kOccupancyWithFlags, [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(3);
+  });
+  auto launch = [&](unsigned blocks) {
+    return hand::cuLaunchCooperativeKernel(process.function, blocks, 1, 1, 64, 1, 1, 0, nullptr, process.parameters, false);
+  };
+  CHECK(launch(12) == CUDA_SUCCESS);
+  process.session->newest().read<schema::Launch>([](auto message) { CHECK(message.getCooperative()); });
+  CHECK(launch(13) == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+  CHECK(process.session->count(test::kOccupancyWithFlags) == 1);
+  int blocks = 0;
+  CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, process.function, 64, 0) == CUDA_SUCCESS);
+  CHECK(blocks == 3);
+  CHECK(process.session->count(test::kOccupancyWithFlags) == 1);
+  CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, process.function, 128, 0) == CUDA_SUCCESS);
+  CHECK(process.session->count(test::kOccupancyWithFlags) == 2);
+}
+
+TEST_CASE("The best block size is the one with the most threads on a multiprocessor") {
+  KernelProcess process;
+  // Blocks of up to 192 threads: five of them fit; larger ones: two. 192 * 5 = 960, 512 * 2 = 1024.
+  process.session->serve(test::kOccupancyWithFlags, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+    auto results = reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>();
+    frame.read<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsParams>(
+        [&](auto asked) { results.setNumBlocks(asked.getBlockSize() <= 192 ? 5 : 2); });
+  });
+  int grid = 0, block = 0;
+  CHECK(hand::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 0) == CUDA_SUCCESS);
+  CHECK(block == 512);
+  CHECK(grid == 8);
+  CHECK(hand::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 256) == CUDA_SUCCESS);
+  CHECK(block == 192);
+  CHECK(grid == 20);
+}
+
+TEST_CASE("A function made from a kernel is one per context and knows its parameters") {
+  KernelProcess process;
+  CUfunction function = nullptr, again = nullptr;
+  REQUIRE(hand::cuKernelGetFunction(&function, process.kernel) == CUDA_SUCCESS);
+  REQUIRE(hand::cuKernelGetFunction(&again, process.kernel) == CUDA_SUCCESS);
+  CHECK(function == again);
+  CHECK(process.session->count(test::kKernelGetFunction) == 1);
+  size_t offset = 0, size = 0;
+  CHECK(hand::cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_SUCCESS);
+  CHECK(offset == 8);
+  CHECK(hand::cuLibraryUnload(process.library) == CUDA_SUCCESS);
+  CHECK(hand::cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,97 @@
+#include "client_stub/driver/memory/pointer_attributes.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include "test/client_stub/driver/memory/fixture.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr uint64_t kBase = 0x7000'0000'0000;
+
+template <class Value>
+Value attribute(CUpointer_attribute which, CUdeviceptr pointer) {
+  // Sentinels on both sides: an attribute must not be written wider than it is.
+  struct {
+    uint64_t before = 0x1111111111111111;
+    Value value{};
+    uint32_t after = 0x22222222;
+  } out;
+  std::memset(&out.value, 0x5a, sizeof out.value);
+  CHECK(hand::cuPointerGetAttribute(&out.value, which, pointer) == CUDA_SUCCESS);
+  CHECK(out.before == 0x1111111111111111);
+  CHECK(out.after == 0x22222222);
+  return out.value;
+}
+
+}  // namespace
+
+TEST_CASE("Attributes of device memory come from the map, without a question to the server") {
+  test::DeviceProcess process;
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device, .device = 0, .context = 77});
+  size_t before = process.session->total();
+  CUdeviceptr inside = kBase + 100;
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_CONTEXT, inside) == 77);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside) == CU_MEMORYTYPE_DEVICE);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, inside) == inside);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_IS_MANAGED, inside) == 0);
+  CHECK(attribute<int32_t>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside) == 0);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside) == kBase);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside) == 4096);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MAPPED, inside) == 1);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, inside) == 1);
+  CHECK(process.session->total() == before);
+  uint64_t value = 1;
+  CHECK(hand::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_HOST_POINTER, inside) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(value == 1);
+}
+
+TEST_CASE("Pinned host memory is host memory, with the same address on the device") {
+  test::DeviceProcess process;
+  void* pinned = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
+  auto address = CUdeviceptr(reinterpret_cast<uint64_t>(pinned));
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CU_MEMORYTYPE_HOST);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 5) == address + 5);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != 0);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address + 5) == address + 5);
+}
+
+TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribute and defaults for several") {
+  test::DeviceProcess process;
+  int own = 0;
+  auto address = CUdeviceptr(reinterpret_cast<uint64_t>(&own));
+  uint64_t scratch = 0;
+  CHECK(hand::cuPointerGetAttribute(&scratch, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
+  uint64_t context = 9, device = 9, host = 9;
+  uint32_t type = 9, managed = 9;
+  int32_t ordinal = 9;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_CONTEXT,      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void* data[] = {&context, &type, &host, &device, &ordinal, &managed};
+  CHECK(hand::cuPointerGetAttributes(6, attributes, data, address) == CUDA_SUCCESS);
+  CHECK(context == 0);
+  CHECK(type == 0);
+  CHECK(host == address);
+  CHECK(device == 0);
+  CHECK(ordinal == CU_DEVICE_INVALID);
+  CHECK(managed == 0);
+}
+
+TEST_CASE("Only the synchronising attribute can be set, and only on device memory") {
+  test::DeviceProcess process;
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
+  uint32_t on = 1;
+  CHECK(hand::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase) == CUDA_SUCCESS);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase) == 1);
+  CHECK(hand::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_IS_MANAGED, kBase) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase + 4096) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("Without initialisation there are no attributes") {
+  uint64_t value = 0;
+  CHECK(hand::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_CONTEXT, kBase) == CUDA_ERROR_NOT_INITIALIZED);
+}
+
+}  // namespace gpuwire::client

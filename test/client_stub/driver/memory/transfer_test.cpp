@@ -1,0 +1,380 @@
+#include "client_stub/driver/copy/transfer.hpp"
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "test/client_stub/driver/memory/fixture.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+using test::SentFrame;
+using wire::SessionOrdinal;
+
+std::vector<std::byte> random_bytes(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> out(count);
+  for (auto& byte : out) byte = std::byte(random());
+  return out;
+}
+
+constexpr uint64_t kBase = 0x7000'0000'0000;
+
+// 256 MiB of device memory at kBase.
+struct MemoryProcess : test::DeviceProcess {
+  MemoryProcess() { address_map().insert({.base = kBase, .bytes = 256u << 20, .kind = RangeKind::device}); }
+};
+
+// Answers copies from "device memory" that begins at address `base`.
+void serve_memory(MemoryProcess& process, uint64_t base, std::vector<std::byte>& memory) {
+  process.session->serve(uint32_t(SessionOrdinal::copy_from_device), [&, base](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink& sink) {
+    reply.initRoot<schema::Result>();
+    frame.read<schema::CopyFromDevice>([&](auto copy) {
+      REQUIRE(copy.getBytes() == sink.bytes);
+      test::FakeSession::fill(sink, {memory.data() + (copy.getSource() - base), copy.getBytes()});
+    });
+  });
+}
+
+}  // namespace
+
+TEST_CASE("Pieces cover a box exactly, in order, and none is larger than asked") {
+  const unsigned seed = 11;
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 300; ++round) {
+    BoxSize size{1 + random() % 40, 1 + random() % 12, 1 + random() % 6};
+    uint64_t limit = 1 + random() % 300;
+    std::vector<int> covered(size.bytes(), 0);
+    CUresult result = for_each_piece(size, limit, [&](const BoxPiece& piece) {
+      REQUIRE(piece.size.bytes() <= limit);
+      REQUIRE(piece.size.bytes() > 0);
+      for (uint64_t z = 0; z < piece.size.depth; ++z) {
+        for (uint64_t y = 0; y < piece.size.height; ++y) {
+          for (uint64_t x = 0; x < piece.size.width_bytes; ++x) {
+            ++covered[((piece.slice + z) * size.height + piece.row + y) * size.width_bytes + piece.x_bytes + x];
+          }
+        }
+      }
+      return CUDA_SUCCESS;
+    });
+    REQUIRE(result == CUDA_SUCCESS);
+    for (int count : covered) REQUIRE(count == 1);
+  }
+}
+
+TEST_CASE("Rows are gathered and scattered as a loop over every byte does it, from any offset") {
+  const unsigned seed = 12;
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    uint64_t pitch = 16 + random() % 16, height = 4 + random() % 4;
+    std::vector<std::byte> memory = random_bytes(pitch * height * 5, round);
+    HostBox box{memory.data(), pitch, height, random() % 4, random() % 2, random() % 2};
+    BoxPiece piece{random() % 2, random() % 2, random() % 3, {1 + random() % 8, 1 + random() % 2, 1 + random() % 2}};
+    std::vector<std::byte> packed;
+    for (uint64_t z = 0; z < piece.size.depth; ++z) {
+      for (uint64_t y = 0; y < piece.size.height; ++y) {
+        for (uint64_t x = 0; x < piece.size.width_bytes; ++x) {
+          packed.push_back(memory[((box.z + piece.slice + z) * height + box.y + piece.row + y) * pitch + box.x_bytes + piece.x_bytes + x]);
+        }
+      }
+    }
+    size_t offset = random() % packed.size(), count = 1 + random() % (packed.size() - offset);
+    std::vector<std::byte> out(count);
+    gather_rows(box, piece, offset, out);
+    REQUIRE(std::memcmp(out.data(), packed.data() + offset, count) == 0);
+
+    std::vector<std::byte> changed = random_bytes(count, 1000 + round), copy = memory;
+    HostBox target = box;
+    target.base = copy.data();
+    scatter_rows(target, piece, offset, changed);
+    gather_rows(target, piece, offset, out);
+    REQUIRE(out == changed);
+    size_t differing = 0;
+    for (size_t i = 0; i < memory.size(); ++i) differing += memory[i] != copy[i];
+    REQUIRE(differing <= count);
+  }
+}
+
+TEST_CASE("A small copy to the device is one posted frame with the bytes in it") {
+  MemoryProcess process;
+  auto bytes = random_bytes(4096, 1);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  SentFrame frame = process.session->newest();
+  CHECK(frame.kind == wire::FrameKind::posted);
+  CHECK(frame.ordinal == uint32_t(SessionOrdinal::copy_to_device));
+  CHECK(frame.bulk == bytes);
+  frame.read<schema::CopyToDevice>([](auto copy) {
+    CHECK(copy.getDestination() == kBase);
+    CHECK(copy.getStream() == 0);
+  });
+}
+
+TEST_CASE("A copy of some megabytes to the device is posted with a copy of the bytes, and waits for nothing") {
+  MemoryProcess process;
+  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(3) << 20, kKeptBlockBytesMax}) {
+    CAPTURE(bytes_count);
+    auto bytes = random_bytes(bytes_count, 5);
+    CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+    SentFrame frame = process.session->newest();
+    CHECK(frame.kind == wire::FrameKind::posted);
+    CHECK(frame.bulk == bytes);
+  }
+  CHECK(process.session->in_flight_max() == 0);
+}
+
+TEST_CASE("A copy of some megabytes without a stream waits until the device has the data, which streams that are made later rely on") {
+  MemoryProcess process;
+  auto bytes = random_bytes(size_t(1) << 20, 7);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  SentFrame frame = process.session->newest();
+  CHECK(frame.kind == wire::FrameKind::called);
+  frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+}
+
+TEST_CASE("A copy beyond what the session keeps for its server waits until it has been sent") {
+  MemoryProcess process;
+  std::vector<std::shared_ptr<std::byte>> unacknowledged;
+  while (auto block = process.session->keep(kKeptBlockBytesMax)) unacknowledged.push_back(std::move(block));
+  auto bytes = random_bytes(size_t(1) << 20, 6);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::called);
+  unacknowledged.pop_back();
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+}
+
+TEST_CASE("A large copy to the device is cut into pieces that are all sent before the first answer is waited for") {
+  MemoryProcess process;
+  auto bytes = random_bytes(2 * kPieceBytes + 12345, 2);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  std::vector<std::byte> arrived;
+  int blocking = 0;
+  for (const SentFrame& frame : process.session->frames()) {
+    if (frame.ordinal != uint32_t(SessionOrdinal::copy_to_device)) continue;
+    CHECK(frame.kind == wire::FrameKind::called);
+    CHECK(frame.bulk.size() <= kPieceBytes);
+    frame.read<schema::CopyToDevice>([&](auto copy) {
+      CHECK(copy.getDestination() == kBase + arrived.size());
+      blocking += copy.getBlocking();
+    });
+    arrived.insert(arrived.end(), frame.bulk.begin(), frame.bulk.end());
+  }
+  CHECK(arrived == bytes);
+  CHECK(process.session->in_flight_max() == 3);
+  CHECK(blocking == 1);
+}
+
+TEST_CASE("A large copy from the device asks for all pieces before it waits for the first") {
+  MemoryProcess process;
+  auto memory = random_bytes(3 * kPieceBytes + 77, 3);
+  serve_memory(process, kBase, memory);
+  std::vector<std::byte> out(memory.size());
+  CHECK(hand::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_SUCCESS);
+  CHECK(out == memory);
+  CHECK(process.session->in_flight_max() == 4);
+}
+
+TEST_CASE("The failure of one piece is the result of the copy, and the other pieces are still waited for") {
+  MemoryProcess process;
+  std::vector<std::byte> out(3 * kPieceBytes);
+  int asked = 0;
+  process.session->serve(uint32_t(SessionOrdinal::copy_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+    reply.initRoot<schema::Result>().setResult(++asked == 2 ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+  });
+  CHECK(hand::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(asked == 3);
+}
+
+TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory it waits") {
+  MemoryProcess process;
+  void* pinned = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 8192) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 8192, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+  std::vector<std::byte> memory = random_bytes(8192, 4), out(8192);
+  serve_memory(process, kBase, memory);
+  REQUIRE(hand::cuMemcpyDtoHAsync_v2(out.data(), kBase, 8192, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::called);
+  CHECK(out == memory);
+}
+
+TEST_CASE("A large asynchronous copy out of pinned memory is posted in pieces, and freeing the memory lets them be sent first") {
+  MemoryProcess process;
+  constexpr size_t kBytes = (40u << 20) + 3;
+  void* pinned = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, pinned, kBytes, nullptr, false) == CUDA_SUCCESS);
+  size_t sent = 0;
+  for (const SentFrame& frame : process.session->frames()) {
+    if (frame.ordinal != uint32_t(SessionOrdinal::copy_to_device)) continue;
+    CHECK(frame.kind == wire::FrameKind::posted);
+    CHECK(frame.bulk.size() <= kPieceBytes);
+    frame.read<schema::CopyToDevice>([&](auto copy) { CHECK(copy.getDestination() == kBase + sent); });
+    sent += frame.bulk.size();
+  }
+  CHECK(sent == kBytes);
+  CHECK(process.session->sendings_finished == 0);
+  CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  CHECK(process.session->sendings_finished == 1);
+}
+
+TEST_CASE("Pinned memory that a copy is still writing to is not sent before the copy is done") {
+  MemoryProcess process;
+  void* pinned = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to be a host region unasked
+  REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
+  size_t before = process.session->total();
+  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 1);
+  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, pinned, 4096, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 3);
+  CHECK(process.session->frames()[before + 1].kind == wire::FrameKind::called);
+}
+
+TEST_CASE("The unified copy finds out by the addresses which way it goes") {
+  MemoryProcess process;
+  address_map().insert({.base = kBase, .bytes = 1 << 20, .kind = RangeKind::device});
+  std::vector<std::byte> memory = random_bytes(1 << 20, 5), host(4096), other(4096);
+  serve_memory(process, kBase, memory);
+  auto address = [](std::vector<std::byte>& bytes) { return CUdeviceptr(reinterpret_cast<uint64_t>(bytes.data())); };
+  REQUIRE(hand::cuMemcpy(kBase, address(host), 4096, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().ordinal == uint32_t(SessionOrdinal::copy_to_device));
+  REQUIRE(hand::cuMemcpy(address(host), kBase, 4096, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().ordinal == uint32_t(SessionOrdinal::copy_from_device));
+  CHECK(std::memcmp(host.data(), memory.data(), 4096) == 0);
+  REQUIRE(hand::cuMemcpy(kBase, kBase + 8192, 4096, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().ordinal == test::kMemcpyDtoD);
+  REQUIRE(hand::cuMemcpy(address(other), address(host), 4096, false) == CUDA_SUCCESS);
+  CHECK(other == host);
+}
+
+TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory are invalid values") {
+  MemoryProcess process;
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
+  std::vector<std::byte> host(8192);
+  void* pinned = nullptr;
+  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
+  process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(hand::cuMemcpyHtoD_v2(reinterpret_cast<uint64_t>(pinned), host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
+  size_t before = process.session->total();
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 4097, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase + 4090, host.data(), 7, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyDtoH_v2(host.data(), kBase, 4097, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyHtoD_v2(0, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 4000, 97, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 0, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before);
+}
+
+TEST_CASE("Of work at addresses that nobody knows here the server's driver is the judge, in the very call") {
+  MemoryProcess process;
+  std::vector<std::byte> host(16);
+  auto asks = [&](CUresult result) {
+    CHECK(result == CUDA_SUCCESS);
+    return process.session->newest().ordinal == uint32_t(SessionOrdinal::ping);
+  };
+  CHECK(asks(hand::cuMemcpyHtoD_v2(0x40, host.data(), 16, false)));
+  CHECK(asks(hand::cuMemsetD8Async(0x40, 0, 16, nullptr, false)));
+  CHECK(asks(hand::cuMemcpyDtoDAsync_v2(kBase, 0x40, 16, nullptr, false)));
+  CHECK_FALSE(asks(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 64, 16, nullptr, false)));
+  process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpyHtoD_v2(0x40, host.data(), 16, false) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("A fill outside of an allocation, or not aligned to its element, is an invalid value found here") {
+  MemoryProcess process;
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
+  size_t before = process.session->total();
+  CHECK(hand::cuMemsetD8Async(0, 0, 16, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD8Async(kBase, 0, 4097, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD32Async(kBase, 0, SIZE_MAX / 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD32Async(kBase + 2, 0, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 513, 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 1, 10, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD2D8Async(kBase, SIZE_MAX / 2, 0, 1, 4, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemsetD8Async(kBase, 0, 0, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before);
+  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 512, 8, nullptr, false) == CUDA_SUCCESS);
+  CHECK(hand::cuMemsetD32Async(kBase, 0, 1024, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+  CHECK(process.session->total() == before + 2);
+}
+
+TEST_CASE("A pitched copy to the device carries the rows packed, and says where they belong") {
+  MemoryProcess process;
+  auto host = random_bytes(64 * 8, 6);
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = host.data();
+  copy.srcPitch = 64;
+  copy.srcXInBytes = 4;
+  copy.srcY = 1;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = kBase;
+  copy.dstPitch = 512;
+  copy.WidthInBytes = 20;
+  copy.Height = 5;
+  REQUIRE(hand::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
+  SentFrame frame = process.session->newest();
+  REQUIRE(frame.ordinal == uint32_t(SessionOrdinal::copy_2d_to_device));
+  REQUIRE(frame.bulk.size() == 100);
+  for (size_t row = 0; row < 5; ++row) CHECK(std::memcmp(frame.bulk.data() + 20 * row, host.data() + (row + 1) * 64 + 4, 20) == 0);
+  frame.read<schema::Copy2D>([](auto box) {
+    CHECK(box.getDevice() == kBase);
+    CHECK(box.getPitchBytes() == 512);
+    CHECK(box.getWidthBytes() == 20);
+    CHECK(box.getHeight() == 5);
+    CHECK(box.getDepth() == 1);
+  });
+}
+
+TEST_CASE("A pitched copy from the device puts each row where it belongs and touches nothing between") {
+  MemoryProcess process;
+  auto rows = random_bytes(20 * 5, 7);
+  process.session->serve(uint32_t(SessionOrdinal::copy_2d_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink& sink) {
+    reply.initRoot<schema::Result>();
+    test::FakeSession::fill(sink, rows);
+  });
+  std::vector<std::byte> host(64 * 8);
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = kBase;
+  copy.srcPitch = 512;
+  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+  copy.dstHost = host.data();
+  copy.dstPitch = 64;
+  copy.dstXInBytes = 4;
+  copy.dstY = 1;
+  copy.WidthInBytes = 20;
+  copy.Height = 5;
+  REQUIRE(hand::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
+  std::vector<std::byte> expected(64 * 8);
+  for (size_t row = 0; row < 5; ++row) std::memcpy(expected.data() + (row + 1) * 64 + 4, rows.data() + 20 * row, 20);
+  CHECK(host == expected);
+}
+
+TEST_CASE("A pitch smaller than a row is an invalid value") {
+  MemoryProcess process;
+  std::vector<std::byte> host(4096);
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = host.data();
+  copy.srcPitch = 10;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = kBase;
+  copy.dstPitch = 512;
+  copy.WidthInBytes = 20;
+  copy.Height = 2;
+  CHECK(hand::cuMemcpy2D_v2(&copy, false) == CUDA_ERROR_INVALID_VALUE);
+  copy.srcPitch = 20;
+  copy.srcXInBytes = 1;
+  CHECK(hand::cuMemcpy2D_v2(&copy, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuMemcpy2D_v2(nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace gpuwire::client

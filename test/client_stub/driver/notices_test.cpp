@@ -1,0 +1,169 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "client/hand.hpp"
+#include "client_stub/driver/session/device_output.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/session/notices.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "schema/session.capnp.h"
+#include "test/client_stub/driver/fixture.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::client;
+
+namespace {
+
+struct CopyNotice {
+  CopyNotice(uint64_t sequence, uint64_t offset, bool last) : reader(write(sequence, offset, last)) {}
+
+  capnp::MallocMessageBuilder message;  // before the reader, which looks at it
+  capnp::SegmentArrayMessageReader reader;
+
+ private:
+  kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> write(uint64_t sequence, uint64_t offset, bool last) {
+    auto copy = message.initRoot<schema::CopyData>();
+    copy.setSequence(sequence);
+    copy.setOffset(offset);
+    copy.setLast(last);
+    return message.getSegmentsForOutput();
+  }
+};
+
+// A host function that tells the test when it has run.
+struct Ran {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int times = 0;
+  CUresult inside = CUDA_SUCCESS;
+
+  static void run(void* self) { static_cast<Ran*>(self)->note(); }
+  static void run_in_stream(CUstream, CUresult status, void* self) {
+    static_cast<Ran*>(self)->inside = status;
+    static_cast<Ran*>(self)->note();
+  }
+  void note() {
+    CUresult synchronised = hand::cuStreamSynchronize(nullptr, false);
+    std::lock_guard lock(mutex);
+    if (inside == CUDA_SUCCESS) inside = synchronised;
+    ++times;
+    changed.notify_all();
+  }
+  void wait(int wanted) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return times >= wanted; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a line of the server's own is on standard error at once, what device code prints only when a call has waited") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  int before = ::dup(STDERR_FILENO);
+  ::dup2(ends[1], STDERR_FILENO);
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
+  for (uint8_t descriptor : {2, 0}) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::Output>().setDescriptor(descriptor);
+    capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
+    std::string_view text = descriptor == 0 ? "idle for 4 s" : "assertion\n";
+    std::memcpy(notices.bulk_for(wire::NoticeOrdinal::output, reader, text.size()).data, text.data(), text.size());
+    notices.bulk_stored(wire::NoticeOrdinal::output, reader, {});
+  }
+  auto written = [&] {
+    char text[100];
+    return std::string(text, size_t(std::max<ssize_t>(::read(ends[0], text, sizeof text), 0)));
+  };
+  std::string at_once = written();
+  test::server_session().device_output.write();
+  std::string later = written();
+  ::dup2(before, STDERR_FILENO);
+  for (int descriptor : {before, ends[0], ends[1]}) ::close(descriptor);
+  CHECK(at_once == "gpuwire: idle for 4 s\n");
+  CHECK(later == "assertion\n");
+}
+
+TEST_CASE("the data of a copy go where the program asked for them, piece by piece") {
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
+  char destination[8] = {};
+  test::server_session().pending_copies.expect(41, {.data = destination, .bytes = sizeof destination, .scatter = {}});
+  CopyNotice first(41, 0, false), second(41, 5, true);
+  BulkSink sink = notices.bulk_for(wire::NoticeOrdinal::copy_data, first.reader, 5);
+  CHECK(sink.data == destination);
+  CHECK(sink.bytes == 5);
+  notices.bulk_stored(wire::NoticeOrdinal::copy_data, first.reader, {});
+  sink = notices.bulk_for(wire::NoticeOrdinal::copy_data, second.reader, 3);
+  CHECK(sink.data == destination + 5);
+  notices.bulk_stored(wire::NoticeOrdinal::copy_data, second.reader, {});
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, first.reader, 5).bytes == 0);
+}
+
+TEST_CASE("data that nobody expects, or that would not fit, are not stored") {
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
+  char destination[8] = {};
+  test::server_session().pending_copies.expect(42, {.data = destination, .bytes = sizeof destination, .scatter = {}});
+  CopyNotice unknown(43, 0, true), beyond(42, 9, true), whole(42, 0, true), late(42, 7, true);
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, unknown.reader, 1).bytes == 0);
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, beyond.reader, 1).bytes == 0);
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, late.reader, 2).bytes == 0);
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, whole.reader, 9).bytes == 0);
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, whole.reader, 8).bytes == 8);
+  test::server_session().pending_copies.cancel(42);
+  CHECK(notices.bulk_for(wire::NoticeOrdinal::copy_data, whole.reader, 8).bytes == 0);
+}
+
+TEST_CASE("a pitched destination gets each piece with its place in the whole") {
+  test::FakeProcess process;
+  Notices& notices = test::server_session().notices;
+  std::vector<size_t> offsets;
+  test::server_session().pending_copies.expect(44, {.data = nullptr, .bytes = 100, .scatter = [&](size_t offset, std::span<const std::byte>) { offsets.push_back(offset); }});
+  CopyNotice piece(44, 60, true);
+  BulkSink sink = notices.bulk_for(wire::NoticeOrdinal::copy_data, piece.reader, 40);
+  REQUIRE(sink.scatter);
+  (*sink.scatter)(10, {});
+  CHECK(offsets == std::vector<size_t>{70});
+  notices.bulk_stored(wire::NoticeOrdinal::copy_data, piece.reader, {});
+}
+
+TEST_CASE("a host function runs when the server says so, and may not wait for the device") {
+  test::FakeProcess fake;
+  CUcontext context = nullptr;
+  REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  Ran ran;
+  REQUIRE(hand::cuLaunchHostFunc(nullptr, &Ran::run, &ran, false) == CUDA_SUCCESS);
+  uint64_t number = 0;
+  fake.session->newest().read<schema::HostFunction>([&](schema::HostFunction::Reader sent) {
+    number = sent.getCallback();
+    CHECK(sent.getKind() == 0);
+  });
+  CHECK_FALSE(test::server_session().host_callbacks.reached(number + 1, CUDA_SUCCESS));
+  REQUIRE(test::server_session().host_callbacks.reached(number, CUDA_SUCCESS));
+  ran.wait(1);
+  CHECK(ran.inside != CUDA_SUCCESS);
+  // A stream callback is told of an error.
+  Ran told;
+  REQUIRE(hand::cuStreamAddCallback(nullptr, &Ran::run_in_stream, &told, 0, false) == CUDA_SUCCESS);
+  fake.session->newest().read<schema::HostFunction>([&](schema::HostFunction::Reader sent) {
+    CHECK(sent.getCallback() == number + 1);
+    CHECK(sent.getKind() == 1);
+  });
+  REQUIRE(test::server_session().host_callbacks.reached(number + 1, CUDA_ERROR_LAUNCH_FAILED));
+  told.wait(1);
+  CHECK(told.inside == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(hand::cuLaunchHostFunc(nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuStreamAddCallback(nullptr, &Ran::run_in_stream, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
+  // Until both have been answered the thread still uses the session.
+  while (fake.session->count(uint32_t(wire::SessionOrdinal::host_function_done)) < 2) std::this_thread::yield();
+}

@@ -1,0 +1,337 @@
+#include <thread>
+
+#include "client/forward.hpp"
+#include "client/hand.hpp"
+#include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/session/notices.hpp"
+#include "schema/session.capnp.h"
+#include "test/client_stub/driver/fixture.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::client;
+using test::FakeProcess;
+
+namespace {
+
+constexpr auto kWatchStream = uint32_t(wire::SessionOrdinal::watch_stream);
+constexpr auto kWatchEvent = uint32_t(wire::SessionOrdinal::watch_event);
+// protocol/api/stream.toml, event.toml
+constexpr uint32_t kStreamQuery = 2503, kEventQuery = 2704;
+
+struct CurrentProcess : FakeProcess {
+  CurrentProcess() {
+    CUcontext context = nullptr;
+    REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    session->answer_with(kStreamQuery, CUDA_ERROR_NOT_READY);
+    session->answer_with(kEventQuery, CUDA_ERROR_NOT_READY);
+  }
+  CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    CUstream made = nullptr;
+    REQUIRE(hand::cuStreamCreate(&made, flags) == CUDA_SUCCESS);
+    return made;
+  }
+  CUevent event(unsigned flags = 0) {
+    CUevent made = nullptr;
+    REQUIRE(hand::cuEventCreate(&made, flags) == CUDA_SUCCESS);
+    return made;
+  }
+  // As if work had been sent to the stream.
+  void work(CUstream to) { note_stream_work(enter(Needs::context), reinterpret_cast<uint64_t>(to), session->last_sequence()); }
+
+  template <class Fill>
+  void tell(wire::NoticeOrdinal ordinal, Fill&& fill) {
+    capnp::MallocMessageBuilder message;
+    fill(message);
+    capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
+    notices.notice(ordinal, reader);
+  }
+  void completed_event(CUevent event, uint64_t record, CUresult result = CUDA_SUCCESS) {
+    tell(wire::NoticeOrdinal::completion, [&](capnp::MessageBuilder& message) {
+      auto done = message.initRoot<schema::Completion>();
+      done.setEvent(reinterpret_cast<uint64_t>(event));
+      done.setRecord(record);
+      done.setResult(result);
+    });
+  }
+  void completed_stream(CUstream stream, uint64_t sequence, CUresult result = CUDA_SUCCESS) {
+    tell(wire::NoticeOrdinal::completion, [&](capnp::MessageBuilder& message) {
+      auto done = message.initRoot<schema::Completion>();
+      done.setStream(reinterpret_cast<uint64_t>(stream));
+      done.setSequence(sequence);
+      done.setResult(result);
+    });
+  }
+
+  Notices& notices = test::server_session().notices;
+};
+
+}  // namespace
+
+TEST_CASE("a stream is watched once for the work it has, and then answered from what is known") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kWatchStream) == 0);
+  process.work(stream);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kWatchStream) == 1);
+  CHECK(process.session->count(kStreamQuery) == 1);
+  process.completed_stream(stream, process.session->newest().sequence);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
+  size_t sent = process.session->total();
+  CHECK(hand::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
+}
+
+TEST_CASE("work that was sent after a watch is not covered by its answer") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  process.work(stream);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  uint64_t watch = process.session->newest().sequence;
+  process.event();  // a frame, so that the next work has a higher sequence
+  process.work(stream);
+  process.completed_stream(stream, watch);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kWatchStream) == 2);
+}
+
+TEST_CASE("the null stream knows of the streams that synchronise with it, and of no others") {
+  CurrentProcess process;
+  CUstream free_one = process.stream(CU_STREAM_NON_BLOCKING);
+  CUstream bound_one = process.stream(CU_STREAM_DEFAULT);
+  process.work(free_one);
+  CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_SUCCESS);
+  process.work(bound_one);
+  CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_ERROR_NOT_READY);
+  process.completed_stream(nullptr, process.session->newest().sequence);
+  CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_SUCCESS);
+}
+
+TEST_CASE("what a watch found to have failed is the answer of the next question") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  process.work(stream);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  process.completed_stream(stream, process.session->newest().sequence, CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(enter(Needs::context).error == CUDA_ERROR_LAUNCH_FAILED);
+}
+
+TEST_CASE("a per-thread stream belongs to its thread and is created when first used") {
+  CurrentProcess process;
+  CUcontext context = nullptr;
+  REQUIRE(hand::cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  CUresult error;
+  uint64_t mine = resolve_stream(enter(Needs::context), CU_STREAM_PER_THREAD, false, error);
+  CHECK(error == CUDA_SUCCESS);
+  CHECK(mine > wire::kStreamLegacy);
+  CHECK(resolve_stream(enter(Needs::context), nullptr, true, error) == mine);
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 0);
+  CHECK(before_work(enter(Needs::context)) == CUDA_SUCCESS);
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 1);
+  CHECK(resolve_stream(enter(Needs::context), nullptr, false, error) == wire::kStreamNull);
+  CHECK(resolve_stream(enter(Needs::context), CU_STREAM_LEGACY, true, error) == wire::kStreamLegacy);
+  uint64_t other = 0;
+  std::thread([&] {
+    REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    CUresult its_error;
+    other = resolve_stream(enter(Needs::context), CU_STREAM_PER_THREAD, false, its_error);
+    CHECK(its_error == CUDA_SUCCESS);
+  }).join();
+  CHECK(other != mine);
+  // The server never heard of that one.
+  CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 1);
+  CHECK(process.session->count(forward_ordinal::cuStreamDestroy_v2) == 0);
+  // It ended with its thread.
+  CHECK_FALSE(known_handle(wire::HandleKind::stream, other));
+  CHECK(known_handle(wire::HandleKind::stream, mine));
+  resolve_stream(enter(Needs::context), reinterpret_cast<CUstream>(0x1000), false, error);
+  CHECK(error == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("a priority that is set or copied later is the stream's") {
+  CurrentProcess process;
+  CUstream stream = nullptr, other = nullptr;
+  REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamCreate(&other, 0) == CUDA_SUCCESS);
+  CUstreamAttrValue value{};
+  value.priority = -3;
+  CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false) == CUDA_SUCCESS);
+  int priority = 0;
+  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -3);
+  CHECK(hand::cuStreamCopyAttributes(other, stream, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamGetPriority(other, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -3);
+  value.priority = -100;  // there is none
+  hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false);
+  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -3);
+  CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("streams tell their flags, priority, device, context and a number of their own") {
+  CurrentProcess process;
+  CUstream stream = nullptr;
+  REQUIRE(hand::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -100) == CUDA_SUCCESS);
+  unsigned flags = 0;
+  int priority = 0;
+  unsigned long long id = 0, null_id = 0, legacy_id = 0;
+  CUdevice device = -1;
+  CUcontext context = nullptr;
+  size_t sent = process.session->total();
+  CHECK(hand::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
+  CHECK(flags == CU_STREAM_NON_BLOCKING);
+  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(priority == -5);
+  CHECK(hand::cuStreamGetDevice(stream, &device, false) == CUDA_SUCCESS);
+  CHECK(device == 0);
+  CHECK(hand::cuStreamGetCtx(stream, &context, false) == CUDA_SUCCESS);
+  CHECK(context == as_cuda(t_context));
+  CHECK(hand::cuStreamGetId(stream, &id, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamGetId(nullptr, &null_id, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamGetId(CU_STREAM_LEGACY, &legacy_id, false) == CUDA_SUCCESS);
+  CHECK(null_id == legacy_id);
+  CHECK(id != null_id);
+  CHECK(process.session->total() == sent);
+  CHECK(hand::cuStreamCreate(&stream, 2) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuStreamCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("an event is asked about once for each record") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CUevent event = process.event();
+  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(hand::cuEventSynchronize(event) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  uint64_t first = process.session->newest().sequence;
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kWatchEvent) == 1);
+  CHECK(process.session->count(kEventQuery) == 1);
+  process.session->newest().read<schema::WatchEvent>([&](schema::WatchEvent::Reader watch) {
+    CHECK(watch.getRecord() == first);
+    CHECK(watch.getEvent() == reinterpret_cast<uint64_t>(event));
+  });
+  // A newer record makes the answer about the older one worthless.
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  uint64_t second = process.session->newest().sequence;
+  process.completed_event(event, first);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  process.completed_event(event, second);
+  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(process.session->count(kWatchEvent) == 2);
+}
+
+TEST_CASE("an event that another wait implies is asked about again") {
+  CurrentProcess process;
+  CUstream one = process.stream(), two = process.stream();
+  CUevent first = process.event(), second = process.event();
+  REQUIRE(hand::cuEventRecord(first, one, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(first) == CUDA_ERROR_NOT_READY);
+  REQUIRE(hand::cuStreamWaitEvent(two, first, 0, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(second, two, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventSynchronize(second) == CUDA_SUCCESS);
+  process.session->answer_with(kEventQuery, CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(first) == CUDA_SUCCESS);
+  size_t sent = process.session->total();
+  CHECK(hand::cuEventQuery(first) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
+}
+
+TEST_CASE("a synchronised stream settles the events recorded in it") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CUevent before = process.event(), after = process.event();
+  REQUIRE(hand::cuEventRecord(before, stream, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(after, stream, false) == CUDA_SUCCESS);
+  size_t sent = process.session->total();
+  CHECK(hand::cuEventQuery(before) == CUDA_SUCCESS);
+  CHECK(hand::cuEventSynchronize(before) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
+  CHECK(hand::cuEventQuery(after) == CUDA_ERROR_NOT_READY);
+  REQUIRE(hand::cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(after) == CUDA_SUCCESS);
+}
+
+TEST_CASE("waiting for an event that is over sends nothing") {
+  CurrentProcess process;
+  CUstream one = process.stream(), two = process.stream();
+  CUevent event = process.event();
+  size_t sent = process.session->total();
+  CHECK(hand::cuStreamWaitEvent(two, event, 0, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
+  REQUIRE(hand::cuEventRecord(event, one, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamWaitEvent(two, event, 0, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent + 2);
+  CHECK(hand::cuStreamWaitEvent(two, event, 4, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuStreamWaitEvent(two, reinterpret_cast<CUevent>(two), 0, false) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("elapsed time needs two recorded events that keep time") {
+  CurrentProcess process;
+  CUevent from = process.event(), to = process.event(), untimed = process.event(CU_EVENT_DISABLE_TIMING);
+  float milliseconds = 0;
+  CHECK(hand::cuEventElapsedTime_v2(&milliseconds, from, to) == CUDA_ERROR_INVALID_HANDLE);
+  for (CUevent event : {from, to, untimed}) REQUIRE(hand::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventElapsedTime_v2(&milliseconds, from, untimed) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hand::cuEventElapsedTime_v2(nullptr, from, to) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuEventElapsedTime_v2(&milliseconds, from, to) == CUDA_SUCCESS);
+}
+
+TEST_CASE("an event flag combination that the driver refuses is refused here") {
+  CurrentProcess process;
+  CUevent event = nullptr;
+  CHECK(hand::cuEventCreate(&event, CU_EVENT_INTERPROCESS) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuEventCreate(&event, 8) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuEventCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a deferred error that the server tells reaches the context it belongs to") {
+  CurrentProcess process;
+  Caller caller = enter(Needs::context);
+  process.tell(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
+    auto error = message.initRoot<schema::DeferredError>();
+    error.setResult(CUDA_ERROR_INVALID_VALUE);
+    error.setContext(caller.context);
+  });
+  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuCtxSynchronize() == CUDA_SUCCESS);
+  process.tell(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
+    auto error = message.initRoot<schema::DeferredError>();
+    error.setResult(CUDA_ERROR_ILLEGAL_ADDRESS);
+    error.setContext(caller.context);
+    error.setSticky(true);
+  });
+  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+TEST_CASE("what is asked of an event that other processes share is at the server when the call returns, and nothing about it is assumed") {
+  CurrentProcess process;
+  constexpr uint32_t kEventRecord = 2702, kStreamWaitEvent = 2505;
+  constexpr auto kPing = uint32_t(wire::SessionOrdinal::ping);
+  CUstream stream = process.stream();
+  CUevent shared = process.event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING), own = process.event();
+  REQUIRE(hand::cuEventRecord(own, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kPing) == 0);
+
+  // Never recorded here, but perhaps elsewhere.
+  CHECK(hand::cuStreamWaitEvent(stream, shared, 0, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kStreamWaitEvent) == 1);
+  CHECK(process.session->count(kPing) == 1);
+  CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kEventQuery) == 2);
+  CHECK(process.session->count(kWatchEvent) == 0);
+
+  CHECK(hand::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kEventRecord) == 2);
+  CHECK(process.session->count(kPing) == 2);
+}

@@ -1,0 +1,129 @@
+// Who has the word about server, identity and resources: options, profiles, the environment, the two configuration files.
+#include <doctest/doctest.h>
+
+#include "test/client_stub/launcher/installation.hpp"
+
+using namespace gpuwire::test;
+
+namespace {
+
+constexpr const char* kUserFile = "home/.config/gpuwire/config.toml";
+constexpr const char* kSystemFile = "etc/gpuwire/client.toml";
+
+// What a program sees of it.
+struct Seen : Installation {
+  std::string print = script("#!/bin/sh\necho \"$GPUWIRE_SERVER|$GPUWIRE_GPUS|$GPUWIRE_MEMORY|$GPUWIRE_IDENTITY\"\n");
+  std::string run(std::vector<std::string> options, std::vector<std::pair<const char*, const char*>> environment = {}) const {
+    options.insert(options.begin(), "run");
+    options.insert(options.end(), {"--", print});
+    Outcome outcome = start(options, environment);
+    return outcome.out + outcome.err;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("without an option the environment has the word, then the user's file, then the system's") {
+  Seen seen;
+  seen.write(kSystemFile, "server = \"system:1\"\ngpus = 2\nmemory = \"1GiB\"\n");
+  CHECK(seen.run({}) == "system:1|2|1073741824B|\n");
+  seen.write(kUserFile, "server = \"user:1\"\ngpus = 3\n");
+  CHECK(seen.run({}) == "user:1|3|1073741824B|\n");
+  CHECK(seen.run({}, {{"GPUWIRE_SERVER", "environment:1"}}) == "environment:1|3|1073741824B|\n");
+  CHECK(seen.run({"--server", "option:1", "--gpus", "4"}, {{"GPUWIRE_SERVER", "environment:1"}}) == "option:1|4|1073741824B|\n");
+}
+
+TEST_CASE("a profile that an option names comes before the environment, the usual one behind it") {
+  Seen seen;
+  seen.write(kUserFile, "server = \"user:1\"\nprofile = \"small\"\n[profiles.small]\ngpus = 1\n[profiles.big]\nserver = \"big:1\"\ngpus = 8\n");
+  CHECK(seen.run({}) == "user:1|1||\n");
+  CHECK(seen.run({"--profile", "big"}) == "big:1|8||\n");
+  CHECK(seen.run({"--profile", "big"}, {{"GPUWIRE_SERVER", "environment:1"}}) == "big:1|8||\n");
+  CHECK(seen.run({}, {{"GPUWIRE_PROFILE", "big"}, {"GPUWIRE_SERVER", "environment:1"}}) == "environment:1|8||\n");
+  CHECK(seen.run({"--profile", "big", "--gpus", "2"}) == "big:1|2||\n");
+}
+
+TEST_CASE("the transport is chosen like everything else, and only one that there is") {
+  Seen seen;
+  seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_TRANSPORT\"\n");
+  seen.write(kUserFile, "server = \"unix:/run/gpuwire.sock\"\ntransport = \"tcp\"\n");
+  CHECK(seen.run({}) == "tcp\n");
+  CHECK(seen.run({}, {{"GPUWIRE_TRANSPORT", "auto"}}) == "auto\n");
+  CHECK(seen.run({"--transport", "shm"}, {{"GPUWIRE_TRANSPORT", "auto"}}) == "shm\n");
+  CHECK(seen.run({"--transport", "pigeon"}).find("shm") != std::string::npos);
+  seen.write(kUserFile, "server = \"x:1\"\ntransport = \"pigeon\"\n");
+  CHECK(seen.run({}).find("config.toml:2: transport is one of auto, tcp and shm") != std::string::npos);
+}
+
+TEST_CASE("a profile of the system's is completed by the user's of the same name") {
+  Seen seen;
+  seen.write(kSystemFile, "[profiles.lab]\nserver = \"lab:1\"\ngpus = 1\n");
+  seen.write(kUserFile, "[profiles.lab]\ngpus = 2\n");
+  CHECK(seen.run({"--profile", "lab"}) == "lab:1|2||\n");
+}
+
+TEST_CASE("files of the configuration are meant from its folder, or from the home folder") {
+  Seen seen;
+  seen.write(kUserFile, "server = \"x:1\"\nidentity = \"lab.pem\"\n");
+  CHECK(seen.run({}) == "x:1|||" + (seen.root / "home/.config/gpuwire/lab.pem").string() + "\n");
+  seen.write(kUserFile, "server = \"x:1\"\nidentity = \"~/lab.pem\"\n");
+  CHECK(seen.run({}) == "x:1|||" + (seen.root / "home/lab.pem").string() + "\n");
+  CHECK(seen.run({"--identity", "/option.pem"}) == "x:1|||/option.pem\n");
+}
+
+TEST_CASE("a mistake in a file is one line with its place, and no program runs") {
+  Seen seen;
+  auto said = [&](const std::string& text, std::vector<std::string> options = {}) {
+    seen.write(kUserFile, text);
+    options.insert(options.begin(), "run");
+    options.insert(options.end(), {"--", seen.print});
+    Outcome outcome = seen.start(options);
+    CHECK(outcome.exit_code == 2);
+    CHECK(outcome.out.empty());
+    return outcome.err;
+  };
+  std::string file = (seen.root / kUserFile).string();
+  CHECK(said("server = \"x:1\"\nsevrer = \"y:1\"\n") == "gpuwire run: " + file + ":2: \"sevrer\" is no setting of the client\n");
+  CHECK(has(said("server = 1\n"), file + ":1: server is a text"));
+  CHECK(has(said("\ngpus = 0\n"), file + ":2: gpus is a number from 1 to 1024"));
+  CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is no size"));
+  CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server is a text"));
+  CHECK(has(said("server = \n"), file + ":1: "));
+  CHECK(has(said("server = \"x:1\"\n", {"--profile", "none"}), "there is no profile \"none\" in " + file));
+}
+
+TEST_CASE("info asks the server of the configuration") {
+  Installation here;
+  here.link_library();
+  here.write(kUserFile, "server = \"127.0.0.1:1\"\n");
+  auto nobody = here.start({"info"});
+  CHECK(nobody.exit_code == 1);
+  CHECK(has(nobody.err, "127.0.0.1:1: connection refused"));
+}
+
+TEST_CASE("env prints what makes a shell's environment that of run") {
+  Installation here;
+  here.write(kUserFile, "server = \"user's:1\"\n");
+  std::string gpuwire = (here.root / "bin/gpuwire").string();
+  auto print = here.script("#!/bin/sh\necho \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"\n");
+  auto both = here.script("#!/bin/sh\n" + gpuwire + " run --gpus 2 -- sh -c 'echo \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"'\n" +
+                          "eval \"$(" + gpuwire + " env --gpus 2)\"\necho \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"\n");
+  auto outcome = here.start({"run", "-s", "outer:1", "--", "env", "-u", "GPUWIRE_SERVER", "-u", "LD_LIBRARY_PATH", both});
+  CHECK_MESSAGE(outcome.exit_code == 0, outcome.err);
+  size_t line = outcome.out.find('\n');
+  REQUIRE(line != std::string::npos);
+  CHECK(has(outcome.out, "user's:1|" + fs::canonical(here.root / "lib/gpuwire").string() + "|"));
+  CHECK(outcome.out.substr(0, line + 1) == outcome.out.substr(line + 1));
+  CHECK(has(here.start({"env", "--shell", "fish", "-s", "a'b"}).out, "set -gx GPUWIRE_SERVER 'a\\'b';\n"));
+  CHECK(has(here.start({"env", "--shell", "csh", "-s", "a!b"}).out, "setenv GPUWIRE_SERVER 'a\\!b';\n"));
+  CHECK(here.start({"env", "--shell", "cmd", "-s", "x"}).exit_code == 2);
+}
+
+TEST_CASE("shell becomes the user's shell in that environment") {
+  Installation here;
+  auto shell = here.script("#!/bin/sh\necho \"shell of $GPUWIRE_SERVER\"\nexit 5\n");
+  auto outcome = here.start({"shell", "-s", "gpu7"}, {{"SHELL", shell.c_str()}});
+  CHECK(outcome.exit_code == 5);
+  CHECK(outcome.out == "shell of gpu7\n");
+  CHECK(here.start({"shell"}).exit_code == 2);
+}

@@ -1,0 +1,164 @@
+#include "test/client_stub/session/login_server.hpp"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+#include "protocol/tls/transport.hpp"
+#include "protocol/transport/stream.hpp"
+#include "protocol/transport/unix.hpp"
+#include "protocol/wire/message_reader.hpp"
+#include "protocol/wire/preface.hpp"
+#include "schema/login.capnp.h"
+#include "test/client_stub/session/session_fixture.hpp"
+
+namespace gpuwire::test {
+
+namespace {
+constexpr std::chrono::seconds kLimit{60};
+}
+
+LoginServer::LoginServer(Options options, std::function<void(LoginServer&)> answer) : options_(std::move(options)), answer_(std::move(answer)) {
+  if (options_.unix_path.empty()) {
+    auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
+    if (!listener) throw std::runtime_error(listener.error());
+    listener_ = std::move(*listener);
+    port_ = std::to_string(listener_->endpoint().port);
+  } else {
+    auto listener = transport::listen_unix(options_.unix_path);
+    if (!listener) throw std::runtime_error(listener.error());
+    unix_listener_ = *listener;
+  }
+  thread_ = std::thread([this] { serve(); });
+}
+
+LoginServer::~LoginServer() {
+  thread_.join();
+  if (unix_listener_ >= 0) {
+    close(unix_listener_);
+    unlink(options_.unix_path.c_str());
+  }
+}
+
+void LoginServer::serve() {
+  for (unsigned i = 0; i < options_.drops; ++i) {
+    if (!next_client()) return;
+    drop(i % 3);
+  }
+  if (!next_client() || !exchange_prefaces()) return;
+  if (options_.context) meet();
+  if (connection_ && read_login()) answer_(*this);
+  if (admitted_) return begin_session();
+  (connection_ ? connection_ : bare_.get())->shutdown();
+}
+
+bool LoginServer::next_client() {
+  pollfd ready{listener_ ? listener_->descriptor() : unix_listener_, POLLIN, 0};
+  if (poll(&ready, 1, 60'000) != 1) return false;
+  int descriptor = listener_ ? listener_->accept().descriptor : accept4(unix_listener_, nullptr, nullptr, SOCK_CLOEXEC);
+  bare_ = transport::adopt_stream(descriptor);
+  connection_ = bare_.get();
+  return true;
+}
+
+bool LoginServer::exchange_prefaces() {
+  wire::PrefaceBytes bytes;
+  if (receive_all(*bare_, bytes, kLimit).status != transport::IoStatus::ok) return false;
+  seen_.preface_flags = wire::decode(bytes).flags;
+  wire::Preface own = wire::own_preface();
+  own.flags = options_.flags | (options_.context ? uint32_t(wire::kPrefaceTls) : 0);
+  bytes = wire::encode(own);
+  iovec piece{bytes.data(), bytes.size()};
+  send_all(*bare_, {&piece, 1}, kLimit);
+  return true;
+}
+
+void LoginServer::drop(unsigned stage) {
+  if (stage >= 1 && exchange_prefaces() && stage >= 2 && !options_.context) read_login();
+  connection_ = nullptr;
+  bare_.reset();
+}
+
+void LoginServer::meet() {
+  channel_ = tls::TlsChannel::accept(options_.context, bare_->descriptor());
+  if (!channel_->handshake(kLimit)) {
+    connection_ = nullptr;
+    return;
+  }
+  inside_ = tls::tls_view(*bare_, *channel_);
+  connection_ = inside_.get();
+  tls::Certificate shown(SSL_get1_peer_certificate(channel_->native()));
+  char name[256] = {};
+  if (shown && X509_NAME_get_text_by_NID(X509_get_subject_name(shown.get()), NID_commonName, name, sizeof name) > 0) seen_.certificate_name = name;
+}
+
+bool LoginServer::read_login() {
+  transport::FrameReceiver receiver(*connection_, wire::Sender::client);
+  if (receiver.next(kLimit) != transport::Received::frame || receiver.header().ordinal != uint32_t(wire::ControlOrdinal::login)) return false;
+  wire::SegmentReader message(receiver.message());
+  auto login = message.getRoot<schema::Login>();
+  seen_.token = login.getToken();
+  seen_.program = login.getProgram();
+  seen_.host = login.getHost();
+  seen_.release = login.getRelease();
+  seen_.gpus = login.getGpus();
+  seen_.memory_bytes = login.getMemoryBytes();
+  seen_.process_id = login.getProcessId();
+  return true;
+}
+
+void LoginServer::begin_session() {
+  if (channel_) {
+    auto key = channel_->exported_key();
+    if (options_.another_key) (*key)[0] ^= 1;
+    tls::Context context = tls::key_server_context(*key);
+    auto second = tls::TlsChannel::accept(context, bare_->descriptor());
+    if (!second->handshake(kLimit)) return;
+    bare_ = tls::tls_transport(std::move(bare_), std::move(second));
+  }
+  if (options_.flags & wire::kPrefaceSharedMemory)
+    bare_ = transport::offer_shared_memory(std::move(bare_), kLimit, options_.ring_bytes).connection;
+  seen_.road = bare_->road();
+  FakeServer session(std::move(bare_), answer_all, FakeServer::Begins::with_hello);
+}
+
+void LoginServer::send_frame(const wire::FrameHeader& header, std::span<const std::byte> message) {
+  iovec pieces[2] = {{const_cast<wire::FrameHeader*>(&header), sizeof header}, {const_cast<std::byte*>(message.data()), message.size()}};
+  send_all(*connection_, pieces, kLimit);
+}
+
+template <class Fill>
+void LoginServer::answer(Fill&& fill) {
+  capnp::MallocMessageBuilder message;
+  fill(message.initRoot<schema::LoginAnswer>());
+  auto bytes = message.getSegmentsForOutput()[0].asBytes();
+  send_frame({.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login_answer), .message_words = uint32_t(bytes.size() / 8)},
+             std::as_bytes(std::span(bytes.begin(), bytes.size())));
+}
+
+void LoginServer::queued(uint32_t place, uint32_t waiting, const std::string& why) {
+  answer([&](schema::LoginAnswer::Builder root) {
+    auto queued = root.initQueued();
+    queued.setPlace(place);
+    queued.setWaiting(waiting);
+    queued.setWhy(why);
+  });
+}
+
+void LoginServer::refuse(const std::string& why) {
+  answer([&](schema::LoginAnswer::Builder root) { root.setRefused(why); });
+}
+
+void LoginServer::admit() {
+  answer([](schema::LoginAnswer::Builder root) { root.setAdmitted(); });
+  admitted_ = true;
+}
+
+void LoginServer::await_end() {
+  std::byte byte;
+  receive_all(*connection_, {&byte, 1}, kLimit);
+}
+
+}  // namespace gpuwire::test

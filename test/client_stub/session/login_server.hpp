@@ -1,0 +1,78 @@
+// A server that clients have to log in to, for tests: it listens on loopback or on a Unix socket, and answers one client as the test says.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "protocol/tls/channel.hpp"
+#include "protocol/tls/context.hpp"
+#include "protocol/transport/shared_memory_setup.hpp"
+#include "protocol/transport/tcp.hpp"
+#include "test/client_stub/session/fake_server.hpp"
+
+namespace gpuwire::test {
+
+struct LoginSeen {
+  uint32_t preface_flags = 0;
+  std::string token, program, host, release, certificate_name;
+  uint32_t gpus = 0, process_id = 0;
+  uint64_t memory_bytes = 0;
+  std::atomic<const char*> road{""};  // what the session goes by: written by the server's thread, read when a call has come back
+};
+
+class LoginServer {
+ public:
+  struct Options {
+    tls::Context context;        // null: without TLS
+    std::string unix_path;       // empty: 127.0.0.1, a free port
+    uint32_t flags = 4;          // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
+    uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
+    bool another_key = false;    // the worker gets a wrong key
+    unsigned drops = 0;          // so many connections are closed before the one that is answered: at once, after the preface, after the Login, and so on
+  };
+  // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below; when it has admitted the client, a
+  // session follows in which every call succeeds.
+  explicit LoginServer(Options options, std::function<void(LoginServer&)> answer);
+  ~LoginServer();
+
+  const std::string& port() const { return port_; }
+  const LoginSeen& seen() const { return seen_; }  // after the answer, or on the server's thread
+
+  void queued(uint32_t place, uint32_t waiting, const std::string& why);
+  void refuse(const std::string& why);
+  void admit();
+  void send_frame(const wire::FrameHeader& header, std::span<const std::byte> message);
+  // Nobody comes in any more; for the server's thread.
+  void close_listener() { listener_.reset(); }
+  // Waits until the client has gone.
+  void await_end();
+
+ private:
+  void serve();
+  bool next_client();
+  bool exchange_prefaces();
+  void drop(unsigned stage);
+  void meet();
+  bool read_login();
+  void begin_session();
+  template <class Fill>
+  void answer(Fill&& fill);
+
+  Options options_;
+  std::function<void(LoginServer&)> answer_;
+  std::unique_ptr<transport::TcpListener> listener_;
+  int unix_listener_ = -1;
+  std::string port_;
+  LoginSeen seen_;
+  bool admitted_ = false;
+  std::unique_ptr<transport::Transport> bare_;
+  std::unique_ptr<tls::TlsChannel> channel_;
+  std::unique_ptr<transport::Transport> inside_;   // bare_ or what is inside channel_
+  transport::Transport* connection_ = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::test

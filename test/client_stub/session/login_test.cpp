@@ -1,0 +1,377 @@
+// Logging in: what the server is told, what the user is told, and who is not trusted.
+#include <doctest/doctest.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "client_stub/session/backoff.hpp"
+#include "client_stub/session/session.hpp"
+#include "protocol/wire/frame.hpp"
+#include "test/client_stub/session/login_server.hpp"
+#include "test/client_stub/session/session_fixture.hpp"
+#include "test/protocol/tls/certificates.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+
+namespace {
+
+constexpr const char* kVariables[] = {"GPUWIRE_IDENTITY", "GPUWIRE_CA",        "GPUWIRE_TOKEN_FILE", "GPUWIRE_GPUS",
+                                      "GPUWIRE_MEMORY",   "GPUWIRE_TRANSPORT", "XDG_CONFIG_HOME"};
+
+// The environment of one test; before and after it nothing is set, and the configuration folder is empty.
+using Variables = std::vector<std::pair<const char*, std::string>>;
+
+struct Environment {
+  explicit Environment(Variables variables = {}) {
+    clear();
+    for (auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+  }
+  ~Environment() { clear(); }
+  static void clear() {
+    for (const char* name : kVariables) unsetenv(name);
+    setenv("XDG_CONFIG_HOME", "/nonexistent", 1);
+  }
+};
+
+struct Outcome {
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  std::string error, printed;
+  bool works = false;  // a call came back
+};
+
+Outcome try_connect(const std::string& address, client::SessionKind kind = client::SessionKind::program) {
+  Outcome outcome;
+  RecordingHandler handler;
+  std::unique_ptr<client::Session> session;
+  outcome.printed = stderr_of([&] { outcome.result = client::Session::connect(address, handler, session, outcome.error, kind); });
+  if (session)
+    outcome.works = client::call<schema::Result, schema::Result>(*session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(),
+                                                                 [](auto) {}, [](auto) {}) == CUDA_SUCCESS;
+  return outcome;
+}
+
+// A lab with a server for 127.0.0.1, the user alice with a bundle, and the authority's file.
+struct Lab {
+  Authority authority = make_authority();
+  tls::Credentials server = issue(&authority, {.name = "gpu7", .hosts = {"DNS:localhost", "IP:127.0.0.1"}, .server = true});
+  tls::Credentials alice = issue(&authority, {.name = "alice"});
+  File bundle{pem(alice.key) + pem(alice.certificate) + pem(authority.certificate)};
+  File authorities{pem(authority.certificate), 0644};
+  File token{"gpuwire_0123456789abcdefghij\n"};
+
+  LoginServer::Options tls() { return {.context = server_context(server, authority.certificate)}; }
+};
+
+void admit(LoginServer& server) { server.admit(); }
+
+}  // namespace
+
+TEST_CASE("a bundle in the environment is enough: TLS, the user's certificate, and a session with its own key") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_IDENTITY", lab.bundle.path()}, {"GPUWIRE_GPUS", "2"}, {"GPUWIRE_MEMORY", "20GiB"}});
+  LoginServer server(lab.tls(), admit);
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.error == "");
+  CHECK(outcome.result == CUDA_SUCCESS);
+  CHECK(outcome.works);
+  CHECK(outcome.printed == "");
+  CHECK(server.seen().preface_flags == wire::kPrefaceTls);
+  CHECK(server.seen().certificate_name == "alice");
+  CHECK(server.seen().token == "");
+  CHECK(server.seen().gpus == 2);
+  CHECK(server.seen().memory_bytes == 20ull << 30);
+  CHECK(server.seen().process_id == uint32_t(getpid()));
+  CHECK(server.seen().program != "");
+  CHECK(server.seen().release == GPUWIRE_VERSION);
+}
+
+TEST_CASE("a token and the authority's file are enough, too, and the token travels inside TLS") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_TOKEN_FILE", lab.token.path()}, {"GPUWIRE_CA", lab.authorities.path()}});
+  LoginServer server(lab.tls(), admit);
+  auto outcome = try_connect("tls://localhost:" + server.port());
+  CHECK(outcome.error == "");
+  CHECK(outcome.works);
+  CHECK(server.seen().token == "gpuwire_0123456789abcdefghij");
+  CHECK(server.seen().certificate_name == "");
+}
+
+TEST_CASE("files in the configuration folder serve when nothing is named, but only for TLS") {
+  Lab lab;
+  std::string folder = lab.bundle.path() + ".d";
+  std::filesystem::create_directories(folder + "/gpuwire");
+  std::filesystem::create_symlink(lab.bundle.path(), folder + "/gpuwire/identity.pem");
+  std::filesystem::create_symlink(lab.token.path(), folder + "/gpuwire/token");
+  Environment environment(Variables{{"XDG_CONFIG_HOME", folder}});
+  {
+    LoginServer server(lab.tls(), admit);
+    CHECK(try_connect("tls://127.0.0.1:" + server.port()).works);
+    CHECK(server.seen().certificate_name == "alice");
+    CHECK(server.seen().token == "");
+  }
+  LoginServer bare({}, admit);
+  CHECK(try_connect("127.0.0.1:" + bare.port()).works);
+  CHECK(bare.seen().preface_flags == 0);
+  CHECK(bare.seen().token == "");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("on this machine a program goes without TLS when no identity is named, and shows a token only when one is") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_TOKEN_FILE", lab.token.path()}});
+  LoginServer server({}, admit);
+  CHECK(try_connect("127.0.0.1:" + server.port()).works);
+  CHECK(server.seen().preface_flags == 0);
+  CHECK(server.seen().token == "gpuwire_0123456789abcdefghij");
+}
+
+TEST_CASE("a Unix socket is a server like any other, without TLS") {
+  Lab lab;
+  Environment environment;
+  std::string path = lab.bundle.path() + ".socket";
+  LoginServer server({.unix_path = path}, admit);
+  auto outcome = try_connect("unix:" + path);
+  CHECK(outcome.error == "");
+  CHECK(outcome.works);
+  CHECK(server.seen().preface_flags == 0);
+}
+
+namespace {
+
+struct OverSocket {
+  Lab lab;
+  std::string path = lab.bundle.path() + ".socket";
+  std::string address = "unix:" + path;
+  LoginServer::Options offering(uint32_t ring_bytes = transport::shared_memory::kRingBytes) const {
+    return {.unix_path = path, .flags = wire::kPrefaceLogin | wire::kPrefaceSharedMemory, .ring_bytes = ring_bytes};
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(
+    OverSocket,
+    "with a server on this machine that offers it, a session goes by shared memory unless the user wants otherwise") {
+  for (auto& [choice, road] :
+       {std::pair<std::string, std::string>{"", "shm"}, {"auto", "shm"}, {"shm", "shm"}, {"tcp", "unix"}}) {
+    Environment environment;
+    if (!choice.empty()) setenv("GPUWIRE_TRANSPORT", choice.c_str(), 1);
+    std::filesystem::remove(path);
+    LoginServer server(offering(), admit);
+    auto outcome = try_connect(address);
+    CHECK(outcome.error == "");
+    CHECK(outcome.works);
+    CHECK(outcome.printed == "");
+    CHECK(std::string(server.seen().road) == road);
+  }
+}
+
+TEST_CASE_FIXTURE(OverSocket,
+                  "a server without shared memory is told of in one line, and the session goes over its socket") {
+  Environment environment;
+  LoginServer older({.unix_path = path}, admit);
+  auto outcome = try_connect(address);
+  CHECK(outcome.works);
+  CHECK(outcome.printed == "gpuwire: the server offers no shared memory; the session goes over its Unix socket\n");
+  CHECK(std::string(older.seen().road) == "unix");
+}
+
+TEST_CASE_FIXTURE(OverSocket,
+                  "a server that has no shared memory to give just now is told of in one line, and the session goes "
+                  "over its socket") {
+  Environment environment;
+  LoginServer server(offering(transport::shared_memory::kRingBytesMax * 2), admit);
+  auto outcome = try_connect(address);
+  CHECK(outcome.works);
+  CHECK(outcome.printed ==
+        "gpuwire: no shared memory with the server (the server has none to give); the session goes over its Unix "
+        "socket\n");
+  CHECK(std::string(server.seen().road) == "unix");
+}
+
+TEST_CASE_FIXTURE(OverSocket, "management sessions go over the socket without a word") {
+  Environment environment;
+  LoginServer server(offering(), admit);
+  auto outcome = try_connect(address, client::SessionKind::management);
+  CHECK(outcome.works);
+  CHECK(outcome.printed == "");
+  CHECK(std::string(server.seen().road) == "unix");
+}
+
+TEST_CASE("shared memory with another machine, and a road that there is not, are refused with the reason") {
+  Environment environment;
+  setenv("GPUWIRE_TRANSPORT", "shm", 1);
+  LoginServer server({}, admit);
+  CHECK(try_connect("127.0.0.1:" + server.port())
+            .error.find("shared memory is for a server on this machine: --server unix:/PATH") != std::string::npos);
+  setenv("GPUWIRE_TRANSPORT", "pigeon", 1);
+  LoginServer another({}, admit);
+  CHECK(
+      try_connect("127.0.0.1:" + another.port()).error.find("GPUWIRE_TRANSPORT=pigeon is none of auto, tcp and shm") !=
+      std::string::npos);
+}
+
+TEST_CASE("management sessions log in the same way") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_IDENTITY", lab.bundle.path()}});
+  LoginServer server(lab.tls(), admit);
+  CHECK(try_connect("127.0.0.1:" + server.port(), client::SessionKind::management).works);
+  CHECK(server.seen().preface_flags == (wire::kPrefaceTls | wire::kPrefaceManagement));
+  CHECK(server.seen().certificate_name == "alice");
+}
+
+TEST_CASE("who waits is told so once for every change, on stderr") {
+  Environment environment(Variables{{"GPUWIRE_GPUS", "2"}});
+  LoginServer server({}, [](LoginServer& own) {
+    own.queued(3, 5, "all GPUs are in use");
+    own.queued(3, 5, "all GPUs are in use");
+    own.queued(1, 3, "\x1b[2Jall GPUs\nare in use");
+    own.admit();
+  });
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.works);
+  CHECK(outcome.printed ==
+        "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 3 of 5 (all GPUs are in use)\n"
+        "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 1 of 3 ( [2Jall GPUs are in use)\n");
+}
+
+TEST_CASE("who is refused is told why in one line") {
+  Lab lab;
+  for (bool encrypted : {true, false}) {
+    Environment environment;
+    if (encrypted) setenv("GPUWIRE_IDENTITY", lab.bundle.path().c_str(), 1);
+    LoginServer server(encrypted ? lab.tls() : LoginServer::Options{}, [](LoginServer& own) { own.refuse("the certificate of alice\nwas revoked"); });
+    std::string address = "127.0.0.1:" + server.port();
+    auto outcome = try_connect(address);
+    CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+    CHECK(outcome.error == address + ": the server refuses: the certificate of alice was revoked");
+    CHECK(outcome.printed == "");
+  }
+}
+
+TEST_CASE("connections that a server drops before it has decided are made again, inside TLS and outside") {
+  Lab lab;
+  for (bool encrypted : {true, false}) {
+    Environment environment;
+    if (encrypted) setenv("GPUWIRE_IDENTITY", lab.bundle.path().c_str(), 1);
+    auto options = encrypted ? lab.tls() : LoginServer::Options{};
+    options.drops = 4;
+    LoginServer server(std::move(options), admit);
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.error == "");
+    CHECK(outcome.works);
+    CHECK(outcome.printed == "");
+  }
+}
+
+TEST_CASE("a server that drops every connection is given up") {
+  Environment environment;
+  LoginServer::Options options;
+  options.drops = client::kEnterAttemptsMax - 1;
+  std::atomic<unsigned> answered{0};  // counted by the server's thread, read by this one
+  LoginServer server(std::move(options), [&](LoginServer&) { ++answered; });  // and drops the last one, too
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(outcome.error.find("the login failed: ") != std::string::npos);
+  CHECK(answered == 1);
+}
+
+TEST_CASE("a server that goes while the client waits in its queue is asked again") {
+  Environment environment;
+  LoginServer server({}, [](LoginServer& own) {
+    own.queued(1, 1, "");
+    own.close_listener();
+  });
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(outcome.printed == "gpuwire: waiting for a place at 127.0.0.1: place 1 of 1\n");
+}
+
+TEST_CASE("a server that is not the one is not told who the user is") {
+  Lab lab, other;
+  struct Case {
+    const char* name;
+    std::string host, variable, file, expected;
+    LoginServer::Options options;
+  };
+  std::vector<Case> cases;
+  cases.push_back({"another authority", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "is not signed by the CA in " + lab.bundle.path(), other.tls()});
+  lab.server = issue(&lab.authority, {.hosts = {"DNS:gpu7"}, .server = true});
+  cases.push_back({"another name", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "the server's certificate is for gpu7, not 127.0.0.1", lab.tls()});
+  lab.server = issue(&lab.authority, {.hosts = {"IP:127.0.0.1"}, .server = true, .from_s = -7200, .until_s = -60});
+  cases.push_back({"an old certificate", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "the server's certificate has expired", lab.tls()});
+  cases.push_back({"no TLS", "tls://127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "the server offers no TLS", {}});
+  for (auto& one : cases) {
+    CAPTURE(one.name);
+    Environment environment(Variables{{one.variable.c_str(), one.file}});
+    bool reached = false;
+    LoginServer server(std::move(one.options), [&](LoginServer&) { reached = true; });
+    auto outcome = try_connect(one.host + ":" + server.port());
+    CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+    INFO(outcome.error);
+    CHECK(outcome.error.find(one.expected) != std::string::npos);
+    CHECK_FALSE(reached);
+  }
+}
+
+TEST_CASE("a certificate that the server does not take is told apart, although TLS seemed to begin") {
+  Lab lab, other;
+  Environment environment(Variables{{"GPUWIRE_IDENTITY", other.bundle.path()}, {"GPUWIRE_CA", lab.authorities.path()}});
+  LoginServer server(lab.tls(), admit);
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  INFO(outcome.error);
+  CHECK(outcome.error.find("the server refuses your certificate: it is not signed by its CA") != std::string::npos);
+}
+
+TEST_CASE("a worker without the key of the login is not believed") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_IDENTITY", lab.bundle.path()}});
+  auto options = lab.tls();
+  options.another_key = true;
+  LoginServer server(std::move(options), admit);
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  INFO(outcome.error);
+  CHECK(outcome.error.find("the session's own TLS: ") != std::string::npos);
+}
+
+TEST_CASE("settings that cannot be meant are named") {
+  Lab lab;
+  File open_bundle(pem(lab.alice.key), 0644);
+  struct Case {
+    const char *variable, *value, *expected;
+  };
+  for (auto [variable, value, expected] : {Case{"GPUWIRE_GPUS", "two", "GPUWIRE_GPUS=two is no number of GPUs"},
+                                           Case{"GPUWIRE_GPUS", "0", "GPUWIRE_GPUS=0 is no number of GPUs"},
+                                           Case{"GPUWIRE_MEMORY", "much", "GPUWIRE_MEMORY: \"much\" is no size: it does not begin with a number; as in \"20GiB\""},
+                                           Case{"GPUWIRE_IDENTITY", "/nonexistent/a.pem", "/nonexistent/a.pem: No such file or directory"},
+                                           Case{"GPUWIRE_IDENTITY", open_bundle.path().c_str(), "chmod 600"}}) {
+    Environment environment(Variables{{variable, value}});
+    auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
+    auto outcome = try_connect("127.0.0.1:" + std::to_string((*listener)->endpoint().port));
+    CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+    INFO(outcome.error);
+    CHECK(outcome.error.find(expected) != std::string::npos);
+  }
+}
+
+TEST_CASE("addresses that are none are named") {
+  Environment environment;
+  CHECK(try_connect("ssh://gpu7").error == "ssh://gpu7: ssh:// is unknown (tls://HOST:PORT, tcp://HOST:PORT or unix:/PATH)");
+  CHECK(try_connect("unix:relative").error == "unix:relative: expected unix:/PATH");
+  CHECK(try_connect("tls://gpu7:port").error == "tls://gpu7:port: not HOST:PORT: \"port\" is no port");
+  CHECK(try_connect("unix:/nonexistent/socket").error == "unix:/nonexistent/socket: No such file or directory");
+}
+
+TEST_CASE("TLS without an authority to ask does not begin") {
+  Lab lab;
+  Environment environment;
+  LoginServer server(lab.tls(), admit);
+  auto outcome = try_connect("tls://127.0.0.1:" + server.port());
+  CHECK(outcome.error.find("no CA certificate to check the server with") != std::string::npos);
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""The description of the driver API against the installed toolkit, and what was generated from it against a fresh run of the generator."""
+
+import argparse
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "protocol/codegen"))
+
+import emit_client  # noqa: E402
+import emit_coverage  # noqa: E402
+import emit_mocks  # noqa: E402
+import generate  # noqa: E402
+from model import DescriptionError, Param, parse_function, parse_param, read_api  # noqa: E402
+
+OPTIONS = None
+PER_THREAD = re.compile(r"_pt(ds|sz)$")
+
+
+def normal(c_type):
+    return " ".join(c_type.replace("*", " * ").split()).replace("unsigned int", "unsigned").replace("cuuint32_t", "unsigned")
+
+
+def header_functions():
+    """name -> [(C type, parameter name)] of everything that cuda.h and cudaProfiler.h declare, older forms too."""
+    source = "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n#include <cudaProfiler.h>\n"
+    text = subprocess.run(
+        ["c++", "-E", "-P", "-x", "c++", f"-I{OPTIONS.cuda}/include", "-"], input=source, capture_output=True, text=True, check=True
+    ).stdout
+    functions = {}
+    for match in re.finditer(r"CUresult\s+(cu[A-Z]\w+)\s*\(([^;{]*)\)\s*;", text):
+        parameters = []
+        if match.group(2).strip() != "void":
+            for parameter in match.group(2).split(","):
+                c_type, name = re.fullmatch(r"(.*?)(\w+)", " ".join(parameter.split())).groups()
+                parameters.append((normal(c_type), name))
+        functions[match.group(1)] = parameters
+    return functions
+
+
+class Description(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.api = read_api(ROOT / "protocol/api")
+        cls.header = header_functions()
+
+    def test_every_function_of_the_header_is_described_and_no_other(self):
+        self.assertGreater(len(self.header), 600)
+        self.assertEqual(sorted(self.header), self.api.symbols)
+
+    def test_every_symbol_of_the_toolkits_library_is_exported(self):
+        library = OPTIONS.cuda / "lib64/stubs/libcuda.so"
+        lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout.split("\n")
+        expected = {line.split()[-1] for line in lines if line}
+        self.assertGreater(len(expected), 600)
+        self.assertEqual(expected - set(self.api.symbols), set())
+        exported = set()
+        for family in self.api.families:
+            exported |= set(re.findall(r"^GPUWIRE_EXPORT CUresult CUDAAPI (\w+)\(", emit_client.exports_source(family), re.MULTILINE))
+        self.assertEqual(expected - exported, set())
+
+    def test_parameters_have_the_names_and_types_of_the_header(self):
+        for function in self.api.functions:
+            with self.subTest(function.name):
+                described = [(normal(p.c_type), p.name) for p in function.params]
+                self.assertEqual(described, self.header[function.name])
+
+    def test_per_thread_forms_take_what_the_plain_ones_take(self):
+        for function in self.api.functions:
+            for symbol in function.symbols[1:]:
+                with self.subTest(symbol):
+                    self.assertEqual([t for t, _ in self.header[symbol]], [t for t, _ in self.header[function.name]])
+
+    def test_ordinals_are_unique_and_in_range(self):
+        ordinals = [f.ordinal for f in self.api.functions if f.travels]
+        self.assertEqual(len(ordinals), len(set(ordinals)))
+        self.assertTrue(all(1000 <= o < 4096 for o in ordinals))
+
+    def test_what_is_unsupported_says_why(self):
+        for function in self.api.functions:
+            if function.unsupported:
+                self.assertGreater(len(function.unsupported), 15, function.name)
+
+    def test_no_emitter_knows_a_function_by_name(self):
+        names = {f.name for f in self.api.functions}
+        for path in (ROOT / "protocol/codegen").glob("*.py"):
+            code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
+            self.assertEqual(names & set(re.findall(r"\bcu[A-Z]\w+", code)), set(), path.name)
+
+
+class Generated(unittest.TestCase):
+    def setUp(self):
+        self.api = read_api(ROOT / "protocol/api")
+
+    def test_the_coverage_table_is_up_to_date(self):
+        written = (ROOT / "docs/api_coverage.md").read_text()
+        self.assertEqual(written, emit_coverage.emit(self.api), "run python3 protocol/codegen/generate.py")
+
+    def test_generating_again_gives_the_same(self):
+        again = read_api(ROOT / "protocol/api")
+        self.assertEqual(generate.outputs(self.api), generate.outputs(again))
+        self.assertEqual(emit_mocks.emit(self.api), emit_mocks.emit(again))
+
+    def test_the_build_holds_what_the_generator_writes(self):
+        if not (OPTIONS.generated / "api.stamp").exists():
+            self.skipTest("nothing was generated in this build")
+        for path, text in generate.outputs(self.api).items():
+            self.assertEqual((OPTIONS.generated / path).read_text(), text, path)
+
+
+class Reader(unittest.TestCase):
+    def test_mistakes_in_a_description_are_found(self):
+        good = {"ordinal": 1001, "class": "posted", "params": ["stream: stream"]}
+        parse_function("cuX", good, "family")
+        for change in (
+            {"class": "sent"},
+            {"ordinal": 999},
+            {"ordinal": 4096},
+            {"needs": "luck"},
+            {"colour": "red"},
+            {"params": ["stream: rope"]},
+            {"params": ["value: out u32"]},
+            {"params": ["list: array:u32[count]"]},
+            {"unsupported": "and forwarded"},
+            {"server": "none"},
+        ):
+            with self.subTest(change), self.assertRaises(DescriptionError):
+                parse_function("cuX", good | change, "family")
+
+    def test_prefixes_and_kinds_give_the_c_type(self):
+        for text, c_type in (
+            ("p: out deviceptr", "CUdeviceptr*"),
+            ("p: struct:CUmemPoolProps", "const CUmemPoolProps*"),
+            ("p: nonconst struct:CUmemLocation", "CUmemLocation*"),
+            ("p: array:graph_node[n]", "const CUgraphNode*"),
+            ("p: opt given array:graph_node[n]", "CUgraphNode*"),
+            ("p: host:CUhostFn", "CUhostFn"),
+            ("p: string", "const char*"),
+            ("p: new array", "CUarray*"),
+        ):
+            param = parse_param(text, "test")
+            self.assertIsInstance(param, Param)
+            self.assertEqual(param.c_type, c_type, text)
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cuda", type=Path, default=Path("/usr/local/cuda"))
+    parser.add_argument("--generated", type=Path, default=ROOT / "build/generated")
+    OPTIONS, rest = parser.parse_known_args()
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

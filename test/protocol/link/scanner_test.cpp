@@ -1,0 +1,59 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "protocol/link/acknowledgements.hpp"
+#include "test/protocol/transport/pairs.hpp"
+
+using namespace gpuwire;
+
+namespace {
+
+void add_frame(std::vector<std::byte>& stream, wire::FrameHeader header) {
+  auto bytes = std::as_bytes(std::span(&header, 1));
+  stream.insert(stream.end(), bytes.begin(), bytes.end());
+  // What looks like an acknowledgement inside a message or bulk is none.
+  wire::FrameHeader decoy{.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = 666};
+  std::vector<std::byte> rest(header.message_words * 8 + header.bulk_bytes);
+  if (rest.size() >= sizeof decoy) std::memcpy(rest.data(), &decoy, sizeof decoy);
+  stream.insert(stream.end(), rest.begin(), rest.end());
+}
+
+}  // namespace
+
+TEST_CASE("acknowledgements are found however the stream is cut, and nowhere else") {
+  for (uint64_t seed = test::test_seed(); seed < test::test_seed() + 30; ++seed) {
+    INFO("seed ", seed);
+    std::mt19937_64 random(seed);
+    std::vector<std::byte> stream;
+    std::vector<uint64_t> expected, found;
+    for (uint64_t i = 0; i < 300; ++i) {
+      if (random() % 3 == 0) {
+        expected.push_back(i);
+        add_frame(stream, {.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = i});
+      } else {
+        add_frame(stream, {.kind = uint8_t(wire::FrameKind::posted), .sequence = i, .message_words = uint32_t(random() % 20), .bulk_bytes = random() % 3 ? 0 : random() % 500});
+      }
+    }
+    link::AcknowledgementScanner scanner;
+    for (size_t at = 0; at < stream.size();) {
+      size_t piece = std::min<size_t>(stream.size() - at, 1 + random() % (random() % 2 ? 8 : 700));
+      scanner.look(std::span(stream).subspan(at, piece), [&](uint64_t position) { found.push_back(position); });
+      at += piece;
+    }
+    CHECK(found == expected);
+  }
+}
+
+TEST_CASE("behind what is no frame nothing is found") {
+  std::vector<std::byte> stream;
+  wire::FrameHeader absurd{.kind = uint8_t(wire::FrameKind::posted), .bulk_bytes = ~0ull};
+  auto bytes = std::as_bytes(std::span(&absurd, 1));
+  stream.insert(stream.end(), bytes.begin(), bytes.end());
+  add_frame(stream, {.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = 5});
+  unsigned found = 0;
+  link::AcknowledgementScanner().look(stream, [&](uint64_t) { ++found; });
+  CHECK(found == 0);
+}

@@ -1,0 +1,97 @@
+#include "test/protocol/transport/pairs.hpp"
+
+#include <poll.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+
+#include "protocol/tls/transport.hpp"
+#include "protocol/transport/shared_memory.hpp"
+#include "protocol/transport/simulated.hpp"
+#include "protocol/transport/stream.hpp"
+#include "protocol/transport/tcp.hpp"
+#include "protocol/transport/unix.hpp"
+
+namespace gpuwire::test {
+
+namespace {
+
+Ends tcp_ends(uint64_t) {
+  auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
+  if (!listener) throw std::runtime_error(listener.error());
+  auto client = transport::connect_tcp((*listener)->endpoint(), std::chrono::seconds(10));
+  if (!client) throw std::runtime_error(client.error());
+  pollfd ready{(*listener)->descriptor(), POLLIN, 0};
+  poll(&ready, 1, 10'000);
+  auto accepted = (*listener)->accept();
+  return {std::move(*client), transport::adopt_stream(accepted.descriptor, accepted.peer)};
+}
+
+Ends unix_ends(uint64_t) {
+  auto pair = transport::unix_pair();
+  if (!pair) throw std::runtime_error(pair.error());
+  return std::move(*pair);
+}
+
+Ends shared_ends(uint64_t) {
+  auto pair = transport::shared_memory_pair();
+  if (!pair) throw std::runtime_error(pair.error());
+  return std::move(*pair);
+}
+
+Ends small_shared_ends(uint64_t) {
+  auto pair = transport::shared_memory_pair(transport::shared_memory::kRingBytesMin);
+  if (!pair) throw std::runtime_error(pair.error());
+  return std::move(*pair);
+}
+
+Ends simulated_ends(uint64_t seed) { return transport::simulated_pair({.seed = seed}); }
+
+Ends unkind_ends(uint64_t seed) {
+  return transport::simulated_pair({.seed = seed, .piece_bytes_max = 4096, .window_bytes = 32 * 1024, .delay_looks_max = 5});
+}
+
+// The second handshake of a session, over `ends`.
+Ends inside_tls(Ends ends) {
+  constexpr std::chrono::seconds kLimit{20};
+  tls::SessionKey key{};
+  tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
+  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()), far = tls::TlsChannel::accept(server, ends.second->descriptor());
+  bool met = false;
+  std::thread other([&] { met = bool(far->handshake(kLimit)); });
+  bool met_too = bool(near->handshake(kLimit));
+  other.join();
+  if (!met || !met_too) throw std::runtime_error("no TLS: " + near->failure() + far->failure());
+  return {tls::tls_transport(std::move(ends.first), std::move(near)), tls::tls_transport(std::move(ends.second), std::move(far))};
+}
+
+Ends tls_ends(uint64_t seed) { return inside_tls(tcp_ends(seed)); }
+Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
+
+}  // namespace
+
+const std::vector<PairKind>& pair_kinds() {
+  static const std::vector<PairKind> kinds = {{"tcp", tcp_ends},
+                                              {"unix", unix_ends},
+                                              {"tls", tls_ends},
+                                              {"tls over unix", tls_unix_ends},
+                                              {"shared memory", shared_ends},
+                                              {"shared memory, small rings", small_shared_ends},
+                                              {"simulated", simulated_ends},
+                                              {"simulated with delays and short pieces", unkind_ends}};
+  return kinds;
+}
+
+uint64_t test_seed() {
+  static const uint64_t seed = [] {
+    const char* given = std::getenv("GPUWIRE_TEST_SEED");
+    uint64_t value = given ? std::strtoull(given, nullptr, 10) : 20251;
+    std::printf("seed: GPUWIRE_TEST_SEED=%llu\n", static_cast<unsigned long long>(value));
+    return value;
+  }();
+  return seed;
+}
+
+}  // namespace gpuwire::test

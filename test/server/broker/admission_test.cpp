@@ -1,0 +1,252 @@
+// Requests of tenants against four GPUs, without sockets and processes.
+#include "server/broker/admission/admission.hpp"
+
+#include <optional>
+
+#include <doctest/doctest.h>
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+using scheduler::SessionId;
+using Kind = SessionEvent::Kind;
+
+namespace {
+
+constexpr uint64_t kGiB = uint64_t(1) << 30;
+
+std::vector<ServerDevice> some_devices(unsigned count) {
+  std::vector<ServerDevice> devices;
+  for (unsigned i = 0; i < count; ++i) devices.push_back({.index = i, .bytes = 16 * kGiB});
+  return devices;
+}
+
+// An admission whose sessions find a worker when the test says so.
+struct Desk {
+  explicit Desk(std::vector<TenantConfiguration> of, AdmissionLimits limits = {}, unsigned gpus = 4)
+      : tenants(std::move(of)), admission(registry, tenants, std::move(limits), [this](SessionId session) { placed.push_back(session); }) {
+    admission.devices_known(some_devices(gpus));
+    registry.observe([this](const SessionEvent& event) { events.push_back(event.kind); });
+  }
+  SessionId ask(LoginRequest request) {
+    return admission.request(std::move(request), [this](SessionId session, const AdmissionAnswer& answer) { answers[session].push_back(answer); });
+  }
+  SessionId ask(const char* tenant) { return ask(LoginRequest{.tenant = tenant}); }
+  std::vector<scheduler::DeviceIndex> devices(SessionId session) const { return registry.find(session) ? registry.find(session)->devices : std::vector<scheduler::DeviceIndex>{}; }
+  const AdmissionRefused* refused(SessionId session) const { return last<AdmissionRefused>(session); }
+  // 0: does not wait.
+  size_t place(SessionId session) const {
+    auto* queued = last<AdmissionQueued>(session);
+    return queued ? queued->place : 0;
+  }
+  void end(SessionId session) {
+    admission.ended(session);
+    registry.ended(session, 0, "the client left");
+  }
+
+  TenantDirectory tenants;
+  SessionRegistry registry;
+  std::vector<SessionId> placed;
+  std::vector<Kind> events;
+  std::map<SessionId, std::vector<AdmissionAnswer>> answers;
+  Admission admission;
+
+ private:
+  template <class Answer>
+  const Answer* last(SessionId session) const {
+    auto found = answers.find(session);
+    return found == answers.end() ? nullptr : std::get_if<Answer>(&found->second.back());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a session is in the registry from its request to its end, and observers hear of it") {
+  Desk desk({{.name = "ben", .service_class = scheduler::ServiceClass::interactive}});
+  SessionId session = desk.ask("ben");
+  REQUIRE(desk.registry.find(session));
+  CHECK(desk.registry.find(session)->service_class == scheduler::ServiceClass::interactive);
+  CHECK(desk.registry.find(session)->state == SessionState::starting);
+  CHECK(desk.answers.empty());
+  desk.admission.prepared(session);
+  REQUIRE(desk.answers[session].size() == 1);
+  CHECK(std::holds_alternative<AdmissionGranted>(desk.answers[session][0]));
+  desk.registry.begun(session, "a program");
+  CHECK(desk.registry.find(session)->state == SessionState::running);
+  desk.end(session);
+  CHECK_FALSE(desk.registry.find(session));
+  CHECK(desk.events == std::vector{Kind::admitted, Kind::begun, Kind::ended});
+}
+
+TEST_CASE("a tenant that is not known is refused, and so is every one after the end of the server has begun") {
+  Desk desk({{.name = "anna"}});
+  SessionId stranger = desk.ask("carl");
+  REQUIRE(desk.refused(stranger));
+  CHECK(desk.refused(stranger)->cause == RefusalCause::unauthorised);
+  CHECK(desk.refused(stranger)->reason.find("carl") != std::string::npos);
+  SessionId early = desk.ask("anna");
+  desk.admission.close(RefusalCause::shutting_down, "good night");
+  REQUIRE(desk.refused(early));
+  CHECK(desk.refused(early)->reason == "good night");
+  CHECK(desk.refused(desk.ask("anna")));
+  CHECK(desk.registry.all().empty());
+}
+
+TEST_CASE("the server's limit of sessions counts those of programs and those of queries apart") {
+  Desk desk({{.name = "anna"}}, {.sessions_max = 2});
+  SessionId first = desk.ask("anna");
+  desk.ask("anna");
+  desk.ask({.tenant = "anna", .management = true});
+  CHECK(desk.placed.size() == 3);
+  SessionId late = desk.ask("anna");
+  REQUIRE(desk.refused(late));
+  CHECK(desk.refused(late)->cause == RefusalCause::busy);
+  desk.admission.cancel(first, "it left");
+  desk.ask("anna");
+  CHECK(desk.placed.size() == 4);
+}
+
+TEST_CASE("a tenant that fills the queue keeps out neither a tenant with a guarantee nor one that has no session, in whatever order they come") {
+  Desk desk({{.name = "greedy", .sessions_max = 8, .queued_max = 1000},
+             {.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.guaranteed_bytes = kGiB}},
+             {.name = "ben"},
+             {.name = "carl", .gpu_memory = {{2, {.guaranteed_bytes = kGiB}}}}});
+  size_t in = 0;
+  for (int i = 0; i < 70; ++i) in += !desk.refused(desk.ask("greedy"));
+  CHECK(in == 64 - 3);
+  CHECK(desk.refused(desk.ask("greedy"))->reason == "the server's last 3 places are kept for tenants that have none");
+  CHECK_FALSE(desk.refused(desk.ask("ben")));
+  CHECK(desk.refused(desk.ask("ben")));  // what is left belongs to the guarantees
+  CHECK_FALSE(desk.refused(desk.ask("carl")));
+  CHECK_FALSE(desk.refused(desk.ask("anna")));
+  CHECK(desk.refused(desk.ask("anna"))->reason == "all 64 sessions of the server are in use");
+}
+
+TEST_CASE("no more than half of the places wait for tenants without a guarantee that may never come") {
+  std::vector<TenantConfiguration> many;
+  for (int i = 0; i < 100; ++i) many.push_back({.name = "student" + std::to_string(i)});
+  Desk desk(std::move(many), {.sessions_max = 10});
+  size_t in = 0;
+  for (int i = 0; i < 10; ++i) in += !desk.refused(desk.ask("student0"));
+  CHECK(in == 5);
+  for (int i = 1; i <= 5; ++i) CHECK_FALSE(desk.refused(desk.ask(("student" + std::to_string(i)).c_str())));
+}
+
+TEST_CASE("a tenant has as many waiting sessions, and as many that ask NVML, as it may, and those of others do not count") {
+  Desk desk({{.name = "anna", .sessions_max = 1, .queued_max = 2, .management_max = 3}, {.name = "ben", .sessions_max = 1, .queued_max = 1}});
+  desk.ask("anna");
+  SessionId waits = desk.ask("anna");
+  desk.ask("anna");
+  SessionId late = desk.ask("anna");
+  REQUIRE(desk.refused(late));
+  CHECK(desk.refused(late)->reason == "the tenant has as many programs waiting as it may (2)");
+  CHECK(desk.place(waits) == 1);
+  desk.ask("ben");
+  CHECK(desk.place(desk.ask("ben")) != 0);
+  desk.admission.cancel(waits, "it left");
+  CHECK(desk.place(desk.ask("anna")) != 0);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(desk.refused(desk.ask({.tenant = "anna", .management = true})));
+  CHECK(desk.refused(desk.ask({.tenant = "anna", .management = true}))->reason == "the tenant has as many sessions that ask NVML as it may (3)");
+  CHECK_FALSE(desk.refused(desk.ask({.tenant = "ben", .management = true})));
+}
+
+TEST_CASE("who has waited for as long as its tenant's programs may is refused, and nobody else") {
+  Desk desk({{.name = "anna", .queue_time_max_ms = 60'000}, {.name = "ben"}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId runs = desk.ask("anna"), waits = desk.ask("anna"), patient = desk.ask("ben");
+  auto now = Admission::Clock::now();
+  desk.admission.refuse_overdue(now + std::chrono::seconds(59));
+  CHECK(desk.place(waits) == 1);
+  desk.admission.refuse_overdue(now + std::chrono::seconds(61));
+  REQUIRE(desk.refused(waits));
+  CHECK(desk.refused(waits)->cause == RefusalCause::waited_too_long);
+  CHECK(desk.refused(waits)->reason == "it has waited for 60 s, as long as its tenant's programs may");
+  CHECK(desk.place(patient) == 1);
+  CHECK(desk.registry.find(runs));
+}
+
+TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant may use and the server offers") {
+  Desk desk({{.name = "anna", .gpus_allowed = {1, 2, 3}}, {.name = "all", .gpus_wanted = 0}}, {.gpus = {0, 1, 2}});
+  CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 2})) == std::vector<unsigned>{1, 2});
+  CHECK(desk.devices(desk.ask("all")) == std::vector<unsigned>{0, 1, 2});
+  SessionId greedy = desk.ask({.tenant = "anna", .gpus = 3});
+  REQUIRE(desk.refused(greedy));
+  CHECK(desk.refused(greedy)->cause == RefusalCause::never_fits);
+  CHECK(desk.refused(greedy)->reason.find("3 GPUs asked for") != std::string::npos);
+}
+
+TEST_CASE("who waits is told its place at every change, and begins when its turn comes") {
+  Desk desk({{.name = "anna", .sessions_max = 1}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId running = desk.ask("ben"), first = desk.ask("anna"), second = desk.ask("anna");
+  CHECK(desk.place(first) == 1);
+  CHECK(desk.place(second) == 2);
+  SessionId before = desk.ask("ben");
+  CHECK(desk.place(before) == 1);
+  CHECK(desk.place(first) == 2);
+  CHECK(desk.place(second) == 3);
+  CHECK(desk.registry.find(second)->place == 3);
+  CHECK(desk.registry.find(second)->state == SessionState::queued);
+  desk.admission.cancel(first, "the client left");
+  CHECK(desk.place(second) == 2);
+  desk.end(running);
+  CHECK(desk.devices(before) == std::vector<unsigned>{0});
+  CHECK(desk.place(second) == 1);
+  desk.admission.prepared(before);
+  desk.end(before);
+  CHECK(desk.devices(second) == std::vector<unsigned>{0});
+}
+
+TEST_CASE("memory that comes back lets who waits for it begin, and what its tenant can never have is refused") {
+  Desk desk({{.name = "anna", .memory = {.limit_bytes = 12 * kGiB}}, {.name = "ben", .memory = {.guaranteed_bytes = 6 * kGiB}}}, {}, 1);
+  uint64_t free_bytes = 4 * kGiB;
+  desk.admission.set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes; });
+  SessionId waits = desk.ask({.tenant = "anna", .memory_bytes = 8 * kGiB});
+  CHECK(desk.place(waits) == 1);
+  free_bytes = 9 * kGiB;
+  desk.admission.reconsider();
+  CHECK(desk.devices(waits).size() == 1);
+  CHECK(desk.refused(desk.ask({.tenant = "anna", .memory_bytes = 11 * kGiB})));   // ben's guarantee leaves 10
+  CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
+}
+
+TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant that is gone is refused, and what runs goes on") {
+  Desk desk({{.name = "anna"}, {.name = "ben"}, {.name = "carl"}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId running = desk.ask("carl"), anna = desk.ask("anna"), ben = desk.ask("ben"), carl = desk.ask("carl");
+  CHECK(desk.place(carl) == 3);
+  desk.tenants.replace({{.name = "anna"}, {.name = "ben", .service_class = scheduler::ServiceClass::realtime}});
+  desk.admission.reload({.sessions_per_gpu_max = 1});
+  CHECK(desk.place(ben) == 1);
+  CHECK(desk.registry.find(ben)->service_class == scheduler::ServiceClass::realtime);
+  CHECK(desk.place(anna) == 2);
+  REQUIRE(desk.refused(carl));
+  CHECK(desk.refused(carl)->cause == RefusalCause::unauthorised);
+  CHECK(desk.registry.find(running));
+  CHECK(desk.refused(desk.ask("carl")));
+  desk.admission.reload({.sessions_per_gpu_max = 2});
+  CHECK(desk.devices(ben).size() == 1);
+  CHECK(desk.place(anna) == 1);
+  SessionId large = desk.ask({.tenant = "ben", .memory_bytes = 9 * kGiB});
+  desk.tenants.replace({{.name = "anna"}, {.name = "ben", .memory = {.limit_bytes = 8 * kGiB}}});
+  desk.admission.reload({.sessions_per_gpu_max = 2});
+  REQUIRE(desk.refused(large));
+  CHECK(desk.refused(large)->cause == RefusalCause::never_fits);
+}
+
+TEST_CASE("a server that does not know its devices has none to give") {
+  TenantDirectory tenants({{.name = "anna"}});
+  SessionRegistry registry;
+  Admission admission(registry, tenants, {}, [](SessionId) {});
+  std::optional<RefusalCause> cause;
+  admission.request({.tenant = "anna"}, [&](SessionId, const AdmissionAnswer& answer) { cause = std::get<AdmissionRefused>(answer).cause; });
+  CHECK(cause == RefusalCause::no_device);
+}
+
+TEST_CASE("queries take no GPU, and are shown as many as a program would get, the client's own if it has a session") {
+  Desk desk({{.name = "anna"}}, {.sessions_per_gpu_max = 1});
+  desk.ask("anna");
+  SessionId second = desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7});
+  CHECK(desk.devices(second) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7, .management = true})) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 8, .management = true})).size() == 1);
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 3, .management = true})).size() == 3);
+  CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{2});
+}

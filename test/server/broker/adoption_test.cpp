@@ -1,0 +1,241 @@
+// What a broker makes of the sessions that an earlier one has left: the test is the earlier one, and the workers.
+#include <csignal>
+
+#include <boost/asio/io_context.hpp>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/broker/keeper/adoption.hpp"
+#include "test/server/broker/running_broker.hpp"
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+using namespace gpuwire::test;
+
+namespace {
+
+// A session of an earlier broker whose worker is a process that only waits to be killed, and whose end of the pair is
+// the test's.
+struct Left {
+  pid_t worker = ::fork();
+  OwnedDescriptor brokers_end, own_end;
+  KeptSession kept;
+
+  explicit Left(uint64_t number) {
+    if (worker == 0) {
+      ::close_range(3, ~0u, 0);  // the test's own ends
+      for (;;) ::pause();
+    }
+    REQUIRE(open_ipc_message(brokers_end, own_end));
+    kept.build = kept_build();
+    kept.record = {.number = scheduler::SessionId(number),
+                   .tenant = kOpenTenant,
+                   .devices = {0},
+                   .worker_pid = worker,
+                   .begun = std::chrono::system_clock::now()};
+    kept.device_uuids = {"GPU-0"};
+  }
+  ~Left() {
+    ::kill(worker, SIGKILL);
+    ::waitpid(worker, nullptr, 0);
+  }
+  KeptEntry entry() const {
+    KeptEntry entry{.session = true, .name = kept_name(kept.record.number), .text = encode(kept), .descriptors = {}};
+    entry.descriptors.emplace_back(::fcntl(brokers_end.get(), F_DUPFD_CLOEXEC, 0));
+    entry.descriptors.emplace_back(int(::syscall(SYS_pidfd_open, worker, 0)));
+    entry.descriptors.push_back(nothing());
+    entry.descriptors.push_back(nothing());
+    return entry;
+  }
+  // What the worker is told after the keeper's word that there was no broker; nothing: there is none at the other end
+  // any more.
+  std::optional<IpcMessage> told() const {
+    IpcMessage message;
+    do {
+      if (receive_ipc_message(own_end.get(), true, message) != IpcMessageReceived::message) return std::nullopt;
+    } while (message.kind == IpcMessageKind::unattended);
+    return message;
+  }
+  bool killed() const {
+    siginfo_t facts{};
+    return ::waitid(P_PID, id_t(worker), &facts, WEXITED | WNOHANG | WNOWAIT) == 0 && facts.si_pid == worker;
+  }
+};
+
+// Leaves these entries with a keeper, as a broker that is gone.
+class Folder {
+ public:
+  void leave(std::vector<KeptEntry> entries) {
+    boost::asio::io_context io;
+    auto keeping =
+        Keeping::open(io, {.directory = path(), .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+    REQUIRE(keeping);
+    for (KeptEntry& entry : entries) (*keeping)->put(std::move(entry));
+  }
+  std::filesystem::path path() const { return folder_.path() / "runtime"; }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+std::vector<KeptEntry> entries_of(KeptEntry entry) {
+  std::vector<KeptEntry> entries;
+  entries.push_back(std::move(entry));
+  return entries;
+}
+
+bool in_book(RunningBroker& broker, uint64_t number) {
+  bool found = false;
+  broker.act([&](Broker& one) { found = one.registry().find(scheduler::SessionId(number)) != nullptr; });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a session that an earlier broker has left goes on, with its number, and ends as any other") {
+  Left left(41);
+  Folder folder;
+  folder.leave(entries_of(left.entry()));
+  RunningBroker broker(1, folder.path());
+  REQUIRE(broker.port());
+  auto word = left.told();
+  REQUIRE(word);
+  CHECK(word->kind == IpcMessageKind::adopted);
+  CHECK(in_book(broker, 41));
+  WireClient client;
+  CHECK(enter(client, broker.port()));
+  CHECK(in_book(broker, 42));  // a number is never given twice
+  IpcMessage over;
+  over.kind = IpcMessageKind::ended;
+  REQUIRE(send_ipc_message(left.own_end.get(), over));
+  ::kill(left.worker, SIGKILL);
+  CHECK(eventually([&] { return !in_book(broker, 41); }));
+}
+
+TEST_CASE("a session of another build is told why it ends, and is killed when it does not") {
+  Left left(41);
+  left.kept.build = "IPC message of other times";
+  Folder folder;
+  folder.leave(entries_of(left.entry()));
+  RunningBroker broker(1, folder.path());
+  REQUIRE(broker.port());
+  auto word = left.told();
+  while (word && word->kind != IpcMessageKind::stop) word = left.told();
+  REQUIRE(word);
+  CHECK(word->text.find("the server was upgraded") == 0);
+  CHECK(eventually([&] { return left.killed(); }));
+  CHECK(eventually([&] { return !in_book(broker, 41); }));
+}
+
+TEST_CASE("a session whose GPU is another one now is told so") {
+  Left left(41);
+  left.kept.device_uuids = {"GPU-another"};
+  Folder folder;
+  folder.leave(entries_of(left.entry()));
+  RunningBroker broker(1, folder.path());
+  auto word = left.told();
+  while (word && word->kind != IpcMessageKind::stop) word = left.told();
+  REQUIRE(word);
+  CHECK(word->text.find("GPU 0 is not the one") != std::string::npos);
+}
+
+TEST_CASE("a worker whose session's note cannot be read finds nobody at the other end") {
+  Left left(41);
+  KeptEntry entry = left.entry();
+  entry.text = "scratched";
+  Folder folder;
+  folder.leave(entries_of(std::move(entry)));
+  left.brokers_end.reset();
+  RunningBroker broker(1, folder.path());
+  REQUIRE(broker.port());
+  CHECK_FALSE(left.told());
+  CHECK_FALSE(in_book(broker, 41));
+}
+
+TEST_CASE("a worker that cannot be its session's because the note is another's is not believed, whatever it says") {
+  Left left(41);
+  KeptEntry entry = left.entry();
+  entry.name = kept_name(scheduler::SessionId(40));
+  Folder folder;
+  folder.leave(entries_of(std::move(entry)));
+  left.brokers_end.reset();
+  RunningBroker broker(1, folder.path());
+  REQUIRE(broker.port());
+  CHECK_FALSE(left.told());
+  CHECK_FALSE(in_book(broker, 41));
+  CHECK_FALSE(in_book(broker, 40));
+}
+
+TEST_CASE("a worker that has died while there was no broker is accounted for") {
+  Left left(41);
+  Folder folder;
+  Left other(43);
+  std::vector<KeptEntry> entries = entries_of(left.entry());
+  entries.push_back(other.entry());
+  folder.leave(std::move(entries));
+  ::kill(left.worker, SIGKILL);
+  RunningBroker broker(1, folder.path());
+  REQUIRE(broker.port());
+  CHECK(eventually([&] { return !in_book(broker, 41); }));
+  CHECK(in_book(broker, 43));
+}
+
+TEST_CASE(
+    "what a session shares with others of its tenant is found under the next broker, and can be shared again by who has not heard the answer") {
+  Left left(41);
+  const ShareToken token{1, 2, 3};
+  std::vector<KeptEntry> entries = entries_of(left.entry());
+  KeptEntry share{.session = false,
+                  .name = kept_name(token),
+                  .text = encode(KeptShare{scheduler::SessionId(41), 1, "user"}),
+                  .descriptors = {}};
+  share.descriptors.push_back(nothing());
+  entries.push_back(std::move(share));
+  Folder folder;
+  folder.leave(std::move(entries));
+  RunningBroker broker(1, folder.path());
+  REQUIRE(left.told()->kind == IpcMessageKind::adopted);
+  auto ask = [&](IpcMessageKind kind, const std::string& user) {
+    IpcMessage question;
+    question.kind = kind;
+    question.number = 1;
+    question.id = token;
+    question.text = user;
+    if (kind == IpcMessageKind::share) question.socket = nothing();
+    REQUIRE(send_ipc_message(left.own_end.get(), question));
+    auto answer = left.told();
+    REQUIRE(answer);
+    REQUIRE(answer->kind == IpcMessageKind::share_answer);
+    return std::move(*answer);
+  };
+  IpcMessage found = ask(IpcMessageKind::claim, "user");
+  CHECK(found.number == 1);
+  CHECK(found.socket);
+  CHECK(ask(IpcMessageKind::claim, "another user").number == 0);
+  CHECK(ask(IpcMessageKind::share, "user").number == 1);
+}
+
+TEST_CASE("a folder that others can look into, and one that is in use, are refused") {
+  boost::asio::io_context io;
+  TemporaryDirectory folder;
+  KeepingSettings settings{
+      .directory = folder.path() / "runtime", .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)};
+  {
+    auto first = Keeping::open(io, settings);
+    REQUIRE(first);
+    auto second = Keeping::open(io, settings);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().find("is in use by another server (process " + std::to_string(::getpid()) + ")") !=
+          std::string::npos);
+  }
+  CHECK(std::filesystem::is_empty(settings.directory));
+  ::chmod(settings.directory.c_str(), 0755);
+  auto open = Keeping::open(io, settings);
+  REQUIRE_FALSE(open);
+  CHECK(open.error().find("chmod 0700") != std::string::npos);
+}

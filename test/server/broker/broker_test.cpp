@@ -1,0 +1,426 @@
+// The broker in this process, with fake workers as processes.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <doctest/doctest.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include "protocol/wire/preface.hpp"
+#include "server/broker/broker.hpp"
+#include "server/broker/limits.hpp"
+#include "server/worker/session/end_cause.hpp"
+#include "test/server/broker/running_broker.hpp"
+#include "test/server/worker/server_process.hpp"
+#include "test/server/worker/wire_client.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using server::Broker;
+
+namespace {
+
+// A client that the login has named: asks, and is served on its end of a pair when its turn comes.
+class Caller {
+ public:
+  Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
+    broker_.act([&](Broker& of) {
+      session_ = of.admission().request(std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) { hear(of, session, answer); });
+    });
+  }
+  // The devices that its worker sees; "": it is not served before the deadline.
+  std::string served_with() {
+    std::string text;
+    char c = 0;
+    if (!eventually([&] { return told() == "granted"; })) return text;
+    char skipped[sizeof(pid_t)];
+    if (::recv(own_.get(), skipped, sizeof skipped, MSG_WAITALL) != sizeof skipped) return text;
+    while (::recv(own_.get(), &c, 1, 0) == 1 && c != '\n') text += c;
+    return text;
+  }
+  std::string told() {
+    std::lock_guard lock(mutex_);
+    return told_;
+  }
+  void leave() { own_.reset(); }
+  scheduler::SessionId session() const { return session_; }
+
+ private:
+  void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+    if (std::holds_alternative<server::AdmissionGranted>(answer)) {
+      int ends[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+      own_.reset(ends[0]);
+      of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
+    }
+    std::lock_guard lock(mutex_);
+    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer))
+      told_ = "place " + std::to_string(queued->place);
+    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer))
+      told_ = refused->reason;
+    else
+      told_ = "granted";
+  }
+
+  RunningBroker& broker_;
+  server::OwnedDescriptor own_;
+  scheduler::SessionId session_{};
+  std::mutex mutex_;
+  std::string told_;
+};
+
+wire::RefusalCode refusal(WireClient& client, std::string& text) {
+  auto preface = client.read_preface(text);
+  return preface ? wire::RefusalCode(preface->status) : wire::RefusalCode::accepted;
+}
+
+}  // namespace
+
+TEST_CASE("each client gets a process of its own") {
+  RunningBroker broker("serves");
+  WireClient first, second;
+  pid_t one = enter(first, broker.port()), two = enter(second, broker.port());
+  CHECK(broker.devices() == "1 x fake device, fake driver");
+  CHECK(one != 0);
+  CHECK(two != 0);
+  CHECK(one != two);
+  first.close();
+  CHECK(eventually([&] { return !process_exists(one); }));
+  CHECK(process_exists(two));
+}
+
+TEST_CASE("clients are served without spare workers too") {
+  RunningBroker broker("serves", 0);
+  for (int i = 0; i < 3; ++i) {
+    WireClient client;
+    CHECK(enter(client, broker.port()) != 0);
+  }
+}
+
+TEST_CASE("a worker that cannot start is tried a few times, then the broker gives up with its reason") {
+  RunningBroker broker("fails");
+  CHECK(broker.ended());
+  CHECK(broker.port() == 0);
+  CHECK(broker.failure() == "the fake device is on holiday");
+}
+
+TEST_CASE("a worker that dies without a word is reported with its exit code") {
+  RunningBroker broker("dies");
+  CHECK(broker.ended());
+  CHECK(broker.failure().find("exit code 7") != std::string::npos);
+}
+
+TEST_CASE("a crash of one worker closes its client's connection and the next client is served") {
+  RunningBroker broker("crashes");
+  for (int i = 0; i < 2; ++i) {
+    WireClient client;
+    std::string text;
+    REQUIRE(client.connect(broker.port()));
+    REQUIRE(client.log_in(text));
+    CHECK(client.closed_by_server());
+  }
+}
+
+TEST_CASE("a worker that has said it is over and does not end is killed") {
+  RunningBroker broker("lingers");
+  WireClient client;
+  pid_t pid = enter(client, broker.port());
+  REQUIRE(pid != 0);
+  uint64_t closed_at = now_ms();
+  client.close();
+  CHECK(eventually([&] { return !process_exists(pid); }));
+  CHECK(now_ms() - closed_at >= server::kWorkerExitMs / 2);
+}
+
+TEST_CASE("a preface may come in pieces") {
+  RunningBroker broker("serves");
+  WireClient client;
+  REQUIRE(client.connect(broker.port()));
+  wire::PrefaceBytes preface = wire::encode(wire::own_preface());
+  for (std::byte byte : preface) REQUIRE(client.send(std::span(&byte, 1)));
+  std::string text;
+  auto answer = client.read_preface(text);
+  REQUIRE(answer);
+  CHECK(answer->status == 0);
+}
+
+TEST_CASE("a stranger is told after its first bytes, and reads the reason although the broker has not read all it sent") {
+  RunningBroker broker("serves");
+  WireClient client;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.send(std::vector<std::byte>(10'000, std::byte('x'))));
+  std::string text;
+  CHECK(refusal(client, text) == wire::RefusalCode::not_gpuwire);
+  CHECK(text.find("xxxx") != std::string::npos);
+}
+
+TEST_CASE("a session to resume is refused: none is kept") {
+  RunningBroker broker("serves");
+  WireClient client;
+  REQUIRE(client.connect(broker.port()));
+  wire::Preface preface = wire::own_preface();
+  preface.session_id[3] = 9;
+  REQUIRE(client.send(wire::encode(preface)));
+  std::string text;
+  CHECK(refusal(client, text) == wire::RefusalCode::internal);
+}
+
+TEST_CASE("a client more than allowed is refused as busy, and served once another has left") {
+  RunningBroker broker("serves", 1, 1);
+  WireClient first, second, third;
+  pid_t pid = enter(first, broker.port());
+  REQUIRE(pid != 0);
+  REQUIRE(second.connect(broker.port()));
+  std::string text;
+  CHECK_FALSE(second.log_in(text));
+  CHECK(text == "all 1 sessions of the server are in use");
+  first.close();
+  CHECK(eventually([&] {
+    WireClient again;
+    return enter(again, broker.port()) != 0;
+  }));
+}
+
+TEST_CASE("silent connections do not keep others out") {
+  RunningBroker broker("serves");
+  std::vector<WireClient> silent(server::kHalfOpenMax + 10);
+  for (WireClient& client : silent) REQUIRE(client.connect(broker.port()));
+  WireClient client;
+  CHECK(enter(client, broker.port()) != 0);
+  CHECK(silent.front().closed_by_server());  // long before its time limit
+}
+
+TEST_CASE("shutting down waits for the sessions, and a second time does not") {
+  auto broker = std::make_unique<RunningBroker>("serves");
+  WireClient client, late;
+  uint16_t port = broker->port();
+  pid_t pid = enter(client, port);
+  REQUIRE(pid != 0);
+  broker->shut_down();
+  CHECK(eventually([&] {
+    WireClient probe;
+    return !probe.connect(port);
+  }));
+  CHECK(process_exists(pid));
+  broker->shut_down();  // the fake worker does not listen to it, so it is killed
+  CHECK(broker->ended());
+  CHECK(!process_exists(pid));
+}
+
+TEST_CASE("sessions that outlast the drain limit are ended") {
+  RunningBroker broker("serves", 1, 8, 0);
+  WireClient client;
+  pid_t pid = enter(client, broker.port());
+  REQUIRE(pid != 0);
+  broker.shut_down();
+  CHECK(broker.ended());
+  CHECK(!process_exists(pid));
+}
+
+TEST_CASE("each session's worker sees the GPUs that the session was given, and no others") {
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}, {.name = "ben", .gpus_wanted = 0}};
+  RunningBroker broker(3, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), pair(broker, {.tenant = "anna", .gpus = 2}), whole(broker, {.tenant = "ben"});
+  CHECK(first.served_with() == "0");
+  CHECK(second.served_with() == "1");
+  CHECK(pair.served_with() == "0,2");
+  CHECK(whole.served_with() == "all");
+}
+
+TEST_CASE("a session that waits for a GPU begins when another's process has ended") {
+  server::Configuration configuration;
+  configuration.sessions_per_gpu_max = 1;
+  configuration.tenants = {{.name = "anna"}};
+  RunningBroker broker(2, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), third(broker, {.tenant = "anna"}), fourth(broker, {.tenant = "anna"});
+  CHECK(first.served_with() == "0");
+  CHECK(second.served_with() == "1");
+  CHECK(third.told() == "place 1");
+  CHECK(fourth.told() == "place 2");
+  broker.act([&](Broker& of) { of.sessions().cancel(third.session(), "the client left while it waited"); });
+  CHECK(fourth.told() == "place 1");
+  second.leave();
+  CHECK(fourth.served_with() == "1");
+}
+
+TEST_CASE("a session that waits for memory begins when a running one has freed it") {
+  std::atomic<uint64_t> free_bytes{0};
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}};
+  RunningBroker broker(1, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) { of.admission().set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes.load(); }); });
+  Caller waits(broker, {.tenant = "anna", .memory_bytes = 1 << 20});
+  CHECK(waits.told() == "place 1");
+  free_bytes = 1 << 20;
+  CHECK(waits.served_with() == "all");
+  waits.leave();
+}
+
+TEST_CASE("a session can be stopped whether it runs or waits, and the next one begins") {
+  server::Configuration configuration;
+  configuration.sessions_per_gpu_max = 1;
+  configuration.tenants = {{.name = "anna"}};
+  RunningBroker broker(1, std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), third(broker, {.tenant = "anna"});
+  CHECK(first.served_with() == "all");
+  broker.act([&](Broker& of) { CHECK(of.sessions().stop(second.session(), "the administrator says so")); });
+  CHECK(second.told() == "the administrator says so");
+  broker.act([&](Broker& of) { CHECK(of.sessions().stop(first.session(), "the administrator says so")); });
+  CHECK(third.served_with() == "all");
+}
+
+TEST_CASE("a session that is stopped between its grant and its client's arrival tells the client why, through its worker") {
+  RunningBroker broker("serves");
+  REQUIRE(broker.port() != 0);
+  bool granted = false;
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
+  scheduler::SessionId session{};
+  broker.act([&](Broker& of) {
+    session = of.admission().request({.tenant = "open"}, [&](scheduler::SessionId, const server::AdmissionAnswer& answer) {
+      granted = std::holds_alternative<server::AdmissionGranted>(answer);
+    });
+  });
+  auto is_granted = [&] {
+    bool yes = false;
+    broker.act([&](Broker&) { yes = granted; });
+    return yes;
+  };
+  REQUIRE(eventually(is_granted));
+  broker.act([&](Broker& of) {
+    CHECK(of.registry().find(session)->state == server::SessionState::granted);
+    CHECK(of.sessions().stop(session, "the administrator says so"));
+    CHECK(of.registry().find(session)->state == server::SessionState::ending);
+    of.sessions().serve(session, std::move(theirs), {});
+  });
+  // The fake worker has the client, and was told to stop: a real one says why.
+  pid_t worker = 0;
+  CHECK(::recv(own.get(), &worker, sizeof worker, MSG_WAITALL) == ssize_t(sizeof worker));
+  auto is_over = [&] {
+    bool yes = false;
+    broker.act([&](Broker& of) { yes = of.registry().find(session) == nullptr; });
+    return yes;
+  };
+  CHECK(eventually(is_over));
+}
+
+TEST_CASE("a granted session whose worker dies before it has the client gets another worker") {
+  RunningBroker broker("serves");
+  REQUIRE(broker.port() != 0);
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
+  scheduler::SessionId session{};
+  broker.act([&](Broker& of) { session = of.admission().request({.tenant = "open"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  pid_t first = 0;
+  auto worker = [&] {
+    pid_t pid = 0;
+    broker.act([&](Broker& of) {
+      if (auto* record = of.registry().find(session); record && record->state == server::SessionState::granted) pid = record->worker_pid;
+    });
+    return pid;
+  };
+  REQUIRE(eventually([&] { return (first = worker()) != 0; }));
+  REQUIRE(::kill(first, SIGKILL) == 0);
+  REQUIRE(eventually([&] { return worker() != first; }));
+  broker.act([&](Broker& of) { of.sessions().serve(session, std::move(theirs), {}); });
+  pid_t second = 0;
+  CHECK(::recv(own.get(), &second, sizeof second, MSG_WAITALL) == ssize_t(sizeof second));
+  CHECK(second != first);
+}
+
+TEST_CASE("a client that does not begin its session within the time limit gives up its place") {
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}};
+  configuration.sessions_per_gpu_max = 1;
+  RunningBroker broker(1, std::move(configuration), {}, 2000);
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) { of.admission().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  Caller next(broker, {.tenant = "anna"});
+  CHECK(next.served_with() == "all");
+}
+
+TEST_CASE("a session whose worker does not hear that it is to end was stopped, for the reason that was given") {
+  std::string ended;
+  uint32_t cause = server::SessionEvent::kDied;
+  RunningBroker broker("serves");
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) {
+    of.registry().observe([&](const server::SessionEvent& event) {
+      if (event.kind == server::SessionEvent::Kind::ended) ended = event.text, cause = event.end_cause;
+    });
+  });
+  Caller caller(broker, {.tenant = "open"});
+  CHECK(caller.served_with() == "all");
+  broker.act([&](Broker& of) { CHECK(of.sessions().stop(caller.session(), "a kernel has been running for 2 h")); });
+  auto reason = [&] {
+    std::string text;
+    broker.act([&](Broker&) { text = ended; });
+    return text;
+  };
+  CHECK(eventually([&] { return reason() == "a kernel has been running for 2 h (its process ended with signal 9 (Killed))"; }));
+  CHECK(cause == uint32_t(server::EndCause::stopped));
+}
+
+TEST_CASE("a worker that floods the broker is ended, and others come in meanwhile and afterwards") {
+  RunningBroker broker("floods", 1, 8);
+  REQUIRE(broker.port() != 0);
+  std::vector<uint32_t> causes;
+  broker.act([&](Broker& of) {
+    of.registry().observe([&](const server::SessionEvent& event) {
+      if (event.kind == server::SessionEvent::Kind::ended) causes.push_back(event.end_cause);
+    });
+  });
+  // All of them flood; each is served by the broker all the same.
+  std::vector<WireClient> clients(4);
+  for (WireClient& client : clients) CHECK(enter(client, broker.port()) != 0);
+  for (WireClient& client : clients) CHECK(client.closed_by_server());
+  auto ends = [&] {
+    size_t count = 0;
+    broker.act([&](Broker&) { count = causes.size(); });
+    return count;
+  };
+  CHECK(eventually([&] { return ends() == clients.size(); }));
+  broker.act([&](Broker&) { CHECK(std::count(causes.begin(), causes.end(), uint32_t(server::EndCause::internal)) == 4); });
+}
+
+TEST_CASE("a configuration that does not fit the devices stops a start, and is refused by a reload that changes nothing") {
+  server::Configuration fits, too_much;
+  fits.tenants = {{.name = "anna", .gpus_wanted = 1}};
+  too_much.tenants = {{.name = "ben", .memory = {.guaranteed_bytes = uint64_t(1) << 40}}};
+  RunningBroker unlucky(1, too_much);
+  CHECK(unlucky.ended());
+  CHECK(unlucky.failure().find("guaranteed 1024.0 GiB together on GPU 0") != std::string::npos);
+  RunningBroker broker(1, fits);
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) {
+    auto done = of.reload(too_much);
+    REQUIRE_FALSE(done);
+    CHECK(done.error().size() == 1);
+    CHECK(of.tenants().find("anna"));
+    CHECK_FALSE(of.tenants().find("ben"));
+    fits.tenants.push_back({.name = "carl"});
+    CHECK(of.reload(fits));
+    CHECK(of.tenants().find("carl"));
+  });
+}
+
+TEST_CASE("names of devices are those that the server itself was shown") {
+  CHECK(server::visible_devices({0, 2}, nullptr) == "0,2");
+  CHECK(server::visible_devices({0, 2}, "5,6,7") == "5,7");
+  CHECK(server::visible_devices({1}, "GPU-aa,GPU-bb") == "GPU-bb");
+}

@@ -1,0 +1,174 @@
+// How callers become sessions: through a real login process, as tenants by token and by user, and out again when they are revoked.
+#include <csignal>
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "server/identity/administration.hpp"
+#include "test/server/broker/running_broker.hpp"
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using server::Broker;
+
+namespace {
+
+// An identity folder, and a configuration that uses it: tenants anna and ben, nobody else.
+struct Lab {
+  TemporaryDirectory temporary;
+  std::filesystem::path identity = temporary.path() / "identity";
+  Lab() { REQUIRE(server::init_identity(identity, {.hosts = {"localhost"}}, now())); }
+  static server::WallTime now() { return std::chrono::system_clock::now(); }
+  server::Configuration configuration() const {
+    server::Configuration configuration;
+    configuration.tls.directory = identity;
+    configuration.tenants = {{.name = "anna"}, {.name = "ben"}};
+    return configuration;
+  }
+  std::string token(const std::string& tenant) const {
+    std::string text = server::add_token(identity, tenant, 10, {}, now()).value().text;
+    text = text.substr(text.find('\n') + 1);
+    text.pop_back();
+    return text;
+  }
+};
+
+// Of the only session that there is: "tenant by security", or "none".
+std::string session_of(RunningBroker& broker) {
+  std::string text = "none";
+  broker.act([&](Broker& of) {
+    for (const auto& [number, session] : of.registry().all()) text = session.tenant + " by " + session.security;
+  });
+  return text;
+}
+
+// A server with room for one session: who has the one token runs, who has the other stands in its queue.
+struct FullServer {
+  FullServer(const Lab& lab, const std::string& runs, const std::string& waits) : broker(1, with_room_for_one(lab)) {
+    std::string text;
+    REQUIRE(running.connect(broker.port()));
+    REQUIRE(running.log_in(text, runs));
+    REQUIRE(waiting.connect(broker.port()));
+    REQUIRE(waiting.ask(text, waits));
+    REQUIRE(waiting.answer(text) == "queued");
+  }
+  static server::Configuration with_room_for_one(const Lab& lab) {
+    server::Configuration configuration = lab.configuration();
+    configuration.sessions_per_gpu_max = 1;
+    return configuration;
+  }
+
+  RunningBroker broker;
+  WireClient running, waiting;
+};
+
+std::string refused_for(RunningBroker& broker, const std::string& token) {
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  CHECK_FALSE(client.log_in(text, token));
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a token makes its tenant, and nobody comes in without") {
+  Lab lab;
+  std::string anna = lab.token("anna"), carol = lab.token("carol");
+  RunningBroker broker(1, lab.configuration());
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.log_in(text, anna));
+  CHECK(session_of(broker) == "anna by token");
+  CHECK(refused_for(broker, {}).starts_with("this server wants to know who calls"));
+  CHECK(refused_for(broker, "gpuwire_nonsense") == "this server does not know the token");
+  CHECK(refused_for(broker, carol) == "this server has no tenant \"carol\"");
+}
+
+TEST_CASE("what the administrator gives out and revokes counts from the next connection on") {
+  Lab lab;
+  RunningBroker broker(1, lab.configuration());
+  REQUIRE(broker.port() != 0);
+  std::string anna = lab.token("anna");
+  WireClient client, next;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  CHECK(client.log_in(text, anna));
+  REQUIRE(server::revoke_credentials(lab.identity, "anna", false, Lab::now()));
+  CHECK(refused_for(broker, anna).starts_with("the token of tenant anna was revoked on "));
+  CHECK(session_of(broker) == "anna by token");  // what runs goes on
+}
+
+TEST_CASE("revoking can end what runs, and always ends what waits") {
+  Lab lab;
+  std::string anna = lab.token("anna"), ben = lab.token("ben");
+  FullServer full(lab, anna, ben);
+  std::string text;
+  REQUIRE(server::revoke_credentials(lab.identity, "ben", false, Lab::now()));
+  CHECK(full.waiting.answer(text) == "refused");
+  CHECK(text.starts_with("the token of tenant ben was revoked on "));
+  REQUIRE(server::revoke_credentials(lab.identity, "anna", true, Lab::now()));
+  CHECK(full.running.closed_by_server());
+  CHECK(eventually([&] { return session_of(full.broker) == "none"; }));
+}
+
+TEST_CASE("who leaves the queue makes room in it") {
+  Lab lab;
+  std::string anna = lab.token("anna");
+  FullServer full(lab, anna, anna);
+  full.waiting.close();
+  auto sessions = [&] {
+    size_t count = 0;
+    full.broker.act([&](Broker& of) { count = of.registry().all().size(); });
+    return count;
+  };
+  CHECK(eventually([&] { return sessions() == 1; }));
+}
+
+TEST_CASE("on a Unix socket the kernel says who calls") {
+  TemporaryDirectory temporary;
+  std::string path = (temporary.path() / "socket").string();
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna", .unix_users = {std::to_string(::geteuid())}}};
+  {
+    RunningBroker broker(1, configuration, path);
+    REQUIRE(broker.port() != 0);
+    WireClient client;
+    std::string text;
+    REQUIRE(client.connect_unix(path));
+    REQUIRE(client.log_in(text));
+    CHECK(session_of(broker) == "anna by unix");
+    CHECK(refused_for(broker, {}).starts_with("this server wants to know who calls"));  // over TCP
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+}
+
+TEST_CASE("a login process that dies is started again, and sessions go on") {
+  Lab lab;
+  std::string anna = lab.token("anna");
+  RunningBroker broker(1, lab.configuration());
+  WireClient running;
+  std::string text;
+  REQUIRE(running.connect(broker.port()));
+  REQUIRE(running.log_in(text, anna));
+  pid_t before = -1, after = -1;
+  broker.act([&](Broker& of) { before = of.connections().login_process(); });
+  REQUIRE(::kill(before, SIGKILL) == 0);
+  CHECK(eventually([&] {
+    broker.act([&](Broker& of) { after = of.connections().login_process(); });
+    return after > 0 && after != before;
+  }));
+  WireClient next;
+  REQUIRE(next.connect(broker.port()));
+  CHECK(next.log_in(text, anna));  // it knows the identity
+}
+
+TEST_CASE("a server whose identity cannot be used does not begin") {
+  Lab lab;
+  REQUIRE(server::replace_private_file(lab.identity / server::kServerKeyFile, "nonsense"));
+  RunningBroker broker(1, lab.configuration());
+  CHECK(broker.ended());
+  CHECK(broker.failure().find("server.key: no private key can be read") != std::string::npos);
+}

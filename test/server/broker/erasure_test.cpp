@@ -1,0 +1,92 @@
+// Objects that go while something that belongs to them is on its way: under the address sanitizer each touch of what has gone is found.
+#include <csignal>
+#include <memory>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <doctest/doctest.h>
+#include <spdlog/spdlog.h>
+
+#include "server/broker/admission/identity_watch.hpp"
+#include "server/broker/limits.hpp"
+#include "server/broker/worker/worker_pool.hpp"
+#include "server/identity/administration.hpp"
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::server;
+using namespace gpuwire::test;
+
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+// A pool whose workers cannot be started.
+struct Pool {
+  explicit Pool(asio::io_context& io) {
+    spdlog::set_level(spdlog::level::off);
+    WorkerPool::Events events{.ready = [](const IpcMessage&) {},
+                              .hopeless = [](const std::string&) {},
+                              .reserved = [](scheduler::SessionId, pid_t) {},
+                              .refused = [](scheduler::SessionId, RefusalCause, const std::string&) {},
+                              .begun = [](scheduler::SessionId, const std::string&) {},
+                              .heard = [](scheduler::SessionId, IpcMessage&) {},
+                              .over = [](scheduler::SessionId, uint32_t, const std::string&) {},
+                              .idle = [] {}};
+    pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, std::move(events));
+  }
+  ShareTable shares{share_limits(1024)};
+  std::unique_ptr<WorkerPool> pool;
+};
+
+}  // namespace
+
+TEST_CASE("a pool of workers may go between a signal and its handler") {
+  asio::io_context io(1);
+  asio::signal_set before(io, SIGCHLD);
+  Pool pool(io);
+  asio::signal_set after(io, SIGCHLD);
+  auto erase = [&](error_code, int) { pool.pool.reset(); };
+  before.async_wait(erase);
+  after.async_wait(erase);
+  ::raise(SIGCHLD);
+  while (pool.pool) io.run_one();
+  io.poll();
+  CHECK_FALSE(pool.pool);
+}
+
+TEST_CASE("a pool of workers may go between the end of its timer and the handler") {
+  asio::io_context io(1);
+  asio::steady_timer first(io, std::chrono::milliseconds(kRestartDelayMinMs - 1));
+  first.async_wait([&](error_code) {});
+  Pool pool(io);
+  pool.pool->keep_spares(1);  // cannot start; it is tried again after kRestartDelayMinMs
+  first.expires_after(std::chrono::milliseconds(kRestartDelayMinMs - 1));
+  first.async_wait([&](error_code error) {
+    if (!error) pool.pool.reset();
+  });
+  // Both are over before either is looked at.
+  auto over = std::chrono::steady_clock::now() + std::chrono::milliseconds(kRestartDelayMinMs + 5);
+  while (std::chrono::steady_clock::now() < over) {
+  }
+  while (pool.pool) io.run_one();
+  io.poll();
+  CHECK_FALSE(pool.pool);
+}
+
+TEST_CASE("what watches the identity may go while it tells of a change") {
+  TemporaryDirectory temporary;
+  auto folder = temporary.path() / "identity";
+  auto now = std::chrono::system_clock::now();
+  REQUIRE(init_identity(folder, {.hosts = {"localhost"}}, now));
+  asio::io_context io(1);
+  std::unique_ptr<IdentityWatch> watch;
+  watch = std::make_unique<IdentityWatch>(io, folder, [&] { watch.reset(); });
+  REQUIRE(watch->start());
+  REQUIRE(add_token(folder, "anna", 10, {}, now));
+  while (watch) io.run_one();
+  io.poll();
+  CHECK_FALSE(watch);
+}

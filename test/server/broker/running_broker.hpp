@@ -1,0 +1,112 @@
+// A broker in this process, with fake workers and a real login process beside it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <doctest/doctest.h>
+#include <spdlog/spdlog.h>
+
+#include "server/broker/broker.hpp"
+#include "test/server/worker/server_process.hpp"
+#include "test/server/worker/wire_client.hpp"
+
+namespace gpuwire::test {
+
+// A broker on a thread of its own.
+class RunningBroker {
+ public:
+  explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8, unsigned drain_seconds = 30) {
+    server::Configuration configuration = server::open_configuration();
+    configuration.sessions_max = sessions_max;
+    begin({worker_mode}, spares, drain_seconds, std::move(configuration));
+  }
+  // `unix_path`: where it listens, too.
+  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {}, uint32_t begin_ms = server::kSessionBeginMs) {
+    begin_ms_ = begin_ms;
+    begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration), unix_path);
+  }
+  // One that finds what an earlier broker has left in the folder.
+  RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory) {
+    auto keeping = server::Keeping::open(io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+    REQUIRE(keeping);
+    keeping_ = std::move(*keeping);
+    begin({"serves", std::to_string(devices)}, 1, 30, server::open_configuration());
+  }
+  ~RunningBroker() {
+    for (int i = 0; i < 2; ++i) shut_down();
+    thread_.join();
+  }
+
+  uint16_t port() {
+    eventually([&] { return port_ != 0 || ended_; });
+    return port_;
+  }
+  bool ended() {
+    return eventually([&] { return ended_.load(); });
+  }
+  void shut_down() {
+    boost::asio::post(io_, [this] { broker_->shut_down(); });
+  }
+  // On the broker's thread; returns when it is done.
+  void act(const std::function<void(server::Broker&)>& what) {
+    std::promise<void> done;
+    boost::asio::post(io_, [&] {
+      what(*broker_);
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  const std::string& failure() const { return broker_->failure(); }
+  const std::string& devices() const { return devices_; }
+
+ private:
+  void begin(std::vector<std::string> worker_arguments, unsigned spares, unsigned drain_seconds, server::Configuration configuration, const std::string& unix_path = {}) {
+    spdlog::set_level(spdlog::level::off);
+    std::vector<server::ListenAddress> listen{{boost::asio::ip::tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0), {}}};
+    if (!unix_path.empty()) listen.push_back({std::nullopt, unix_path});
+    broker_ = std::make_unique<server::Broker>(io_, server::BrokerOptions{.listen = listen,
+                                                                  .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
+                                                                  .login_program = GPUWIRE_TEST_LOGIN,
+                                                                  .spare_workers = spares,
+                                                                  .drain_seconds = drain_seconds,
+                                                                  .session_begin_ms = begin_ms_,
+                                                                  .configuration = std::move(configuration),
+                                                                  .keeping = keeping_.get()});
+    auto started = broker_->start([this](const std::vector<server::ListenAddress>& where, const std::string& devices) {
+      devices_ = devices;
+      port_ = where.front().tcp->port();
+    });
+    REQUIRE(started);
+    thread_ = std::thread([this] {
+      io_.run();
+      ended_ = true;
+    });
+  }
+
+  uint32_t begin_ms_ = server::kSessionBeginMs;
+  boost::asio::io_context io_{1};
+  std::unique_ptr<server::Keeping> keeping_;
+  std::unique_ptr<server::Broker> broker_;
+  std::string devices_;           // written before port_
+  std::atomic<uint16_t> port_{0};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+// A client's first step: the process id of the fake worker that has it, or 0.
+inline pid_t enter(WireClient& client, uint16_t port) {
+  std::string text;
+  pid_t pid = 0;
+  if (!client.connect(port) || !client.log_in(text)) return 0;
+  return client.read_exactly(std::as_writable_bytes(std::span(&pid, 1))) ? pid : 0;
+}
+
+}  // namespace gpuwire::test

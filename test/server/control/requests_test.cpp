@@ -1,0 +1,149 @@
+#include "server/control/requests.hpp"
+
+#include <doctest/doctest.h>
+
+#include "server/control/limits.hpp"
+#include "test/server/control/sample.hpp"
+
+using namespace gpuwire::server;
+
+namespace {
+
+const ControlPeer kRoot{.uid = 0, .pid = 1, .everything = true};
+const ControlPeer kAlice{.uid = 1000, .pid = 2, .tenants = {"alice"}};
+const ControlPeer kStranger{.uid = 1001, .pid = 3};
+
+struct Server {
+  std::vector<std::string> done;
+  ControlSources sources{
+      .snapshot = [] { return sample_snapshot(); },
+      .reload = [this]() -> tl::expected<std::string, std::vector<std::string>> {
+        done.push_back("reload");
+        return "1 tenant added";
+      },
+      .end_session =
+          [this](uint64_t session, const std::string& reason) {
+            done.push_back("end " + std::to_string(session) + ": " + reason);
+            return session == 3;
+          },
+      .end_tenant =
+          [this](const std::string& tenant, const std::string& reason) {
+            done.push_back("end tenant " + tenant + ": " + reason);
+            return size_t(2);
+          },
+      .revoked = [](const std::string& directory, const std::string& identity) -> std::optional<size_t> {
+        if (directory != "/etc/gpuwire/identity") return std::nullopt;
+        return identity == "12ab" ? 2 : 0;
+      },
+      .audit = [this](std::string_view event, const LogFields& fields) { done.push_back("audit " + std::string(event) + " " + json_line(fields)); },
+  };
+  Json ask(const std::string& line, const ControlPeer& peer = kRoot) { return answer_request(line, peer, sources).json; }
+};
+
+}  // namespace
+
+TEST_CASE("Who may do everything sees everything") {
+  Server server;
+  Json answer = server.ask(R"({"command":"snapshot"})");
+  CHECK(answer["ok"] == true);
+  CHECK(answer["snapshot"] == to_json(sample_snapshot()));
+}
+
+TEST_CASE("A tenant's user sees that tenant alone, and the devices") {
+  Server server;
+  auto snapshot = snapshot_from_json(server.ask(R"({"command":"snapshot"})", kAlice)["snapshot"]);
+  REQUIRE(snapshot);
+  REQUIRE(snapshot->tenants.size() == 1);
+  CHECK(snapshot->tenants[0].name == "alice");
+  REQUIRE(snapshot->sessions.size() == 1);
+  CHECK(snapshot->sessions[0].tenant == "alice");
+  CHECK(snapshot->refused.empty());
+  CHECK(snapshot->devices.size() == 2);
+}
+
+TEST_CASE("A tenant's user and a stranger command nothing") {
+  Server server;
+  for (const char* line : {R"({"command":"reload"})", R"({"command":"end","session":3})", R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})"}) {
+    CHECK(server.ask(line, kAlice)["ok"] == false);
+    CHECK(server.ask(line, kStranger)["ok"] == false);
+  }
+  CHECK(server.ask(R"({"command":"snapshot"})", kStranger)["ok"] == false);
+  CHECK(answer_request(R"({"command":"watch"})", kStranger, server.sources).watch_interval_ms == 0);
+  CHECK(server.done.empty());
+}
+
+TEST_CASE("Ending a session or a tenant's sessions is done, told and audited") {
+  Server server;
+  CHECK(server.ask(R"({"command":"end","session":3,"reason":"maintenance"})")["ended"] == 1);
+  CHECK(server.ask(R"({"command":"end","tenant":"bob"})")["ended"] == 2);
+  REQUIRE(server.done.size() == 4);
+  CHECK(server.done[0] == "end 3: maintenance");
+  CHECK(server.done[1] == R"(audit end_asked {"by_uid":0,"by_pid":1,"session":3,"reason":"maintenance"})");
+  CHECK(server.done[2] == "end tenant bob: ended by the administrator");
+}
+
+TEST_CASE("Ending what is not there, or both or neither, is an error") {
+  Server server;
+  for (const char* line : {R"({"command":"end","session":77})", R"({"command":"end"})", R"({"command":"end","session":3,"tenant":"bob"})",
+                           R"({"command":"end","session":-3})", R"({"command":"end","session":"3"})", R"({"command":"end","tenant":5})"})
+    CHECK(server.ask(line)["ok"] == false);
+}
+
+TEST_CASE("A reason cannot carry control characters to a client's terminal, nor more than its bound") {
+  Server server;
+  server.ask(R"({"command":"end","session":3,"reason":"x\u001b[2J\n)" + std::string(3000, 'y') + "\"}");
+  REQUIRE_FALSE(server.done.empty());
+  CHECK(server.done[0].starts_with("end 3: x\\x1b[2J\\x0ayyy"));
+  CHECK(server.done[0].size() <= kControlReasonBytesMax + 8);
+}
+
+TEST_CASE("A revocation is noted with who has done it and how many sessions end, by a server that uses the identity") {
+  Server server;
+  CHECK(server.ask(R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})")["ended"] == 2);
+  CHECK(server.ask(R"({"command":"revoked","directory":"/home/carl/identity","tenant":"bob","identity":"12ab"})")["ok"] == false);
+  CHECK(server.ask(R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob"})")["ok"] == false);
+  REQUIRE(server.done.size() == 1);
+  CHECK(server.done[0] == R"(audit revoked {"by_uid":0,"by_pid":1,"tenant":"bob","identity":"12ab","sessions":2})");
+}
+
+TEST_CASE("A reload that finds mistakes tells all of them") {
+  Server server;
+  CHECK(server.ask(R"({"command":"reload"})")["changed"] == "1 tenant added");
+  server.sources.reload = []() -> tl::expected<std::string, std::vector<std::string>> { return tl::unexpected(std::vector<std::string>{"f:1: a", "f:2: b"}); };
+  Json answer = server.ask(R"({"command":"reload"})");
+  CHECK(answer["ok"] == false);
+  CHECK(answer["errors"] == Json::array({"f:1: a", "f:2: b"}));
+  server.sources.reload = nullptr;
+  CHECK(server.ask(R"({"command":"reload"})")["ok"] == false);
+}
+
+TEST_CASE("What is no request is answered with an error") {
+  Server server;
+  for (const std::string& line : {std::string(), std::string("hello"), std::string("[]"), std::string("{}"), std::string(R"({"command":5})"), std::string(R"({"command":"fly"})"),
+                                  std::string(2000, '['), std::string("{\"command\":\"snap\xff\"}"), std::string("{\"a\":") + std::string(1500, '[')})
+    CHECK(server.ask(line)["ok"] == false);
+}
+
+TEST_CASE("A watch's interval has bounds") {
+  Server server;
+  CHECK(answer_request(R"({"command":"watch"})", kRoot, server.sources).watch_interval_ms == kWatchIntervalMs);
+  CHECK(answer_request(R"({"command":"watch","interval_ms":100})", kRoot, server.sources).watch_interval_ms == 100);
+  for (const char* interval : {"0", "99", "3600001", "-5", "\"x\"", "1e30", "18446744073709551615"}) {
+    auto answer = answer_request(std::string(R"({"command":"watch","interval_ms":)") + interval + "}", kRoot, server.sources);
+    CHECK(answer.watch_interval_ms == 0);
+    CHECK(answer.json["ok"] == false);
+  }
+}
+
+TEST_CASE("More sessions than are shown are counted") {
+  Server server;
+  server.sources.snapshot = [] {
+    Snapshot many;
+    many.sessions.resize(kSessionsShownMax + 5);
+    return many;
+  };
+  auto snapshot = snapshot_from_json(server.ask(R"({"command":"snapshot"})")["snapshot"]);
+  REQUIRE(snapshot);
+  CHECK(snapshot->sessions.size() == kSessionsShownMax);
+  CHECK(snapshot->server.sessions_left_out == 5);
+}

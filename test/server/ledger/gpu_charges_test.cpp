@@ -1,0 +1,131 @@
+// What an H200 takes for small allocations, streams and frames of kernels, on a driver that only counts.
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "server/driver_table.hpp"
+#include "server/ledger/worker/ledgered_driver.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kChunk = 2 * kMiB;
+
+// One at a time.
+struct FakeGpu {
+  CUdeviceptr next = 64 * kChunk;
+  std::map<CUfunction, int> frames;
+  size_t stack = 1024;
+  bool active = false;
+  unsigned launches = 0;
+  uint64_t streams = 0;
+};
+FakeGpu* gpu = nullptr;
+const auto kContext = reinterpret_cast<CUcontext>(0x77);
+
+DriverTable fake_table() {
+  DriverTable table;
+  table.cuCtxGetCurrent = [](CUcontext* context) { return *context = kContext, CUDA_SUCCESS; };
+  table.cuCtxGetDevice = [](CUdevice* device) { return *device = 0, CUDA_SUCCESS; };
+  table.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice) { return *context = kContext, gpu->active = true, CUDA_SUCCESS; };
+  table.cuDevicePrimaryCtxReset_v2 = [](CUdevice) { return gpu->active = false, CUDA_SUCCESS; };
+  table.cuDevicePrimaryCtxGetState = [](CUdevice, unsigned* flags, int* active) { return *flags = 0, *active = gpu->active, CUDA_SUCCESS; };
+  table.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute, CUdevice) {
+    return *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? 132 : 2048, CUDA_SUCCESS;
+  };
+  table.cuCtxGetLimit = [](size_t* value, CUlimit) { return *value = gpu->stack, CUDA_SUCCESS; };
+  table.cuCtxSetLimit = [](CUlimit, size_t value) { return gpu->stack = value, CUDA_SUCCESS; };
+  table.cuMemAlloc_v2 = [](CUdeviceptr* address, size_t bytes) {
+    return *address = gpu->next, gpu->next += (bytes + 511) / 512 * 512, CUDA_SUCCESS;
+  };
+  table.cuMemFree_v2 = [](CUdeviceptr) { return CUDA_SUCCESS; };
+  table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction function) { return *value = gpu->frames[function], CUDA_SUCCESS; };
+  table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**) {
+    return ++gpu->launches, CUDA_SUCCESS;
+  };
+  table.cuStreamCreate = [](CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(++gpu->streams), CUDA_SUCCESS; };
+  table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
+  return table;
+}
+
+struct Fixture {
+  Fixture() {
+    gpu = &fake;
+    page->slots = 2;
+    page->column[0].allowance = page->column[0].limit = 8192 * kMiB;
+    CUcontext context = nullptr;
+    REQUIRE(cuda.cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  }
+  ~Fixture() {
+    CHECK(cuda.cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    CHECK(used() == 0);
+  }
+  uint64_t used() const { return ledger.used(0); }
+  CUresult launch(CUfunction function) { return cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
+
+  FakeGpu fake;
+  PageMapping page = PageMapping::create().value();
+  SessionLedger ledger{*page, 1, nullptr};
+  const DriverTable table = fake_table();
+  LedgeredDriver driver{table, ledger, {.columns = {0}, .software = false}};
+  const DriverTable& cuda = driver.table();
+};
+
+TEST_CASE_FIXTURE(Fixture, "small allocations are charged the chunks that they lie in, and large ones multiples of 2 MiB") {
+  std::vector<CUdeviceptr> small(5000);
+  for (CUdeviceptr& one : small) REQUIRE(cuda.cuMemAlloc_v2(&one, 1000) == CUDA_SUCCESS);  // 2048 to a chunk
+  CHECK(used() == 3 * kChunk);
+  // All but one of the second chunk: it stays.
+  for (size_t i = 2049; i < 4096; ++i) CHECK(cuda.cuMemFree_v2(small[i]) == CUDA_SUCCESS);
+  CHECK(used() == 3 * kChunk);
+  CHECK(cuda.cuMemFree_v2(small[2048]) == CUDA_SUCCESS);
+  CHECK(used() == 2 * kChunk);
+  CUdeviceptr large = 0;
+  CHECK(cuda.cuMemAlloc_v2(&large, kMiB + 1) == CUDA_SUCCESS);
+  CHECK(used() == 3 * kChunk);
+}
+
+TEST_CASE_FIXTURE(Fixture, "at the limit a small allocation is served from a chunk that is there, and a new chunk is not opened") {
+  CUdeviceptr one = 0;
+  page->column[0].limit = kChunk;
+  for (unsigned i = 0; i < 2048; ++i) REQUIRE(cuda.cuMemAlloc_v2(&one, 1024) == CUDA_SUCCESS);
+  CHECK(used() == kChunk);
+  CHECK(cuda.cuMemAlloc_v2(&one, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(used() == kChunk);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a kernel's frames are charged for every thread that can be resident, once for all kernels") {
+  auto none = reinterpret_cast<CUfunction>(0x100), deep = reinterpret_cast<CUfunction>(0x200), abyss = reinterpret_cast<CUfunction>(0x300);
+  fake.frames = {{none, 0}, {deep, 16384}, {abyss, 131072}};
+  CHECK(launch(none) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+  CHECK(launch(deep) == CUDA_SUCCESS);
+  CHECK(launch(deep) == CUDA_SUCCESS);
+  CHECK(used() == 3960 * kMiB);  // as measured
+  CHECK(launch(abyss) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(fake.launches == 3);
+  CHECK(used() == 3960 * kMiB);
+  page->column[0].allowance = page->column[0].limit = 40'000 * kMiB;
+  CHECK(launch(abyss) == CUDA_SUCCESS);
+  CHECK(used() == (3960 + 29568) * kMiB);
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+  CHECK(launch(deep) == CUDA_SUCCESS);
+  CHECK(used() == 3960 * kMiB);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what a stream takes stays charged to its context, and the next stream needs no more") {
+  CUstream one = nullptr, two = nullptr, three = nullptr;
+  REQUIRE(cuda.cuStreamCreate(&one, 0) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuStreamCreate(&two, 0) == CUDA_SUCCESS);
+  uint64_t both = used();
+  CHECK(both == 2 * (560u << 10));
+  CHECK(cuda.cuStreamDestroy_v2(one) == CUDA_SUCCESS);
+  CHECK(used() == both);
+  REQUIRE(cuda.cuStreamCreate(&three, 0) == CUDA_SUCCESS);
+  CHECK(used() == both);
+}
+
+}  // namespace
+}  // namespace gpuwire::server

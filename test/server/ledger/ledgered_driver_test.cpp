@@ -1,0 +1,420 @@
+// Every way to take memory, on the software device: charged, refused over the quota, and nothing left in the end.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include "server/driver_table.hpp"
+#include "server/ledger/worker/image_bytes.hpp"
+#include "server/ledger/worker/ledgered_driver.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kLimit = 256 * kMiB;
+constexpr uint32_t kSlot = 3;
+// Columns of the two devices: the server counts them differently from the worker.
+const std::vector<uint32_t> kColumns{5, 2};
+
+const DriverTable& software_driver() {
+  static const DriverTable table = [] {
+    ::setenv("GPUWIRE_SOFTWARE_DEVICES", "2", 1);
+    void* library = ::dlopen(GPUWIRE_TEST_SOFTWARE_CUDA, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    DriverTable loaded;
+    REQUIRE(load_driver_table(library, loaded) > 400);
+    REQUIRE(loaded.cuInit(0) == CUDA_SUCCESS);
+    return loaded;
+  }();
+  return table;
+}
+
+// A container of one entry of compressed PTX that says it is so long; there is nothing behind the claim.
+std::vector<uint8_t> compressed_container(uint64_t claimed_bytes) {
+  constexpr size_t kEntryHeaderBytes = 64, kPayloadBytes = 16;
+  constexpr uint64_t kZstd = 0x8000;
+  std::vector<uint8_t> bytes(fatbin::kContainerHeaderBytes + kEntryHeaderBytes + kPayloadBytes);
+  auto put = [&](size_t at, auto value) { std::memcpy(bytes.data() + at, &value, sizeof value); };
+  put(0, fatbin::kContainerMagic);
+  put(4, uint16_t{1});
+  put(6, uint16_t{fatbin::kContainerHeaderBytes});
+  put(8, uint64_t{kEntryHeaderBytes + kPayloadBytes});
+  const size_t entry = fatbin::kContainerHeaderBytes;
+  put(entry, uint16_t{1});
+  put(entry + 4, uint32_t{kEntryHeaderBytes});
+  put(entry + 8, uint64_t{kPayloadBytes});
+  put(entry + 16, uint32_t{kPayloadBytes});
+  put(entry + 28, uint32_t{80});
+  put(entry + 40, kZstd);
+  put(entry + 56, claimed_bytes);
+  return bytes;
+}
+
+class Fixture {
+ public:
+  Fixture() : page_(PageMapping::create().value()), ledger_(*page_, kSlot, nullptr), ledgered_(software_driver(), ledger_, {kColumns, true}), cuda(ledgered_.table()) {
+    page_->slots = kSlot + 1;
+    for (uint32_t column : {kColumns[0], kColumns[1], kHostColumn}) {
+      page_->column[column].allowance = kLimit;
+      page_->column[column].limit = kLimit;
+    }
+    REQUIRE(cuda.cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  }
+  ~Fixture() {
+    CHECK(cuda.cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    for (uint32_t column = 0; column < kPageColumns; ++column) CHECK(ledger_.used(column) == 0);
+  }
+
+  uint64_t used(int device = 0) const { return ledger_.used(kColumns[size_t(device)]); }
+  uint64_t host() const { return ledger_.used(kHostColumn); }
+  // Until the thread that looks at pools has seen it.
+  bool soon(const std::function<bool()>& condition) const {
+    for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20); std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
+      if (condition()) return true;
+    }
+    return false;
+  }
+
+  PageMapping page_;
+  SessionLedger ledger_;
+  LedgeredDriver ledgered_;
+  const DriverTable& cuda;
+  CUcontext context = nullptr;
+};
+
+TEST_CASE_FIXTURE(Fixture, "plain, pitched and managed memory is charged and given back") {
+  CUdeviceptr plain = 0, pitched = 0, managed = 0;
+  size_t pitch = 0;
+  CHECK(cuda.cuMemAlloc_v2(&plain, 1000) == CUDA_SUCCESS);
+  CHECK(used() == 1000);
+  CHECK(cuda.cuMemAllocPitch_v2(&pitched, &pitch, 100, 10, 4) == CUDA_SUCCESS);
+  CHECK(used() == 1000 + pitch * 10);
+  CHECK(cuda.cuMemAllocManaged(&managed, 5000, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CHECK(used() == 6000 + pitch * 10);
+  CHECK(cuda.cuMemFree_v2(plain) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemFree_v2(plain) != CUDA_SUCCESS);
+  CHECK(cuda.cuMemFree_v2(pitched) == CUDA_SUCCESS);
+  CHECK(used() == 5000);
+  CHECK(cuda.cuMemFree_v2(managed) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a call over the quota answers out of memory, and the next one that fits is served") {
+  CUdeviceptr most = 0, more = 0;
+  size_t pitch = 0;
+  CHECK(cuda.cuMemAlloc_v2(&most, kLimit - 10) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&more, 11) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemAllocPitch_v2(&more, &pitch, 1, 1, 4) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemAllocManaged(&more, 11, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemAllocAsync(&more, 11, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+  CUDA_ARRAY_DESCRIPTOR flat{.Width = 64, .Height = 64, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+  CUarray array = nullptr;
+  CHECK(cuda.cuArrayCreate_v2(&array, &flat) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(used() == kLimit - 10);
+  CHECK(cuda.cuMemAlloc_v2(&more, 10) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&more, SIZE_MAX) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what the driver refuses is not charged") {
+  CUdeviceptr none = 0;
+  CHECK(cuda.cuMemAlloc_v2(&none, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuda.cuMemAllocManaged(&none, 100, 77) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(used() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "each device has its own account") {
+  CUcontext other = nullptr;
+  CUdeviceptr there = 0;
+  REQUIRE(cuda.cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&there, 4096) == CUDA_SUCCESS);
+  CHECK(used(0) == 0);
+  CHECK(used(1) == 4096);
+  // The end of the context is the end of what is in it.
+  CHECK(cuda.cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+  CHECK(used(1) == 0);
+  CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a context is charged before it is made, and once for all who hold a primary one") {
+  page_->column[kColumns[1]].context_bytes = 100 * kMiB;
+  CUcontext one = nullptr, two = nullptr, three = nullptr;
+  CHECK(cuda.cuDevicePrimaryCtxRetain(&one, 1) == CUDA_SUCCESS);
+  CHECK(cuda.cuDevicePrimaryCtxRetain(&one, 1) == CUDA_SUCCESS);
+  CHECK(used(1) == 100 * kMiB);
+  CHECK(cuda.cuCtxCreate_v2(&two, 0, 1) == CUDA_SUCCESS);
+  CHECK(used(1) == 200 * kMiB);
+  CHECK(cuda.cuCtxCreate_v2(&three, 0, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuCtxDestroy_v2(two) == CUDA_SUCCESS);
+  CHECK(cuda.cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+  CHECK(used(1) == 100 * kMiB);
+  CHECK(cuda.cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+  CHECK(used(1) == 0);
+  CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what is allocated in a green context stays charged when that is destroyed, for it stays there") {
+  CUgreenCtx green = nullptr;
+  CUcontext inside = nullptr;
+  CUdeviceptr memory = 0, left = 0;
+  REQUIRE(cuda.cuGreenCtxCreate(&green, nullptr, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxFromGreenCtx(&inside, green) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxSetCurrent(inside) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&memory, 200 * kMiB) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAlloc_v2(&left, kMiB) == CUDA_SUCCESS);
+  CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CHECK(cuda.cuGreenCtxDestroy(green) == CUDA_SUCCESS);
+  CHECK(used() == 201 * kMiB);
+  CUdeviceptr more = 0;
+  CHECK(cuda.cuMemAlloc_v2(&more, 100 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemFree_v2(memory) == CUDA_SUCCESS);
+  CHECK(used() == kMiB);  // until the primary context goes
+  CHECK(cuda.cuGreenCtxDestroy(green) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuda.cuGreenCtxCreate(&green, nullptr, 1, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a limit of a context is charged by what it is more than before") {
+  size_t heap = 0;
+  REQUIRE(cuda.cuCtxGetLimit(&heap, CU_LIMIT_MALLOC_HEAP_SIZE) == CUDA_SUCCESS);
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + 10 * kMiB) == CUDA_SUCCESS);
+  CHECK(used() == 10 * kMiB);
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + 2 * kLimit) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, heap + 5 * kMiB) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "physical memory is charged until nobody holds it and it is mapped nowhere") {
+  const uint64_t bytes = 4 * kMiB;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle handle = 0, again = 0;
+  CUdeviceptr range = 0;
+  REQUIRE(cuda.cuMemCreate(&handle, bytes, &properties, 0) == CUDA_SUCCESS);
+  CHECK(used() == bytes);
+  REQUIRE(cuda.cuMemAddressReserve(&range, 2 * bytes, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemMap(range, bytes, 0, handle, 0) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(used() == bytes);
+  CHECK(cuda.cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(range)) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(range)) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemUnmap(range, bytes) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemRelease(again) == CUDA_SUCCESS);
+  CHECK(used() == bytes);
+  CHECK(cuda.cuMemRelease(again) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+  CHECK(cuda.cuMemCreate(&handle, 2 * kLimit, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {7}};
+  CHECK(cuda.cuMemCreate(&handle, bytes, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemAddressFree(range, 2 * bytes) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "stream-ordered memory is charged when it is asked for, and given back when the stream has freed it") {
+  CUstream stream = nullptr;
+  CUdeviceptr one = 0, two = 0;
+  REQUIRE(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemAllocAsync(&one, 10 * kMiB, stream) == CUDA_SUCCESS);
+  CHECK(used() == 10 * kMiB);
+  // A stream that stands at a host function frees nothing.
+  std::atomic<bool> go{false};
+  REQUIRE(cuda.cuLaunchHostFunc(stream, [](void* flag) { while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield(); }, &go) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemFreeAsync(one, stream) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAllocAsync(&two, kLimit, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(used() == 10 * kMiB);
+  go = true;
+  CHECK(soon([&] { return used() == 0; }));
+  // What has been freed is there at once for whoever asks, however stale the count was.
+  CHECK(cuda.cuMemAllocAsync(&two, kLimit, stream) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemFreeAsync(two, stream) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuStreamSynchronize(stream) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemAllocAsync(&two, kLimit, stream) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemFree_v2(two) == CUDA_SUCCESS);
+  CHECK(soon([&] { return used() == 0; }));
+  CHECK(cuda.cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a pool that is destroyed with memory out of it stays charged until that is freed") {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {1}};
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuda.cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemAllocFromPoolAsync(&memory, 3 * kMiB, pool, nullptr) == CUDA_SUCCESS);
+  CHECK(used(1) == 3 * kMiB);
+  CHECK(cuda.cuMemPoolDestroy(pool) == CUDA_SUCCESS);
+  CHECK(used(1) == 3 * kMiB);
+  CHECK(cuda.cuMemFreeAsync(memory, nullptr) == CUDA_SUCCESS);
+  CHECK(soon([&] { return used(1) == 0; }));
+}
+
+TEST_CASE_FIXTURE(Fixture, "arrays are charged by their elements") {
+  CUDA_ARRAY_DESCRIPTOR flat{.Width = 64, .Height = 32, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+  CUDA_ARRAY3D_DESCRIPTOR deep{.Width = 16, .Height = 8, .Depth = 4, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 2};
+  CUDA_ARRAY3D_DESCRIPTOR pyramid{.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_HALF, .NumChannels = 1};
+  CUarray one = nullptr, two = nullptr;
+  CUmipmappedArray three = nullptr;
+  REQUIRE(cuda.cuArrayCreate_v2(&one, &flat) == CUDA_SUCCESS);
+  CHECK(used() == 64 * 32 * 16);
+  REQUIRE(cuda.cuArray3DCreate_v2(&two, &deep) == CUDA_SUCCESS);
+  CHECK(used() == 64 * 32 * 16 + 16 * 8 * 4 * 2);
+  CHECK(cuda.cuArrayDestroy(one) == CUDA_SUCCESS);
+  CHECK(cuda.cuArrayDestroy(two) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+  if (cuda.cuMipmappedArrayCreate(&three, &pyramid, 3) == CUDA_SUCCESS) {
+    CHECK(used() == 2 * (256 + 64 + 16));
+    CHECK(cuda.cuMipmappedArrayDestroy(three) == CUDA_SUCCESS);
+  }
+  deep.Width = deep.Height = deep.Depth = SIZE_MAX;
+  CHECK(cuda.cuArray3DCreate_v2(&two, &deep) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+std::string program(uint64_t bytes) {
+  return ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .align 4 .b8 big[" + std::to_string(bytes) + "];\n.visible .entry none() { ret; }\n";
+}
+
+TEST_CASE_FIXTURE(Fixture, "modules and libraries are charged with the variables in them") {
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  std::string fits = program(16 * kMiB), does_not = program(2 * kLimit);
+  REQUIRE(cuda.cuModuleLoadData(&module, fits.c_str()) == CUDA_SUCCESS);
+  CHECK(used() == 16 * kMiB + fits.size());
+  CHECK(cuda.cuModuleUnload(module) == CUDA_SUCCESS);
+  CHECK(used() == 0);
+  CHECK(cuda.cuModuleLoadDataEx(&module, does_not.c_str(), 0, nullptr, nullptr) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuda.cuLibraryLoadData(&library, fits.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CHECK(used() == 16 * kMiB + fits.size());
+  CHECK(cuda.cuLibraryUnload(library) == CUDA_SUCCESS);
+  CHECK(cuda.cuLibraryLoadData(&library, does_not.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE_FIXTURE(Fixture, "memory of graphs is charged, made as a node or captured") {
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr, freed = nullptr;
+  CUgraphExec exec = nullptr;
+  CUDA_MEM_ALLOC_NODE_PARAMS params{};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  params.bytesize = 8 * kMiB;
+  REQUIRE(cuda.cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &params) == CUDA_SUCCESS);
+  CHECK(used() == 8 * kMiB);
+  REQUIRE(cuda.cuGraphAddMemFreeNode(&freed, graph, &node, 1, params.dptr) == CUDA_SUCCESS);
+  params.bytesize = kLimit;
+  CHECK(cuda.cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &params) == CUDA_ERROR_OUT_OF_MEMORY);
+  REQUIRE(cuda.cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  CHECK(cuda.cuGraphLaunch(exec, nullptr) == CUDA_SUCCESS);
+  CHECK(cuda.cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(used() == 8 * kMiB);
+  CHECK(cuda.cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  CHECK(cuda.cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CHECK(soon([&] { return cuda.cuDeviceGraphMemTrim(0) == CUDA_SUCCESS && used() == 0; }));
+
+  CUstream stream = nullptr;
+  CUdeviceptr memory = 0;
+  REQUIRE(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemAllocAsync(&memory, kMiB, stream) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemFreeAsync(memory, stream) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  CHECK(used() == kMiB);
+  CHECK(cuda.cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CHECK(soon([&] { return cuda.cuDeviceGraphMemTrim(0) == CUDA_SUCCESS && used() == 0; }));
+  CHECK(cuda.cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "pinned memory of the server has a quota of its own") {
+  void *one = nullptr, *two = nullptr;
+  std::vector<char> mine(1 << 16);
+  REQUIRE(cuda.cuMemHostAlloc(&one, 1 * kMiB, 0) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemAllocHost_v2(&two, 2 * kMiB) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuMemHostRegister_v2(mine.data(), mine.size(), 0) == CUDA_SUCCESS);
+  CHECK(host() == 3 * kMiB + mine.size());
+  CHECK(used() == 0);
+  void* more = nullptr;
+  CHECK(cuda.cuMemHostAlloc(&more, kLimit, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemFreeHost(one) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemFreeHost(two) == CUDA_SUCCESS);
+  CHECK(cuda.cuMemHostUnregister(mine.data()) == CUDA_SUCCESS);
+  CHECK(host() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a program sees its tenant's quota in place of the device") {
+  size_t free_bytes = 0, total = 0;
+  CUdeviceptr memory = 0;
+  CHECK(cuda.cuDeviceTotalMem_v2(&total, 0) == CUDA_SUCCESS);
+  CHECK(total == kLimit);
+  REQUIRE(cuda.cuMemAlloc_v2(&memory, 6 * kMiB) == CUDA_SUCCESS);
+  // Another session of the tenant.
+  page_->column[kColumns[0]].used[1] = 50 * kMiB;
+  CHECK(cuda.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS);
+  CHECK(total == kLimit);
+  CHECK(free_bytes == kLimit - 56 * kMiB);
+  CHECK(cuda.cuMemAlloc_v2(&memory, free_bytes + 1) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuMemAlloc_v2(&memory, free_bytes) == CUDA_SUCCESS);
+  page_->column[kColumns[0]].limit = UINT64_MAX;
+  CHECK(cuda.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS);
+  CHECK(total == size_t{4} << 30);
+}
+
+TEST_CASE("the bytes of a program are those of its variables and its code") {
+  auto bytes = [](std::string_view text) { return ptx_device_bytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()}) - text.size(); };
+  CHECK(bytes(".global .u32 a;") == 4);
+  CHECK(bytes(".visible .global .align 16 .v4 .f32 a[10];") == 160);
+  CHECK(bytes(".global .b8 a[0x10][4] = {1, 2, 3};") == 64);
+  CHECK(bytes(".const .b64 a, b[3];.extern .global .b8 c[];") == 8 + 24 + 1);
+  CHECK(bytes(".global .attribute(.managed) .align 8 .b8 a[7];") == 7);
+  CHECK(bytes("ld.global.u32 %r1, [a]; st.global.f32 [b], %f1;") == 0);
+  CHECK(bytes(".global .b8 a[99999999999999999999999];") > UINT64_MAX / 2);
+  CHECK(bytes(".global .b8 a[") == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what the driver keeps of modules in this machine's memory is charged until they are unloaded") {
+  const std::string text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n";
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  REQUIRE(cuda.cuModuleLoadData(&module, text.c_str()) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuLibraryLoadData(&library, text.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+  CHECK(host() == 2 * text.size());
+  CHECK(cuda.cuModuleUnload(module) == CUDA_SUCCESS);
+  CHECK(cuda.cuLibraryUnload(library) == CUDA_SUCCESS);
+  CHECK(host() == 0);
+  // Its compiler would take more than the tenant has left.
+  page_->column[kHostColumn].limit = 2 * text.size();
+  CHECK(cuda.cuModuleLoadData(&module, text.c_str()) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(host() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a fat binary is charged by what it claims to hold before anything is decompressed") {
+  std::vector<uint8_t> bomb = compressed_container(kLimit);
+  CUmodule module = nullptr;
+  CHECK(cuda.cuModuleLoadData(&module, bomb.data()) == CUDA_ERROR_OUT_OF_MEMORY);
+  bomb = compressed_container(fatbin::kDecompressedBytesMax + 1);
+  CHECK(cuda.cuModuleLoadData(&module, bomb.data()) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(host() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a larger buffer for device printf is charged on both sides") {
+  size_t fresh = 0;
+  REQUIRE(cuda.cuCtxGetLimit(&fresh, CU_LIMIT_PRINTF_FIFO_SIZE) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fresh + 8 * kMiB) == CUDA_SUCCESS);
+  CHECK(used() == 8 * kMiB);
+  CHECK(host() == 8 * kMiB);
+  page_->column[kHostColumn].limit = 9 * kMiB;
+  CHECK(cuda.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fresh + 10 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(used() == 8 * kMiB);
+  REQUIRE(cuda.cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, fresh) == CUDA_SUCCESS);
+  CHECK(host() == 0);
+}
+
+}  // namespace
+}  // namespace gpuwire::server

@@ -1,0 +1,73 @@
+// What NVML tells a tenant of memory that others have part of.
+#include "server/ledger/broker/management_view.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "protocol/nvml/abi.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr uint64_t kGiB = 1u << 30;
+constexpr uint64_t kTotal = 100 * kGiB, kFree = 30 * kGiB, kReserved = 1 * kGiB;
+
+int memory_info(nvmlDevice, void* out) {
+  *static_cast<nvml::Memory*>(out) = {kTotal, kFree, kTotal - kFree};
+  return nvml::kSuccess;
+}
+int memory_info_2(nvmlDevice, void* out) {
+  auto* memory = static_cast<nvml::Memory2*>(out);
+  memory->total = kTotal, memory->reserved = kReserved, memory->free = kFree, memory->used = kTotal - kFree - kReserved;
+  return nvml::kSuccess;
+}
+
+struct Shown {
+  nvml::Memory first{};
+  nvml::Memory2 second{};
+};
+
+// A tenant that has `used` and may have `limit`.
+Shown shown_to_tenant(uint64_t used, uint64_t limit) {
+  auto page = PageMapping::create();
+  REQUIRE(page);
+  (*page)->slots = 2;
+  (*page)->column[0].limit = limit;
+  (*page)->column[0].allowance = used;
+  (*page)->column[0].reach = limit;
+  (*page)->column[0].used[1] = used;
+  const std::array<nvmlDevice, 1> devices{};
+  auto view = ManagementView::open(OwnedDescriptor(::dup(page->descriptor())), SessionSpec{.devices = {{.index = 0}}}, devices);
+  REQUIRE(view);
+  nvml::Table table{};
+  table.nvmlDeviceGetMemoryInfo = memory_info;
+  table.nvmlDeviceGetMemoryInfo_v2 = memory_info_2;
+  (*view)->put_before(table);
+  Shown shown;
+  CHECK(table.nvmlDeviceGetMemoryInfo(devices[0], &shown.first) == nvml::kSuccess);
+  CHECK(table.nvmlDeviceGetMemoryInfo_v2(devices[0], &shown.second) == nvml::kSuccess);
+  return shown;
+}
+
+TEST_CASE("what NVML tells a tenant adds up, whoever has the rest of the device") {
+  for (uint64_t used : {uint64_t{0}, 4 * kGiB, 50 * kGiB}) {
+    for (uint64_t limit : {8 * kGiB, 60 * kGiB, kPageBytesMax}) {
+      CAPTURE(used / kGiB);
+      CAPTURE(limit / kGiB);
+      Shown shown = shown_to_tenant(used, limit);
+      CHECK(shown.first.total == std::min<uint64_t>(limit, kTotal));
+      CHECK(shown.first.free <= kFree);
+      CHECK(shown.first.free + shown.first.used == shown.first.total);
+      CHECK(shown.second.total == shown.first.total);
+      CHECK(shown.second.free == shown.first.free);
+      CHECK(shown.second.used == std::min<uint64_t>(used, shown.second.total));
+      CHECK(shown.second.reserved + shown.second.free + shown.second.used == shown.second.total);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpuwire::server

@@ -1,0 +1,127 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "protocol/wire/limits.hpp"
+#include "server/replay/graph/graph_memory.hpp"
+#include "test/server/replay/fake_session.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using wire::NoticeOrdinal;
+using wire::SessionOrdinal;
+
+namespace {
+
+// What the fake graph does when it is launched.
+std::byte* g_target = nullptr;
+CUresult CUDAAPI launch_graph(CUgraphExec, CUstream) {
+  if (g_target) std::fill(g_target, g_target + 4, std::byte{9});
+  return CUDA_SUCCESS;
+}
+
+struct Fixture {
+  FakeDriver driver;
+  FakeSession session{driver};
+  uint64_t exec = 0;
+
+  Fixture() {
+    g_target = nullptr;
+    driver.table.cuGraphLaunch = launch_graph;
+    session.enter_primary();
+    exec = session.give(wire::HandleKind::graph_exec, reinterpret_cast<void*>(0x5));
+  }
+
+  // The block's memory here; null: refused with `result`.
+  std::byte* create(uint64_t number, uint64_t bytes, int result = CUDA_SUCCESS) {
+    uint64_t sequence = session.call<schema::RegionCreate>(SessionOrdinal::graph_memory_create, [&](schema::RegionCreate::Builder params) {
+      params.setAddress(number);
+      params.setBytes(bytes);
+    });
+    CHECK(session.result(sequence) == result);
+    return reinterpret_cast<std::byte*>(session.reply(sequence)->as<schema::GraphMemoryCreateReply>().getPlace());
+  }
+  void destroy(uint64_t number) {
+    session.post<schema::RegionDestroy>(SessionOrdinal::graph_memory_destroy, [&](auto params) { params.setAddress(number); });
+  }
+  void write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes) {
+    session.post<schema::RegionChange>(
+        SessionOrdinal::graph_memory_write,
+        [&](schema::RegionChange::Builder params) {
+          params.setAddress(number);
+          params.setOffset(offset);
+        },
+        bytes);
+  }
+  void launch(std::initializer_list<uint64_t> blocks) {
+    session.post<schema::GraphLaunch>(SessionOrdinal::graph_launch, [&](schema::GraphLaunch::Builder params) {
+      params.setExec(exec);
+      auto list = params.initBlocks(unsigned(blocks.size()));
+      unsigned at = 0;
+      for (uint64_t block : blocks) list.set(at++, block);
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "What the client writes is in a block of graph memory, which is registered until it ends") {
+  std::byte* memory = create(7, 100);
+  REQUIRE(memory);
+  CHECK(driver.registered.contains(memory));
+  const std::byte bytes[] = {std::byte{1}, std::byte{2}};
+  write(7, 98, bytes);
+  CHECK(memory[98] == std::byte{1});
+  CHECK(memory[99] == std::byte{2});
+  write(7, 99, bytes);
+  write(8, 0, bytes);
+  CHECK(session.failed.size() == 2);
+  destroy(7);
+  CHECK(driver.registered.empty());
+  destroy(7);
+  CHECK(session.failed.size() == 3);
+}
+
+TEST_CASE_FIXTURE(Fixture, "What a graph wrote leaves once, when the launch is done, and not while none runs") {
+  std::byte* memory = create(1, 16);
+  g_target = memory + 8;
+  launch({1});
+  CHECK(session.state().graph_memory().any_running());
+  driver.release();
+  session.watcher().poll();
+  auto sent = session.notices(NoticeOrdinal::graph_memory_data);
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0]->bulk == std::vector<std::byte>(4, std::byte{9}));
+  CHECK(sent[0]->as<schema::RegionChange>().getAddress() == 1);
+  CHECK(sent[0]->as<schema::RegionChange>().getOffset() == 8);
+  CHECK_FALSE(session.state().graph_memory().any_running());
+  memory[0] = std::byte{1};
+  session.state().graph_memory().deliver();
+  CHECK(session.notices(NoticeOrdinal::graph_memory_data).size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "A block that a launch uses goes when that is done") {
+  std::byte* memory = create(1, 16);
+  create(2, 16);
+  driver.hold = true;
+  launch({1});
+  destroy(1);
+  CHECK(driver.registered.contains(memory));
+  launch({1});
+  CHECK(session.failed.size() == 1);
+  driver.release();
+  session.watcher().poll();
+  destroy(2);
+  CHECK(driver.registered.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "Blocks that cannot be are refused, and malformed writes end the session") {
+  create(1, 0, CUDA_ERROR_INVALID_VALUE);
+  create(1, wire::kRegionBytesMax + 1, CUDA_ERROR_INVALID_VALUE);
+  create(1, 8);
+  create(1, 8, CUDA_ERROR_INVALID_VALUE);
+  launch({1, 2});
+  CHECK(session.failed.size() == 1);
+  CHECK_THROWS_AS(write(1, 0, {}), server::ProtocolFault);
+  CHECK_THROWS_AS(write(1, 0, std::vector<std::byte>(wire::kRegionPieceBytes + 1)), server::ProtocolFault);
+}

@@ -1,0 +1,339 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "protocol/fatbin/image_size.hpp"
+#include "protocol/fatbin/linked_image.hpp"
+#include "protocol/wire/limits.hpp"
+#include "server/module_cache/digest.hpp"
+#include "server/module_cache/module_cache.hpp"
+#include "server/replay/module/module_store.hpp"
+#include "test/server/replay/fake_session.hpp"
+#include "test/support/temporary_directory.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using wire::HandleKind;
+using wire::SessionOrdinal;
+
+namespace {
+
+const std::string kPtx = ".version 7.8 .target sm_75 .visible .entry k() { ret; }";
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+struct Fixture {
+  FakeDriver driver;
+  FakeSession session;
+  uint64_t module = wire::make_handle(HandleKind::module, 1, 1), library = wire::make_handle(HandleKind::library, 1, 1);
+
+  explicit Fixture(server::SessionSettings settings = {}) : session(driver, std::move(settings)) {
+    session.enter_primary();
+    driver.log.clear();
+  }
+  static kj::ArrayPtr<const capnp::byte> data(const server::Digest& digest) { return kj::arrayPtr(digest.data(), digest.size()); }
+  static server::Digest digest(const std::string& image) { return server::sha256(bytes_of(image)); }
+
+  bool offer(const std::string& image, uint64_t bytes = 0) {
+    uint64_t sequence = session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
+      params.setDigest(data(digest(image)));
+      params.setBytes(bytes ? bytes : image.size());
+    });
+    REQUIRE(session.reply(sequence));
+    return session.reply(sequence)->as<schema::ModuleOfferReply>().getHave();
+  }
+  void send(const std::string& image, uint64_t offset, const std::string& piece, bool last) {
+    session.post<schema::ModuleData>(
+        SessionOrdinal::module_data,
+        [&](schema::ModuleData::Builder params) {
+          params.setDigest(data(digest(image)));
+          params.setOffset(offset);
+          params.setLast(last);
+        },
+        bytes_of(piece));
+  }
+  uint64_t load(const std::string& image, uint64_t handle) {
+    return load(image, handle, [](auto) {});
+  }
+  template <class More>
+  uint64_t load(const std::string& image, uint64_t handle, More&& more) {
+    return session.call<schema::ModuleLoad>(SessionOrdinal::module_load, [&](schema::ModuleLoad::Builder params) {
+      params.setHandle(handle);
+      params.setDigest(data(digest(image)));
+      more(params);
+    });
+  }
+  void bring(const std::string& image, uint64_t handle) {
+    if (!offer(image)) send(image, 0, image, true);
+    REQUIRE(session.result(load(image, handle)) == CUDA_SUCCESS);
+  }
+  uint64_t function(uint64_t of, const std::string& name, uint64_t handle) {
+    return session.call<schema::ModuleFunction>(SessionOrdinal::module_function, [&](schema::ModuleFunction::Builder params) {
+      params.setModule(of);
+      params.setName(name);
+      params.setHandle(handle);
+    });
+  }
+  uint64_t global(uint64_t of, const std::string& name, bool managed) {
+    return session.call<schema::ModuleGlobal>(SessionOrdinal::module_global, [&](schema::ModuleGlobal::Builder params) {
+      params.setModule(of);
+      params.setName(name);
+      params.setManaged(managed);
+    });
+  }
+  uint64_t unload(uint64_t handle) {
+    return session.call<schema::ModuleUnload>(SessionOrdinal::module_unload, [&](auto params) { params.setHandle(handle); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "an image is offered, sent in pieces, loaded and unloaded") {
+  CHECK_FALSE(offer(kPtx));
+  send(kPtx, 0, kPtx.substr(0, 10), false);
+  send(kPtx, 10, kPtx.substr(10), true);
+  CHECK(session.result(load(kPtx, module)) == CUDA_SUCCESS);
+  CHECK(driver.log.back() == "cuModuleLoadDataEx " + kPtx.substr(0, 16));
+  CHECK(session.result(unload(module)) == CUDA_SUCCESS);
+  CHECK(driver.modules.empty());
+  CHECK(session.result(unload(module)) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image that is here need not be sent, and can be loaded again") {
+  bring(kPtx, module);
+  CHECK(offer(kPtx));
+  CHECK(session.result(load(kPtx, library)) == CUDA_SUCCESS);
+  CHECK(driver.libraries.size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image that was never sent is not found") {
+  CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_NOT_FOUND);
+  offer(kPtx);
+  CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_NOT_FOUND);
+  send(kPtx, 0, kPtx.substr(0, 10), false);
+  CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_NOT_FOUND);
+  CHECK(driver.log.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image that starts over replaces the pieces that came before") {
+  offer(kPtx);
+  send(kPtx, 0, kPtx.substr(0, 10), false);
+  bring(kPtx, module);
+}
+
+TEST_CASE_FIXTURE(Fixture, "pieces out of order, missing, in excess or unasked for end the session") {
+  CHECK_THROWS_AS(send(kPtx, 0, kPtx, true), server::ProtocolFault);
+  offer(kPtx);
+  CHECK_THROWS_AS(send(kPtx, 1, kPtx.substr(1), true), server::ProtocolFault);
+  CHECK_THROWS_AS(send(kPtx, 0, kPtx + "x", true), server::ProtocolFault);
+  CHECK_THROWS_AS(send(kPtx, ~uint64_t{0}, kPtx, true), server::ProtocolFault);
+  send(kPtx, 0, kPtx.substr(0, 10), false);
+  CHECK_THROWS_AS(send(kPtx, 0, kPtx.substr(0, 10), false), server::ProtocolFault);
+  CHECK_THROWS_AS(send(kPtx, 10, kPtx.substr(10, 5), true), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image that is another than its digest says ends the session") {
+  offer(kPtx);
+  std::string other = kPtx;
+  other[5] ^= 1;
+  CHECK_THROWS_AS(send(kPtx, 0, other, true), server::ProtocolFault);
+  CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_NOT_FOUND);
+}
+
+TEST_CASE_FIXTURE(Fixture, "images of impossible size, and too many at once, end the session") {
+  CHECK_THROWS_AS(offer(kPtx, wire::kModuleBytesMax + 1), server::ProtocolFault);
+  CHECK_THROWS_AS(offer(""), server::ProtocolFault);
+  bring(kPtx, module);
+  CHECK_THROWS_AS(offer(kPtx, kPtx.size() + 1), server::ProtocolFault);
+  for (size_t i = 0; i < server::kTransfersMax; ++i) offer(kPtx + std::to_string(i));
+  CHECK_THROWS_AS(offer(kPtx + "one more"), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a digest of a wrong length ends the session") {
+  CHECK_THROWS_AS(session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [](auto params) { params.initDigest(31); }),
+                  server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "an image that says it is longer than it is does not reach the driver") {
+  std::string container(64, '\0');
+  uint32_t magic = 0xBA55ED50;
+  uint16_t version = 1, header = 16;
+  uint64_t size = 1000;
+  std::memcpy(container.data(), &magic, 4);
+  std::memcpy(container.data() + 4, &version, 2);
+  std::memcpy(container.data() + 6, &header, 2);
+  std::memcpy(container.data() + 8, &size, 8);
+  uint32_t wrapper_magic = 0x466243B1;
+  std::string wrapper(24, '\0');
+  std::memcpy(wrapper.data(), &wrapper_magic, 4);
+  std::string elf = "\x7f" "ELF" + std::string(20, '\2');
+  for (const std::string& image : {container, wrapper, elf}) {
+    offer(image);
+    send(image, 0, image, true);
+    CHECK(session.result(load(image, module)) == CUDA_ERROR_INVALID_IMAGE);
+  }
+  CHECK(driver.log.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a program to be linked reaches the driver in a wrapper, and a damaged one does not") {
+  auto container = [](const std::string& payload) {
+    std::vector<uint8_t> out(16 + payload.size());
+    const uint32_t magic = fatbin::kContainerMagic;
+    const uint16_t version = 1, header = 16;
+    const uint64_t size = payload.size();
+    std::memcpy(out.data(), &magic, 4);
+    std::memcpy(out.data() + 4, &version, 2);
+    std::memcpy(out.data() + 6, &header, 2);
+    std::memcpy(out.data() + 8, &size, 8);
+    std::memcpy(out.data() + 16, payload.data(), payload.size());
+    return out;
+  };
+  std::vector<std::vector<uint8_t>> containers{container("linked"), container("first unit"), container("second")};
+  std::vector<std::span<const uint8_t>> spans(containers.begin(), containers.end());
+  std::vector<uint8_t> written = fatbin::write_linked_image(spans).value();
+  std::string image(written.begin(), written.end());
+  bring(image, library);
+  auto* loaded = session.state().modules().loaded(library);
+  REQUIRE(loaded);
+  REQUIRE(loaded->wrapper);
+  auto wrapped = fatbin::wrapped_containers(loaded->wrapper->image());
+  REQUIRE(wrapped);
+  REQUIRE(wrapped->linked_from.size() == 2);
+  CHECK(std::memcmp(wrapped->container, containers[0].data(), containers[0].size()) == 0);
+  CHECK(std::memcmp(wrapped->linked_from[1], containers[2].data(), containers[2].size()) == 0);
+
+  driver.log.clear();
+  image.resize(image.size() - 16);
+  offer(image);
+  send(image, 0, image, true);
+  CHECK(session.result(load(image, wire::make_handle(HandleKind::library, 2, 1))) == CUDA_ERROR_INVALID_IMAGE);
+  CHECK(driver.log.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "the logs of the compiler come back, also when it fails") {
+  offer(kPtx);
+  send(kPtx, 0, kPtx, true);
+  driver.failures["cuModuleLoadDataEx"] = CUDA_ERROR_INVALID_PTX;
+  uint64_t sequence = load(kPtx, module, [](schema::ModuleLoad::Builder params) {
+    params.setErrorLogBytes(100);
+    params.setInfoLogBytes(0xffffffff);
+  });
+  auto reply = session.reply(sequence)->as<schema::ModuleLoadReply>();
+  CHECK(reply.getResult() == CUDA_ERROR_INVALID_PTX);
+  CHECK(std::string(reply.getErrorLog().cStr()) == "the error log");
+  CHECK(std::string(reply.getInfoLog().cStr()) == "the info log");
+  CHECK(reply.getWallTimeMs() == 2.5f);
+}
+
+TEST_CASE_FIXTURE(Fixture, "options that hold pointers are refused, others pass") {
+  offer(kPtx);
+  send(kPtx, 0, kPtx, true);
+  auto with_option = [&](int option) {
+    return session.result(load(kPtx, wire::make_handle(HandleKind::module, 10 + uint32_t(option), 1), [&](schema::ModuleLoad::Builder params) {
+      auto options = params.initJitOptions(1);
+      options[0].setOption(option);
+      options[0].setValue(32);
+    }));
+  };
+  CHECK(with_option(CU_JIT_MAX_REGISTERS) == CUDA_SUCCESS);
+  CHECK(with_option(CU_JIT_GLOBAL_SYMBOL_ADDRESSES) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(with_option(CU_JIT_INFO_LOG_BUFFER) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(with_option(4000) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK_THROWS_AS(load(kPtx, module, [](schema::ModuleLoad::Builder params) { params.initJitOptions(1000); }), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a handle that is taken unloads what was loaded for it, one of another kind ends the session") {
+  bring(kPtx, module);
+  CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(driver.modules.size() == 1);
+  CHECK_THROWS_AS(load(kPtx, wire::make_handle(HandleKind::stream, 1, 1)), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a function comes with all that a launch of it needs to know") {
+  bring(kPtx, module);
+  uint64_t handle = wire::make_handle(HandleKind::function, 1, 1);
+  uint64_t sequence = function(module, "k", handle);
+  auto facts = session.reply(sequence)->as<schema::FunctionFacts>();
+  CHECK(facts.getResult() == CUDA_SUCCESS);
+  REQUIRE(facts.getParameterOffsets().size() == 2);
+  CHECK(facts.getParameterOffsets()[1] == 8);
+  CHECK(facts.getParameterSizes()[1] == 4);
+  REQUIRE(facts.getAttributes().size() == 16);
+  CHECK(facts.getAttributes()[3] == 103);
+  void* native = nullptr;
+  CHECK(session.handles().find(HandleKind::function, handle, native));
+  unload(module);
+  CHECK_FALSE(session.handles().find(HandleKind::function, handle, native));
+}
+
+TEST_CASE_FIXTURE(Fixture, "a kernel of a library comes with its attributes on the caller's device") {
+  bring(kPtx, library);
+  uint64_t sequence = function(library, "k", wire::make_handle(HandleKind::kernel, 1, 1));
+  auto facts = session.reply(sequence)->as<schema::FunctionFacts>();
+  CHECK(facts.getResult() == CUDA_SUCCESS);
+  CHECK(facts.getAttributes()[3] == 203);
+  CHECK(facts.getAttributeErrors()[15] == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE_FIXTURE(Fixture, "functions that are not there, of modules that are not there, or with unusable handles are refused") {
+  bring(kPtx, module);
+  uint64_t handle = wire::make_handle(HandleKind::function, 1, 1);
+  CHECK(session.result(function(library, "k", handle)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(session.result(function(handle, "k", handle)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK_THROWS_AS(function(module, "k", wire::make_handle(HandleKind::kernel, 1, 1)), server::ProtocolFault);
+  CHECK_THROWS_AS(function(module, "", handle), server::ProtocolFault);
+  CHECK_THROWS_AS(function(module, std::string(wire::kNameBytesMax + 1, 'k'), handle), server::ProtocolFault);
+  CHECK(session.result(function(module, "k", handle)) == CUDA_SUCCESS);
+  CHECK(session.result(function(module, "k", handle)) == CUDA_ERROR_INVALID_HANDLE);
+  driver.failures["cuModuleGetFunction"] = CUDA_ERROR_NOT_FOUND;
+  CHECK(session.result(function(module, "k", wire::make_handle(HandleKind::function, 2, 1))) == CUDA_ERROR_NOT_FOUND);
+}
+
+TEST_CASE_FIXTURE(Fixture, "variables of modules and libraries are found, managed ones in libraries only") {
+  bring(kPtx, module);
+  bring(kPtx, library);
+  auto reply = session.reply(global(module, "v", false))->as<schema::ModuleGlobalReply>();
+  CHECK(reply.getAddress() == 0xabc000);
+  CHECK(reply.getBytes() == 12);
+  CHECK(session.reply(global(library, "v", true))->as<schema::ModuleGlobalReply>().getAddress() == 0xdef000);
+  CHECK(session.result(global(library, "v", false)) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(session.result(global(module, "v", true)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(session.result(global(0, "v", false)) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE_FIXTURE(Fixture, "the functions of a module are listed by name") {
+  bring(kPtx, module);
+  uint64_t sequence = session.call<schema::ModuleUnload>(SessionOrdinal::module_functions, [&](auto params) { params.setHandle(module); });
+  auto names = session.reply(sequence)->as<schema::ModuleFunctions>().getNames();
+  REQUIRE(names.size() == 2);
+  CHECK(std::string(names[1].cStr()) == "second");
+  sequence = session.call<schema::ModuleUnload>(SessionOrdinal::module_functions, [&](auto params) { params.setHandle(library); });
+  CHECK(session.result(sequence) == CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("an image that one session sent is there for the next, unless it is another tenant's") {
+  TemporaryDirectory directory;
+  auto cache = server::ModuleCache::open({.directory = directory.path() / "cache"});
+  REQUIRE(cache);
+  {
+    Fixture first({cache->get(), "red"});
+    first.bring(kPtx, first.module);
+  }
+  {
+    Fixture second({cache->get(), "red"});
+    CHECK(second.offer(kPtx));
+    CHECK(second.session.result(second.load(kPtx, second.module)) == CUDA_SUCCESS);
+  }
+  Fixture other({cache->get(), "blue"});
+  CHECK_FALSE(other.offer(kPtx));
+  uint64_t sequence = other.load(kPtx, other.module);
+  CHECK(other.session.result(sequence) == CUDA_ERROR_NOT_FOUND);
+  CHECK(other.session.reply(sequence)->as<schema::ModuleLoadReply>().getMissing());
+}
+
+TEST_CASE("the end of a session unloads its modules and libraries") {
+  Fixture fixture;
+  fixture.bring(kPtx, fixture.library);
+  CHECK(fixture.session.end());
+  CHECK(fixture.driver.libraries.empty());
+}
