@@ -30,11 +30,28 @@ std::string frame(FrameKind kind, uint32_t ordinal, capnp::MessageBuilder& messa
   return bytes + std::string(bulk, 'b');
 }
 
+// What each side says, frame behind frame: a change somewhere leaves many of them whole.
+std::string g_client_stream, g_server_stream;
+constexpr int kTimesInStream = 4;
+
 template <class Structure, class Fill>
 void add(const std::string& name, FrameKind kind, uint32_t ordinal, Fill&& fill, size_t bulk = 0) {
   capnp::MallocMessageBuilder message;
   fill(message.initRoot<Structure>());
-  write(name, frame(kind, ordinal, message, bulk));
+  std::string bytes = frame(kind, ordinal, message, bulk);
+  write(name, bytes);
+  if (kind == FrameKind::posted || kind == FrameKind::called) g_client_stream += bytes;
+  if (kind == FrameKind::reply || kind == FrameKind::notice) g_server_stream += bytes;
+}
+
+void add_streams() {
+  auto repeated = [](const std::string& stream) {
+    std::string bytes;
+    for (int i = 0; i < kTimesInStream; ++i) bytes += stream;
+    return bytes;
+  };
+  write("client_stream", repeated(g_client_stream));
+  write("server_stream", repeated(g_server_stream));
 }
 
 kj::ArrayPtr<const kj::byte> some_data() { return kj::arrayPtr(reinterpret_cast<const kj::byte*>("sixteen bytes..."), 16); }
@@ -145,6 +162,7 @@ int main(int argc, char** argv) {
   add_handshake();
   add_calls();
   add_answers();
+  add_streams();
   enter("login_corpus");
   add_logins();
   enter("login_frame_corpus");

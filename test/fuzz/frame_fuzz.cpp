@@ -134,6 +134,7 @@ Summary decode(Sender sender, std::span<const std::byte> bytes, size_t piece, bo
       case FrameDecoder::Next::fault: summary.fault = decoder.fault(); return summary;
       case FrameDecoder::Next::frame:
         ++summary.frames;
+        ++g_frames_decoded;
         if (read) read_frame(decoder.header(), decoder.message());
         while (decoder.bulk_left()) {
           size_t count = decoder.buffered_bulk().size();

@@ -81,5 +81,6 @@ int main(int argc, char** argv) {
   }
   std::printf("%zu inputs of the corpus and %llu changes of them, seed %llu\n", corpus.size(), static_cast<unsigned long long>(tried),
               static_cast<unsigned long long>(seed));
+  if (g_frames_decoded) std::printf("%llu frames\n", static_cast<unsigned long long>(g_frames_decoded));
   return 0;
 }
