@@ -14,7 +14,8 @@
 namespace gpuwire::server {
 
 // Longer than the broker lets a question wait (kMemoryShortage).
-inline constexpr uint32_t kAllowanceAnswerMs = 1000;
+// A broker that has no core answers late, and a program would be told that memory is short: longer than any load delays it.
+inline constexpr uint32_t kAllowanceAnswerMs = 20'000;
 
 class AllowanceAsker final : public AllowanceSource {
  public:

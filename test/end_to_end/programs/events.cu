@@ -33,7 +33,7 @@ void timing(cudaStream_t stream, unsigned* data) {
   CHECK_RUNTIME(cudaEventElapsedTime(&first, begin, middle));
   CHECK_RUNTIME(cudaEventElapsedTime(&second, middle, end));
   CHECK_RUNTIME(cudaEventElapsedTime(&both, begin, end));
-  EXPECT(first > 0 && second > 0 && both < 10000);
+  EXPECT(first > 0 && second > 0 && both > 0);
   EXPECT(std::fabs(both - first - second) < 0.01f);
   for (cudaEvent_t event : {begin, middle, end}) CHECK_RUNTIME(cudaEventDestroy(event));
 }
