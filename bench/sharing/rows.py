@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Bench:
 
     def chosen(self, name):
         """Is the measurement of this name wanted?"""
-        return self.only in name
+        return re.search(self.only, name) is not None
 
     # --- arms -----------------------------------------------------------------------------------------------------------------------
     def native(self):
