@@ -15,6 +15,7 @@ import emit_mocks
 import emit_names
 import emit_schema
 import emit_server
+import emit_session
 import emit_structures
 import emit_trace
 from model import DescriptionError, read_api
@@ -47,7 +48,7 @@ def outputs(api):
             files[f"schema/api_{family.name}.capnp"] = emit_schema.emit(family)
             files[f"client/forward_{family.name}.cpp"] = emit_client.forward_source(family)
             files[f"server/replay_{family.name}.cpp"] = emit_server.replay_source(family)
-    return files
+    return files | emit_session.outputs(api.session)
 
 
 def write_if_changed(path, text):

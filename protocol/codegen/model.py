@@ -5,6 +5,10 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from description import DescriptionError
+from kinds import HANDLES, SCALARS
+from session_model import SessionDescription, read_session
+
 FIRST_ORDINAL = 1000
 ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
@@ -13,54 +17,6 @@ WORK = ("", "compute", "transfer")
 # What a call does that the gate has to know of, and the kind of the parameter that it does it to.
 GATE_EFFECTS = {"": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context", "ends_context": "context",
                 "ends_primary": "device", "ends_green": "green_context"}
-
-# kind -> (C type, Cap'n Proto type)
-SCALARS = {
-    "i32": ("int", "Int32"),
-    "u32": ("unsigned int", "UInt32"),
-    "u64": ("unsigned long long", "UInt64"),
-    "uint64": ("cuuint64_t", "UInt64"),
-    "size": ("size_t", "UInt64"),
-    "u8": ("unsigned char", "UInt8"),
-    "u16": ("unsigned short", "UInt16"),
-    "f32": ("float", "Float32"),
-    "f64": ("double", "Float64"),
-    "device": ("CUdevice", "Int32"),
-    "deviceptr": ("CUdeviceptr", "UInt64"),
-    "pointer": ("void*", "UInt64"),  # a device address that the C interface calls void*
-}
-
-# wire::HandleKind -> C type
-HANDLES = {
-    "context": "CUcontext",
-    "stream": "CUstream",
-    "event": "CUevent",
-    "module": "CUmodule",
-    "function": "CUfunction",
-    "library": "CUlibrary",
-    "kernel": "CUkernel",
-    "graph": "CUgraph",
-    "graph_node": "CUgraphNode",
-    "graph_exec": "CUgraphExec",
-    "array": "CUarray",
-    "mipmapped_array": "CUmipmappedArray",
-    "memory_pool": "CUmemoryPool",
-    "link_state": "CUlinkState",
-    "green_context": "CUgreenCtx",
-    "memory_allocation": "CUmemGenericAllocationHandle",
-    "texture_object": "CUtexObject",
-    "surface_object": "CUsurfObject",
-    "texture_reference": "CUtexref",
-    "surface_reference": "CUsurfref",
-    "user_object": "CUuserObject",
-    "external_memory": "CUexternalMemory",
-    "external_semaphore": "CUexternalSemaphore",
-    "graphics_resource": "CUgraphicsResource",
-    "async_callback": "CUasyncCallbackHandle",
-    "logs_callback": "CUlogsCallbackHandle",
-    "device_resource_desc": "CUdevResourceDesc",
-    "func": "CUfunction",  # a function, or a kernel handle in a function's place
-}
 
 # What a call answers to a handle that is none: cuda.h lists CUDA_ERROR_INVALID_VALUE alone for these kinds, and CUDA_ERROR_INVALID_HANDLE for others.
 UNKNOWN_HANDLE_ERRORS = {
@@ -77,10 +33,6 @@ OLD_ABI_TYPES = re.compile(
 PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst")
 # Names that generated functions use themselves.
 RESERVED = {"result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results", "error", "sent"}
-
-
-class DescriptionError(Exception):
-    pass
 
 
 @dataclass
@@ -283,6 +235,7 @@ class Family:
 class Api:
     families: list
     structures: dict  # name -> Structure
+    session: SessionDescription
 
     @property
     def functions(self):
@@ -447,20 +400,21 @@ def is_plain_on_server(structure, structures):
 
 
 STRUCTURES = "structures.toml"
+SESSION = "session.toml"
 
 
 def read_api(folder):
     families = []
     structures = read_structures(Path(folder) / STRUCTURES)
     for path in sorted(Path(folder).glob("*.toml")):
-        if path.name == STRUCTURES:
+        if path.name in (STRUCTURES, SESSION):
             continue
         text = path.read_text()
         title = text.splitlines()[0].lstrip("# ").strip()
         tables = tomllib.loads(text)
         functions = [parse_function(name, table, path.stem) for name, table in tables.items()]
         families.append(Family(path.stem, title, functions))
-    api = Api(families, structures)
+    api = Api(families, structures, read_session(Path(folder) / SESSION))
     for function in api.functions:
         for p in function.params:
             if not function.travels:

@@ -32,6 +32,8 @@ inline constexpr uint64_t kRegionsMax = 16 * 1024;             // of one session
 inline constexpr uint64_t kRegionBytesMax = 16ull << 30;       // of all regions of one session
 inline constexpr size_t kRegionPieceBytes = 256u << 10;        // changed bytes in one message
 
+inline constexpr uint64_t kOutputBytesMax = 4u << 20;          // of one notice with text that the device printed
+
 // Managed memory: what one managed_read asks for.
 inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
 

@@ -1,12 +1,10 @@
 #include "server/management/management.hpp"
 
-#include <array>
-
 #include "protocol/wire/limits.hpp"
-#include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
 #include "server/management/replay_support.hpp"
 #include "server/replay/call/reply.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 
@@ -22,7 +20,7 @@ int Management::ask(uint32_t function, std::string_view arguments, std::string& 
   return status;
 }
 
-namespace {
+namespace management_calls {
 
 void management_query(Replay& replay, Call& call) {
   auto query = call.message.getRoot<schema::ManagementQuery>();
@@ -40,15 +38,6 @@ void management_query(Replay& replay, Call& call) {
 
 void ping(Replay& replay, Call& call) { finish(replay, call, CUDA_SUCCESS); }
 
-constexpr auto kTable = [] {
-  std::array<ReplayEntry, unsigned(wire::SessionOrdinal::management_query) + 1> table{};
-  table[unsigned(wire::SessionOrdinal::ping)] = {&ping, "ping", false};
-  table[unsigned(wire::SessionOrdinal::management_query)] = {&management_query, "management_query", false};
-  return table;
-}();
-
-}  // namespace
-
-std::span<const ReplayEntry> management_replay_table() { return kTable; }
+}  // namespace management_calls
 
 }  // namespace gpuwire::server

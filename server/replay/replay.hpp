@@ -187,11 +187,13 @@ struct ReplayEntry {
   const char* name = nullptr;
   bool posted = false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
   bool out_of_turn = false;  // any thread may execute it, before frames sent earlier (Replay::expect_answers)
+  bool any_context = false;  // executed in whatever state the frame's context is
+  uint64_t bulk_bytes_max = 0;  // raw bytes that the frame may have behind it
 };
 
 // Generated (driver functions, ordinals >= kFirstDriverOrdinal); index: ordinal - kFirstDriverOrdinal.
 std::span<const ReplayEntry> generated_replay_table();
-// Hand-written (SessionOrdinal), by ordinal: server/replay/session/session_calls.cpp.
+// Generated (protocol/api/session.toml), by ordinal.
 std::span<const ReplayEntry> session_replay_table();
 
 }  // namespace gpuwire::server

@@ -20,7 +20,6 @@
 #include "client_stub/session/road.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
-#include "schema/shared_memory.capnp.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which is good enough here

@@ -2,11 +2,11 @@
 #include "schema/api_context.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/hand.hpp"
-#include "server/replay/stream/host_callbacks.hpp"
-#include "server/replay/context/context.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/context/context.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

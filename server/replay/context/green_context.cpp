@@ -5,12 +5,12 @@
 #include "schema/api_green_context.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/hand.hpp"
-#include "server/replay/context/context.hpp"
-#include "server/replay/device/device_resources.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/device/device_resources.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

@@ -12,8 +12,8 @@
 #include "server/hand.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

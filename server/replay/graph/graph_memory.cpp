@@ -8,12 +8,12 @@
 #include "protocol/wire/byte_changes.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/completion.hpp"
-#include "server/replay/context/context.hpp"
-#include "server/replay/copy/copy.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/copy/copy.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

@@ -4,12 +4,12 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
-#include "server/replay/stream/host_callbacks.hpp"
-#include "server/replay/context/context.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/context/context.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

@@ -11,12 +11,11 @@
 
 #include "protocol/wire/byte_changes.hpp"
 #include "server/driver_table.hpp"
-#include "server/replay/stream/host_callbacks.hpp"
-#include "server/replay/graph/graph_memory.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
+#include "server/replay/graph/graph_memory.hpp"
 #include "server/replay/session/session_state.hpp"
-#include "schema/shared_memory.capnp.h"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/session_handlers.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map_pages() notices

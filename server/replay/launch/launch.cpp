@@ -4,14 +4,14 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/call/polling.hpp"
-#include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

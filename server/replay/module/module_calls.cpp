@@ -4,13 +4,13 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/module/driver_image.hpp"
 #include "server/replay/module/jit_options.hpp"
 #include "server/replay/module/module_store.hpp"
-#include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_handlers.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
 

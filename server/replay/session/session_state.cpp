@@ -44,13 +44,9 @@ SessionState::~SessionState() {
   if (!end()) contexts_.release();
 }
 
-CUresult SessionState::enter(const wire::FrameHeader& header, CUcontext& native) {
+CUresult SessionState::enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native) {
   native = nullptr;
-  // A frame that binds or ends a primary context may name it while it is not there.
-  bool binds = header.ordinal >= uint32_t(wire::SessionOrdinal::retain_primary) && header.ordinal <= uint32_t(wire::SessionOrdinal::reset_primary);
-  // An answer to a callback must be taken in whatever state the context is.
-  bool answers = header.ordinal == uint32_t(wire::SessionOrdinal::host_function_done);
-  if (binds || answers) return CUDA_SUCCESS;
+  if (entry.any_context) return CUDA_SUCCESS;
   CUresult result = contexts_->make_current(header.context);
   if (result == CUDA_SUCCESS && contexts_->current()) native = contexts_->current()->native;
   return result;

@@ -43,7 +43,8 @@ class SessionState {
   // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is first used) and
   // gives what Replay::context() returns; null when the frame names none. Not CUDA_SUCCESS: the frame must not be executed and is answered
   // with this error (a called one with a schema::Result, a posted one by Replay::fail_posted), its bulk thrown away.
-  CUresult enter(const wire::FrameHeader& header, CUcontext& native);
+  // `entry`: the frame's; one of `any_context` leaves the thread as it is.
+  CUresult enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native);
 
   // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts. Afterwards nothing of it is
   // left in the driver. False: the device did not come to rest within kTeardownMs; then only the end of the process frees it.

@@ -168,11 +168,12 @@ class FakeSession final : public server::Replay {
     header.bulk_bytes = bulk.size();
     FakeBulk reader(bulk);
     server::Call call{header, message, reader};
-    if (CUresult error = state_->enter(header, context_)) {
+    auto table = ordinal < wire::kFirstDriverOrdinal ? server::session_replay_table() : server::generated_replay_table();
+    const server::ReplayEntry& entry = table[ordinal < wire::kFirstDriverOrdinal ? ordinal : ordinal - wire::kFirstDriverOrdinal];
+    if (CUresult error = state_->enter(header, entry, context_)) {
       server::finish(*this, call, error);
     } else {
-      auto table = ordinal < wire::kFirstDriverOrdinal ? server::session_replay_table() : server::generated_replay_table();
-      table[ordinal < wire::kFirstDriverOrdinal ? ordinal : ordinal - wire::kFirstDriverOrdinal].function(*this, call);
+      entry.function(*this, call);
     }
     server::run_postponed_frees(*this);
     return header.sequence;

@@ -10,7 +10,6 @@
 
 #include "protocol/wire/limits.hpp"
 #include "schema/api_context.capnp.h"
-#include "schema/shared_memory.capnp.h"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "test/server/replay/fake_session.hpp"
 

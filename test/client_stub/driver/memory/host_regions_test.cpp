@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "client_stub/driver/session/notices.hpp"
-#include "schema/shared_memory.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
 
 namespace gpuwire::client {
