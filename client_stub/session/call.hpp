@@ -1,6 +1,8 @@
-// post() and call(): one message each, built straight in the session's send buffer. Used by generated and hand-written calls alike.
+// post() and call(): one message each, built straight in the session's send buffer. Generated functions are made of them: those of driver calls
+// (client/forward.hpp) and of the session's own (client/session_sends.hpp).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -8,6 +10,8 @@
 #include <kj/exception.h>
 
 #include "client_stub/session/session.hpp"
+#include "protocol/cuda_abi/peer_code.hpp"
+#include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
 
@@ -16,6 +20,12 @@ template <class Params>
 constexpr uint32_t message_words(size_t data_bytes = 0, size_t lists = 0) {
   auto size = capnp::_::structSize<Params>();
   return 1 + size.data + size.pointers + uint32_t((data_bytes + 7) / 8 + 2 * lists);
+}
+
+// The same of one of the session's own messages (generated/wire/session_messages.hpp). What is longer than a message may be is refused.
+template <class Message>
+inline uint32_t words_max(const Message& message) noexcept {
+  return uint32_t(std::min<size_t>(words_of(message), wire::kMessageWordsMax + 1));
 }
 
 // Appends a posted call; `write` gets a Params::Builder. `sequence` is that of the frame.
@@ -68,9 +78,7 @@ CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const Bul
       [](void* user, capnp::MessageReader& message) {
         auto& self = *static_cast<Reply*>(user);
         auto results = message.getRoot<Results>();
-        // A peer may send any number; what is none of CUDA's codes must not get into the enumeration.
-        int32_t code = results.getResult();
-        self.result = code >= 0 && code <= CUDA_ERROR_UNKNOWN ? CUresult(code) : CUDA_ERROR_UNKNOWN;
+        self.result = cuda_abi::from_peer(results.getResult());
         self.read(results);
       },
       &reply, sink);

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "client_stub/session/cache_key.hpp"
+#include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
 #include "protocol/transport/unix.hpp"
@@ -137,7 +138,7 @@ tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing&
       auto notice = message.getRoot<schema::Ending>();
       ended = true;
       ending.cause = "the server ended the session: " + text_of(notice.getReason());
-      if (notice.getResult()) ending.result = CUresult(notice.getResult());
+      if (notice.getResult()) ending.result = cuda_abi::from_peer(notice.getResult());
     } else if (wire::FrameKind(header.kind) == wire::FrameKind::control && header.ordinal == uint32_t(wire::ControlOrdinal::welcome)) {
       welcomed = true;
       auto welcome = message.getRoot<schema::Welcome>();

@@ -77,5 +77,24 @@ class Layers(unittest.TestCase):
         self.assertEqual(set(EXCEPTIONS) - needed, set())
 
 
+# A code out of a message, made a CUresult without a look at it.
+UNCHECKED_CODE = re.compile(r"CUresult>?\s*[({][^;{}]*\bget(?:Result|Deferred|Status|\w*Errors?)\(\)")
+
+
+class PeerCodes(unittest.TestCase):
+    def test_codes_of_the_server_become_results_in_one_checked_place(self):
+        wrong = []
+        for folder, path in sources():
+            if folder.startswith("server"):
+                continue
+            with open(path, encoding="utf-8") as file:
+                wrong += [f"{os.path.relpath(path, ROOT)}: {found[0]}" for found in UNCHECKED_CODE.finditer(file.read())]
+        self.assertEqual(wrong, [], "cuda_abi::from_peer() is that place")
+
+    def test_the_look_for_unchecked_codes_finds_them(self):
+        for text in ("CUresult(reply.getResult())", "static_cast<CUresult>(notice.getStatus())", "CUresult{facts.getAttributeErrors()[0]}"):
+            self.assertRegex(text, UNCHECKED_CODE)
+
+
 if __name__ == "__main__":
     unittest.main()

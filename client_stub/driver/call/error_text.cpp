@@ -14,7 +14,7 @@ struct Row {
   const char* text;
 };
 constexpr Row kRows[] = {
-#include "client_stub/driver/call/error_text.inc"
+#include "protocol/cuda_abi/error_text.inc"
 };
 static_assert(std::is_sorted(std::begin(kRows), std::end(kRows), [](const Row& a, const Row& b) { return a.code < b.code; }));
 

@@ -7,6 +7,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "protocol/cuda_abi/peer_code.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -45,7 +46,7 @@ bool needs_one_machine(int index) noexcept {
 CUresult attribute(const DeviceFacts& facts, int index, int& value) noexcept {
   if (index <= 0 || size_t(index) >= facts.attributes.size()) return CUDA_ERROR_INVALID_VALUE;
   if (size_t(index) < facts.attribute_errors.size() && facts.attribute_errors[size_t(index)]) {
-    return CUresult(facts.attribute_errors[size_t(index)]);
+    return cuda_abi::from_peer(facts.attribute_errors[size_t(index)]);
   }
   value = needs_one_machine(index) ? 0 : facts.attributes[size_t(index)];
   return CUDA_SUCCESS;

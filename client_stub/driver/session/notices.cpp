@@ -1,8 +1,9 @@
 #include "client_stub/driver/session/notices.hpp"
 
-#include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "protocol/cuda_abi/peer_code.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -23,10 +24,11 @@ ContextState* context_of_frame(uint32_t wire_context) noexcept {
 }
 
 void completion(ServerSession& session, const schema::Completion::Reader& done) noexcept {
+  const CUresult result = cuda_abi::from_peer(done.getResult());
   if (uint64_t event = done.getEvent()) {
     EventState* state = handles().find<EventState>(wire::HandleKind::event, event);
     if (!state) return;
-    if (done.getResult()) keep_first(state->failed, done.getResult());
+    if (result) keep_first(state->failed, result);
     raise(state->done, done.getRecord());
     session.note_progress();
     return;
@@ -35,7 +37,7 @@ void completion(ServerSession& session, const schema::Completion::Reader& done) 
   uint64_t stream = done.getStream();
   uint64_t sequence = done.getSequence();
   auto told = [&](StreamState& state) {
-    if (done.getResult()) keep_first(state.failed, done.getResult());
+    if (result) keep_first(state.failed, result);
     raise(state.done, sequence);
     session.note_progress();
   };
@@ -50,8 +52,8 @@ void completion(ServerSession& session, const schema::Completion::Reader& done) 
 }
 
 void deferred_error(const ServerSession& session, const schema::DeferredError::Reader& error) noexcept {
-  int32_t result = error.getResult();
-  auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(CUresult(result)) ? context.base->sticky : context.deferred, result); };
+  const CUresult result = cuda_abi::from_peer(error.getResult());
+  auto note = [&](ContextState& context) { keep_first(error.getSticky() || is_sticky(result) ? context.base->sticky : context.deferred, result); };
   if (ContextState* context = error.getContext() ? context_of_frame(error.getContext()) : nullptr) {
     note(*context);
   } else {
@@ -72,7 +74,7 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     case wire::NoticeOrdinal::host_callback: {
       auto callback = message.getRoot<schema::HostCallback>();
       session_.note_progress();
-      session_.host_callbacks.reached(callback.getCallback(), CUresult(callback.getStatus()));
+      session_.host_callbacks.reached(callback.getCallback(), cuda_abi::from_peer(callback.getStatus()));
       return;
     }
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy

@@ -313,6 +313,23 @@ TEST_CASE("a deferred error that the server tells reaches the context it belongs
   CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_CASE("an error that the server tells with a code that is none of CUDA's is an unknown error to the program") {
+  CurrentProcess process;
+  Caller caller = enter(Needs::context);
+  for (int32_t code : {917, -5, 1 << 20}) {
+    process.tell(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
+      auto error = message.initRoot<schema::DeferredError>();
+      error.setResult(code);
+      error.setContext(caller.context);
+    });
+    CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_UNKNOWN);
+    CUevent event = process.event();
+    REQUIRE(hand::cuEventRecord(event, process.stream(), false) == CUDA_SUCCESS);
+    process.completed_event(event, process.session->last_sequence(), CUresult(code));
+    CHECK(hand::cuEventQuery(event) == CUDA_ERROR_UNKNOWN);
+  }
+}
+
 TEST_CASE("what is asked of an event that other processes share is at the server when the call returns, and nothing about it is assumed") {
   CurrentProcess process;
   constexpr uint32_t kEventRecord = 2702, kStreamWaitEvent = 2505;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <iterator>
 #include <map>
 #include <thread>
 
@@ -47,6 +48,15 @@ TEST_CASE("posted calls arrive without anybody waiting or flushing") {
   });
 }
 
+// Codes that tell a call from its neighbours.
+CUresult code_of(uint64_t count) {
+  constexpr CUresult kCodes[] = {CUDA_ERROR_INVALID_VALUE,  CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED,
+                                 CUDA_ERROR_NO_DEVICE,      CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
+                                 CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_NOT_FOUND,     CUDA_ERROR_NOT_READY,       CUDA_ERROR_ILLEGAL_ADDRESS,
+                                 CUDA_ERROR_LAUNCH_FAILED};
+  return kCodes[count % std::size(kCodes)];
+}
+
 TEST_CASE("the stream of calls has the order of the calls, over eight threads") {
   on_every_transport([](const PairKind& kind) {
     constexpr uint64_t kThreads = 8, kCalls = 300;
@@ -60,7 +70,7 @@ TEST_CASE("the stream of calls has the order of the calls, over eight threads") 
           ordered &= last[thread] + 1 == count;
           last[thread] = count;
           ++frames;
-          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence, int32_t(count & 0x7fff) + 1);
+          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence, code_of(count));
         }
       });
       std::vector<std::thread> threads;
@@ -70,7 +80,7 @@ TEST_CASE("the stream of calls has the order of the calls, over eight threads") 
           for (uint64_t count = 1; count <= kCalls; ++count) {
             uint64_t number = thread << 32 | count;
             bool called = (count + thread) % 5 == 0;
-            CUresult expected = called ? CUresult((count & 0x7fff) + 1) : CUDA_SUCCESS;
+            CUresult expected = called ? code_of(count) : CUDA_SUCCESS;
             if ((called ? fixture.call(number) : fixture.post(number)) != expected) ++wrong;
           }
         });
@@ -93,7 +103,7 @@ TEST_CASE("replies may overtake each other") {
           REQUIRE(server.next());
           calls.emplace_back(server.header().sequence, number_in(server));
         }
-        for (auto call = calls.rbegin(); call != calls.rend(); ++call) server.reply(call->first, int32_t(call->second));
+        for (auto call = calls.rbegin(); call != calls.rend(); ++call) server.reply(call->first, code_of(call->second));
       }
       answer_all(server);
     });
@@ -102,7 +112,7 @@ TEST_CASE("replies may overtake each other") {
     for (int thread = 0; thread < kThreads; ++thread)
       threads.emplace_back([&, thread] {
         for (int round = 0; round < 20; ++round)
-          if (fixture.call(uint64_t(100 + thread)) != CUresult(100 + thread)) ++wrong;
+          if (fixture.call(uint64_t(100 + thread)) != code_of(uint64_t(100 + thread))) ++wrong;
       });
     for (auto& thread : threads) thread.join();
     CHECK(wrong == 0);

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <thread>
 
 #include "protocol/transport/simulated.hpp"
@@ -169,6 +171,35 @@ TEST_CASE("the reason that the server gives for ending reaches the user") {
     CHECK(text == "gpuwire: test:1: the server ended the session: the worker was killed by signal 11\n");
     CHECK(fixture.handler.end_result == CUDA_ERROR_LAUNCH_FAILED);
   });
+}
+
+// 917: a gap in CUDA's own codes, as a newer server's driver might fill it.
+constexpr int32_t kNoCodesOfCuda[] = {917, 12345, -1, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+
+TEST_CASE("a reply with a code that is none of CUDA's is an unknown error, and the session goes on") {
+  on_every_transport([](const PairKind& kind) {
+    Fixture fixture(kind.make(test_seed()), [](FakeServer& server) {
+      for (size_t answered = 0; server.next(); ++answered)
+        server.reply(server.header().sequence, answered < std::size(kNoCodesOfCuda) ? kNoCodesOfCuda[answered] : CUDA_ERROR_NOT_FOUND);
+    });
+    for (size_t i = 0; i < std::size(kNoCodesOfCuda); ++i) CHECK(fixture.call(1) == CUDA_ERROR_UNKNOWN);
+    CHECK(fixture.call(1) == CUDA_ERROR_NOT_FOUND);
+  });
+}
+
+TEST_CASE("a session that ends with a code that is none of CUDA's gives an unknown error") {
+  for (int32_t code : kNoCodesOfCuda) {
+    Fixture fixture(pair_kinds()[0].make(1), [code](FakeServer& server) {
+      REQUIRE(server.next());
+      capnp::MallocMessageBuilder message;
+      message.initRoot<schema::Ending>().setResult(code);
+      server.notice(wire::NoticeOrdinal::ending, message);
+    });
+    CUresult result = CUDA_SUCCESS;
+    stderr_of([&] { result = fixture.call(1); });
+    CHECK(result == CUDA_ERROR_UNKNOWN);
+    CHECK(fixture.handler.end_result == CUDA_ERROR_UNKNOWN);
+  }
 }
 
 TEST_CASE("the reason is heard also when it came before an attempt to send") {

@@ -1,0 +1,42 @@
+// The one place where a number that the other side sent becomes a CUresult.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstdint>
+
+namespace gpuwire::cuda_abi {
+
+// What a code stands for that this side does not know: a newer server's driver has more of them, and a hostile one sends any number. It must
+// not get into the enumeration, where the program, and what looks codes up, may find only CUDA's own.
+inline constexpr CUresult kUnknownPeerCode = CUDA_ERROR_UNKNOWN;
+
+namespace peer_code {
+
+inline constexpr int32_t kCodesEnd = 1000;
+
+consteval std::array<bool, kCodesEnd> known_codes() {
+  struct Row {
+    int32_t code;
+    const char* name;
+    const char* text;
+  };
+  constexpr Row kRows[] = {
+#include "protocol/cuda_abi/error_text.inc"
+  };
+  std::array<bool, kCodesEnd> known{};
+  for (const Row& row : kRows) known[size_t(row.code)] = true;
+  return known;
+}
+inline constexpr auto kKnown = known_codes();
+
+}  // namespace peer_code
+
+constexpr CUresult from_peer(int32_t code) noexcept {
+  if (code == CUDA_SUCCESS) [[likely]] return CUDA_SUCCESS;
+  bool known = code > 0 && code < peer_code::kCodesEnd && peer_code::kKnown[size_t(code)];
+  return known ? CUresult(code) : kUnknownPeerCode;
+}
+
+}  // namespace gpuwire::cuda_abi
