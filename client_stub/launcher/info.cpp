@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "client_stub/session/call.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/session/road.hpp"
 #include "schema/session.capnp.h"
 
@@ -30,7 +30,7 @@ class NoNotices final : public client::NoticeHandler {
 };
 
 CUresult ping(Session& session) {
-  return client::call<schema::Result, schema::Result>(session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(), [](auto) {}, [](auto) {});
+  return client::send::call_ping(session, 0, {});
 }
 
 CUresult measure_round_trip(Session& session, unsigned count, WayFacts& way) {
@@ -46,36 +46,34 @@ CUresult measure_round_trip(Session& session, unsigned count, WayFacts& way) {
   return CUDA_SUCCESS;
 }
 
+enum class Way : uint8_t { to_server, from_server };
+
 // Sends one piece (to the server: as bulk; from it: as a request for bulk) and gives the sequence to wait for.
-CUresult begin_piece(Session& session, wire::SessionOrdinal ordinal, std::vector<std::byte>& memory, size_t bytes, uint64_t& sequence) {
-  bool there = ordinal == wire::SessionOrdinal::sink;
-  Session::Slot slot;
-  client::Bulk bulk{there ? memory.data() : nullptr, there ? bytes : 0};
-  if (CUresult error = session.begin(wire::FrameKind::called, uint32_t(ordinal), 0, client::message_words<schema::Source>(), bulk, slot)) return error;
-  capnp::FlatMessageBuilder message(slot.words);
-  message.initRoot<schema::Source>().setBytes(there ? 0 : bytes);
-  session.expect_reply(slot, there ? client::BulkSink{} : client::BulkSink{memory.data(), bytes});
-  sequence = slot.sequence;
-  session.commit(slot, message.getSegmentsForOutput()[0].size());
-  session.flush();
-  return CUDA_SUCCESS;
+CUresult begin_piece(Session& session, Way way, std::vector<std::byte>& memory, size_t bytes, uint64_t& sequence) {
+  CUresult error = way == Way::to_server ? client::send::begin_sink(session, 0, {}, sequence, {memory.data(), bytes})
+                                         : client::send::begin_source(session, 0, {.bytes = bytes}, sequence, {memory.data(), bytes});
+  if (!error) session.flush();
+  return error;
 }
 
-CUresult measure_bandwidth(Session& session, wire::SessionOrdinal ordinal, uint64_t total, double& bytes_per_s) {
+// `memory`: what begin_piece() was given.
+CUresult finish_piece(Session& session, Way way, std::vector<std::byte>& memory, uint64_t sequence) {
+  return way == Way::to_server ? client::send::finish_sink(session, sequence)
+                               : client::send::finish_source(session, sequence, {memory.data(), memory.size()});
+}
+
+CUresult measure_bandwidth(Session& session, Way way, uint64_t total, double& bytes_per_s) {
   std::vector<std::byte> memory(size_t(std::min<uint64_t>(total, kInfoPieceBytes)), std::byte{1});
   std::deque<uint64_t> under_way;
   auto begun = Clock::now();
   for (uint64_t sent = 0; sent < total || !under_way.empty();) {
     if (sent < total && under_way.size() < kInfoPiecesAhead) {
       size_t bytes = size_t(std::min<uint64_t>(total - sent, memory.size()));
-      if (CUresult error = begin_piece(session, ordinal, memory, bytes, under_way.emplace_back())) return error;
+      if (CUresult error = begin_piece(session, way, memory, bytes, under_way.emplace_back())) return error;
       sent += bytes;
       continue;
     }
-    CUresult result = CUDA_ERROR_UNKNOWN;
-    auto read = [](void* user, capnp::MessageReader& reply) { *static_cast<CUresult*>(user) = CUresult(reply.getRoot<schema::Result>().getResult()); };
-    if (CUresult error = session.wait(under_way.front(), read, &result, {})) return error;
-    if (result) return result;
+    if (CUresult error = finish_piece(session, way, memory, under_way.front())) return error;
     under_way.pop_front();
   }
   bytes_per_s = double(total) / seconds_since(begun);
@@ -87,9 +85,9 @@ CUresult measure(Session& session, const InfoOptions& options, WayFacts& way) {
   // The first megabytes find out how much the connection carries and are not counted.
   double ignored;
   uint64_t first = std::min<uint64_t>(options.bulk_bytes, 4u << 20);
-  for (auto [ordinal, bandwidth] : {std::pair{wire::SessionOrdinal::sink, &way.to_server_bytes_per_s}, {wire::SessionOrdinal::source, &way.from_server_bytes_per_s}}) {
-    if (CUresult error = measure_bandwidth(session, ordinal, first, ignored)) return error;
-    if (CUresult error = measure_bandwidth(session, ordinal, options.bulk_bytes, *bandwidth)) return error;
+  for (auto [direction, bandwidth] : {std::pair{Way::to_server, &way.to_server_bytes_per_s}, {Way::from_server, &way.from_server_bytes_per_s}}) {
+    if (CUresult error = measure_bandwidth(session, direction, first, ignored)) return error;
+    if (CUresult error = measure_bandwidth(session, direction, options.bulk_bytes, *bandwidth)) return error;
   }
   return CUDA_SUCCESS;
 }

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/say.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -99,13 +99,8 @@ Connection::~Connection() {
 
 int Connection::ask(uint32_t function, const std::string& arguments, std::string& values) {
   int status = kUnknown;
-  CUresult result = client::call<schema::ManagementQuery, schema::ManagementReply>(
-      *session_, uint32_t(wire::SessionOrdinal::management_query), 0, client::message_words<schema::ManagementQuery>(arguments.size(), 1),
-      [&](schema::ManagementQuery::Builder query) {
-        query.setFunction(function);
-        query.setArguments(kj::arrayPtr(reinterpret_cast<const kj::byte*>(arguments.data()), arguments.size()));
-      },
-      [&](schema::ManagementReply::Reader reply) {
+  CUresult result = client::send::call_management_query(
+      *session_, 0, {.function = function, .arguments = arguments}, [&](schema::ManagementReply::Reader reply) {
         auto bytes = reply.getValues();
         values.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
         status = reply.getStatus();

@@ -4,10 +4,10 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 #include "schema/session.capnp.h"
 
@@ -29,12 +29,6 @@ ContextState* find_green(CUgreenCtx green, CUresult& error) noexcept {
 }
 
 CUcontext context_of(CUgreenCtx green) noexcept { return reinterpret_cast<CUcontext>(green); }
-
-template <class Write>
-CUresult ask(const Caller& caller, wire::SessionOrdinal ordinal, Write&& write) noexcept {
-  return call<schema::GreenContext, schema::Result>(*caller.session, uint32_t(ordinal), 0, message_words<schema::GreenContext>(), write,
-                                                    [](schema::Result::Reader) {});
-}
 
 // A context that shares what `primary` has; null: no memory or too many handles.
 ContextState* make_green(ContextState& primary) noexcept {
@@ -73,12 +67,11 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& dev
   Caller caller = enter(Needs::initialised);
   CUresult result = caller.error;
   if (!result) {
-    result = ask(caller, wire::SessionOrdinal::green_create, [&](schema::GreenContext::Builder message) {
-      message.setContext(context->handle);
-      message.setPrimary(device.primary->handle);
-      message.setDescriptor(reinterpret_cast<uint64_t>(descriptor));
-      message.setFlags(flags);
-    });
+    result = send::call_green_create(*caller.session, 0,
+                                     {.context = context->handle,
+                                      .primary = device.primary->handle,
+                                      .descriptor = reinterpret_cast<uint64_t>(descriptor),
+                                      .flags = flags});
   }
   if (result) {
     delete context;  // the handle is not given out again, as no context's is
@@ -121,7 +114,7 @@ CUresult hand::cuGreenCtxDestroy(CUgreenCtx green) {
   Caller caller = enter(Needs::initialised);
   CUresult result = caller.error;
   if (!result) {
-    result = ask(caller, wire::SessionOrdinal::green_destroy, [&](schema::GreenContext::Builder message) { message.setContext(context->handle); });
+    result = send::call_green_destroy(*caller.session, 0, {.context = context->handle});
   }
   {
     std::lock_guard lock(context->base->mutex);

@@ -1,9 +1,9 @@
 // Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the first retain and the
 // last release.
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -27,15 +27,10 @@ Primary enter_primary(CUdevice ordinal) noexcept {
   return primary;
 }
 
-void write_primary(schema::RetainPrimary::Builder message, const Device& device) {
-  message.setContext(device.primary->handle);
-  message.setDevice(device.server_ordinal);
-  message.setFlags(device.primary->flags.load(std::memory_order_relaxed));
-}
-
-CUresult send_primary(const Primary& primary, wire::SessionOrdinal ordinal) noexcept {
-  return post<schema::RetainPrimary>(*primary.caller.session, uint32_t(ordinal), 0, message_words<schema::RetainPrimary>(),
-                                     [&](schema::RetainPrimary::Builder message) { write_primary(message, *primary.device); });
+wire::message::RetainPrimary message_about(const Device& device) noexcept {
+  return {.context = device.primary->handle,
+          .device = device.server_ordinal,
+          .flags = device.primary->flags.load(std::memory_order_relaxed)};
 }
 
 // The faults of what is gone do not stay with what comes after it.
@@ -57,7 +52,7 @@ CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (!context.alive.load(std::memory_order_relaxed)) {
     clear_faults(context);
-    if (CUresult error = send_primary(primary, wire::SessionOrdinal::retain_primary)) return error;
+    if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device))) return error;
     context.alive.store(true, std::memory_order_release);
   }
   ++context.usage;
@@ -76,7 +71,7 @@ CUresult hand::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
     if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   }
   end_context(context);
-  return send_primary(primary, wire::SessionOrdinal::release_primary);
+  return send::post_release_primary(*primary.caller.session, 0, message_about(*primary.device));
 }
 
 // Ends the context whatever its usage; who retained it still has to release it, and the next retain makes a new one.
@@ -91,9 +86,7 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   }
   if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
   end_context(context);
-  CUresult result = call<schema::RetainPrimary, schema::Result>(
-      *primary.caller.session, uint32_t(wire::SessionOrdinal::reset_primary), 0, message_words<schema::RetainPrimary>(),
-      [&](schema::RetainPrimary::Builder message) { write_primary(message, *primary.device); }, [](schema::Result::Reader) {});
+  CUresult result = send::call_reset_primary(*primary.caller.session, 0, message_about(*primary.device));
   clear_faults(context);
   return result;
 }

@@ -2,17 +2,16 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 
 CUresult await_verdict(const Caller& caller) {
-  return call<schema::Result, schema::Result>(*caller.session, uint32_t(wire::SessionOrdinal::ping), caller.context, message_words<schema::Result>(),
-                                              [](auto) {}, [](auto) {});
+  return send::call_ping(*caller.session, caller.context, {});
 }
 
 CUresult settle_source(const Caller& caller, const Place& source, uint64_t stream) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/call.hpp"
@@ -25,28 +26,17 @@ class Pipeline {
 
   using Scatter = std::function<void(size_t, std::span<const std::byte>)>;
 
-  template <class Params, class Write>
-  CUresult send(wire::SessionOrdinal ordinal, const Bulk& bulk, const BulkSink& sink, Scatter scatter, Write&& write) {
+  // `begin`: gets the sink and the place of the frame's sequence.
+  template <class Begin>
+  CUresult send(const BulkSink& sink, Scatter scatter, Begin&& begin) {
     if (count_ == kPiecesInFlightMax) wait_oldest();
     if (result_) return result_;
     Flight& flight = flights_[(first_ + count_) % kPiecesInFlightMax];
     flight.sink = sink;
     flight.scatter = std::move(scatter);
     if (flight.scatter) flight.sink.scatter = &flight.scatter;
-    Session& session = *caller_.session;
-    Session::Slot slot;
-    result_ = session.begin(wire::FrameKind::called, uint32_t(ordinal), caller_.context, message_words<Params>(), bulk, slot);
+    result_ = begin(flight.sink, flight.sequence);
     if (result_) return result_;
-    flight.sequence = slot.sequence;
-    try {
-      capnp::FlatMessageBuilder message(slot.words);
-      write(message.initRoot<Params>());
-      session.expect_reply(slot, flight.sink);
-      session.commit(slot, message.getSegmentsForOutput()[0].size());
-    } catch (...) {
-      session.abandon(slot);
-      return result_ = CUDA_ERROR_UNKNOWN;
-    }
     last_sequence_ = flight.sequence;
     ++count_;
     return CUDA_SUCCESS;
@@ -69,12 +59,8 @@ class Pipeline {
 
   void wait_oldest() {
     Flight& flight = flights_[first_];
-    CUresult replied = CUDA_ERROR_UNKNOWN;
-    CUresult waited = caller_.session->wait(
-        flight.sequence,
-        [](void* user, capnp::MessageReader& message) { *static_cast<CUresult*>(user) = CUresult(message.getRoot<schema::Result>().getResult()); },
-        &replied, flight.sink);
-    if (!result_) result_ = waited ? waited : replied;
+    CUresult result = finish_call<schema::Result>(*caller_.session, flight.sequence, [](schema::Result::Reader) {}, flight.sink);
+    if (!result_) result_ = result;
     first_ = (first_ + 1) % kPiecesInFlightMax;
     --count_;
   }
@@ -108,12 +94,9 @@ bool may_be_posted(const Caller& caller, uint64_t stream, bool arrived) noexcept
 
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, Source after) {
   bool arrived = after == Source::arrived;
-  auto writer = [&](size_t offset, bool last) {
-    return [&, offset, last](schema::CopyToDevice::Builder copy) {
-      copy.setDestination(destination + offset);
-      copy.setStream(stream);
-      copy.setBlocking(arrived && last);
-    };
+  auto piece = [&](size_t offset, size_t piece_bytes) {
+    return wire::message::CopyToDevice{
+        .destination = destination + offset, .stream = stream, .blocking = arrived && offset + piece_bytes == bytes};
   };
   const auto* from = static_cast<const std::byte*>(source);
   const bool stays = after == Source::stays;
@@ -127,8 +110,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
       Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
       uint64_t sequence = 0;
-      CUresult error = post<schema::CopyToDevice>(*caller.session, uint32_t(wire::SessionOrdinal::copy_to_device), caller.context,
-                                                  message_words<schema::CopyToDevice>(), writer(offset, offset + bulk.bytes == bytes), bulk, &sequence);
+      CUresult error = send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
       if (error) return error;
       note_stream_work(caller, stream, sequence);
     }
@@ -137,7 +119,10 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   Pipeline pipeline(caller);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset)};
-    if (pipeline.send<schema::CopyToDevice>(wire::SessionOrdinal::copy_to_device, bulk, {}, {}, writer(offset, offset + bulk.bytes == bytes))) break;
+    CUresult error = pipeline.send({}, {}, [&](const BulkSink&, uint64_t& sequence) {
+      return send::begin_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), sequence, bulk);
+    });
+    if (error) break;
   }
   note_stream_work(caller, stream, pipeline.last_sequence());
   return pipeline.finish();
@@ -148,10 +133,9 @@ CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr 
   auto* to = static_cast<std::byte*>(destination);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     BulkSink sink{.data = to + offset, .bytes = std::min(kPieceBytes, bytes - offset)};
-    CUresult error = pipeline.send<schema::CopyFromDevice>(wire::SessionOrdinal::copy_from_device, {}, sink, {}, [&](auto copy) {
-      copy.setSource(source + offset);
-      copy.setBytes(sink.bytes);
-      copy.setStream(stream);
+    CUresult error = pipeline.send(sink, {}, [&](const BulkSink& kept, uint64_t& sequence) {
+      return send::begin_copy_from_device(*caller.session, caller.context,
+                                          {.source = source + offset, .bytes = kept.bytes, .stream = stream}, sequence, kept);
     });
     if (error) break;
   }
@@ -165,15 +149,9 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     size_t count = std::min(kPieceBytes, bytes - offset);
     uint64_t sequence = 0;
-    CUresult error = post<schema::CopyFromDevice>(
-        *caller.session, uint32_t(wire::SessionOrdinal::copy_from_device), caller.context, message_words<schema::CopyFromDevice>(),
-        [&](auto copy) {
-          copy.setSource(source + offset);
-          copy.setBytes(count);
-          copy.setStream(stream);
-          caller.server->pending_copies.expect(sequence, {.data = to + offset, .bytes = count});
-        },
-        {}, &sequence);
+    CUresult error = send::post_copy_from_device(
+        *caller.session, caller.context, {.source = source + offset, .bytes = count, .stream = stream}, &sequence,
+        [&] { caller.server->pending_copies.expect(sequence, {.data = to + offset, .bytes = count}); });
     if (error) return error;
     note_stream_work(caller, stream, sequence);
   }
@@ -214,20 +192,20 @@ void for_each_row_part(const HostBox& box, const BoxPiece& piece, size_t offset,
   }
 }
 
-void write_box(schema::Copy2D::Builder copy, const DeviceBox& box, const BoxPiece& piece, uint64_t stream, bool blocking) {
-  copy.setDevice(box.device);
-  copy.setArray(box.array);
-  copy.setPitchBytes(box.pitch_bytes);
-  copy.setHeightRows(box.height_rows);
-  copy.setXBytes(box.x_bytes + piece.x_bytes);
-  copy.setY(box.y + piece.row);
-  copy.setZ(box.z + piece.slice);
-  copy.setWidthBytes(piece.size.width_bytes);
-  copy.setHeight(piece.size.height);
-  copy.setDepth(piece.size.depth);
-  copy.setLod(box.lod);
-  copy.setStream(stream);
-  copy.setBlocking(blocking);
+wire::message::Copy2D copy_of(const DeviceBox& box, const BoxPiece& piece, uint64_t stream, bool blocking) {
+  return {.device = box.device,
+          .array = box.array,
+          .pitch_bytes = box.pitch_bytes,
+          .height_rows = box.height_rows,
+          .x_bytes = box.x_bytes + piece.x_bytes,
+          .y = box.y + piece.row,
+          .z = box.z + piece.slice,
+          .width_bytes = piece.size.width_bytes,
+          .height = piece.size.height,
+          .depth = piece.size.depth,
+          .lod = box.lod,
+          .stream = stream,
+          .blocking = blocking};
 }
 
 }  // namespace
@@ -242,7 +220,6 @@ void scatter_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std:
 }
 
 CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size, uint64_t stream, bool arrived) {
-  constexpr auto kOrdinal = wire::SessionOrdinal::copy_2d_to_device;
   const size_t bytes = size.bytes();
   std::shared_ptr<std::byte> kept;
   if (may_be_posted(caller, stream, arrived) && (bytes <= wire::kPostedBulkBytesMax || (!arrived && (kept = caller.session->keep(bytes))))) {
@@ -254,9 +231,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
       bulk = {.data = kept.get(), .bytes = bytes, .keeper = kept};
     }
     uint64_t sequence = 0;
-    CUresult error = post<schema::Copy2D>(
-        *caller.session, uint32_t(kOrdinal), caller.context, message_words<schema::Copy2D>(),
-        [&](auto copy) { write_box(copy, destination, all, stream, arrived); }, bulk, &sequence);
+    CUresult error = send::post_copy_2d_to_device(*caller.session, caller.context, copy_of(destination, all, stream, arrived), bulk, &sequence);
     if (!error) note_stream_work(caller, stream, sequence);
     return error;
   }
@@ -264,8 +239,10 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
   return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, piece, offset, out); };
     Pipeline pipeline(caller);
-    pipeline.send<schema::Copy2D>(kOrdinal, Bulk{.bytes = piece.size.bytes(), .gather = &gather}, {}, {},
-                                  [&](auto copy) { write_box(copy, destination, piece, stream, arrived); });
+    pipeline.send({}, {}, [&](const BulkSink&, uint64_t& sequence) {
+      return send::begin_copy_2d_to_device(*caller.session, caller.context, copy_of(destination, piece, stream, arrived), sequence,
+                                           Bulk{.bytes = piece.size.bytes(), .gather = &gather});
+    });
     note_stream_work(caller, stream, pipeline.last_sequence());
     return pipeline.finish();
   });
@@ -275,8 +252,9 @@ CUresult fetch_box(const Caller& caller, const HostBox& destination, const Devic
   Pipeline pipeline(caller);
   CUresult result = for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
     auto scatter = [destination, piece](size_t offset, std::span<const std::byte> in) { scatter_rows(destination, piece, offset, in); };
-    return pipeline.send<schema::Copy2D>(wire::SessionOrdinal::copy_2d_from_device, {}, BulkSink{.bytes = piece.size.bytes()}, scatter,
-                                         [&](auto copy) { write_box(copy, source, piece, stream, true); });
+    return pipeline.send(BulkSink{.bytes = piece.size.bytes()}, scatter, [&](const BulkSink& kept, uint64_t& sequence) {
+      return send::begin_copy_2d_from_device(*caller.session, caller.context, copy_of(source, piece, stream, true), sequence, kept);
+    });
   });
   CUresult finished = pipeline.finish();
   if (!result) result = finished;

@@ -7,11 +7,11 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
-#include "client_stub/driver/memory/address_map.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -38,12 +38,8 @@ void forget_graph(const Caller& caller, uint64_t owner) {
   for (size_t at = 0; at < nodes.size() || (at == 0 && !inner.empty()); at += wire::kListItemsMax) {
     size_t count = std::min<size_t>(nodes.size() - at, wire::kListItemsMax);
     size_t graphs = at == 0 ? std::min<size_t>(inner.size(), wire::kListItemsMax) : 0;
-    CUresult error = post<schema::GraphForget>(
-        *caller.session, uint32_t(wire::SessionOrdinal::graph_forget), caller.context,
-        message_words<schema::GraphForget>((count + graphs) * sizeof(uint64_t), 2), [&](schema::GraphForget::Builder message) {
-          message.setNodes(kj::arrayPtr(nodes.data() + at, count));
-          message.setGraphs(kj::arrayPtr(inner.data(), graphs));
-        });
+    CUresult error = send::post_graph_forget(*caller.session, caller.context,
+                                             {.nodes = std::span(nodes).subspan(at, count), .graphs = std::span(inner).first(graphs)});
     if (error) return;  // the session is over
   }
   for (uint64_t node : nodes) handles().forget(wire::HandleKind::graph_node, node);
@@ -71,14 +67,8 @@ CUresult graph_text(const Caller& caller, CUgraph graph, unsigned flags, std::st
   uint64_t whole = 0;
   do {
     size_t before = out.size();
-    CUresult result = call<schema::GraphText, schema::GraphTextReply>(
-        *caller.session, uint32_t(wire::SessionOrdinal::graph_text), caller.context, message_words<schema::GraphText>(),
-        [&](schema::GraphText::Builder message) {
-          message.setGraph(word_of(graph));
-          message.setFlags(flags);
-          message.setOffset(before);
-        },
-        [&](schema::GraphTextReply::Reader reply) {
+    CUresult result = send::call_graph_text(
+        *caller.session, caller.context, {.graph = word_of(graph), .flags = flags, .offset = before}, [&](schema::GraphTextReply::Reader reply) {
           whole = reply.getBytes();
           out.append(reinterpret_cast<const char*>(reply.getText().begin()), reply.getText().size());
         });

@@ -4,12 +4,12 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
-#include "client_stub/driver/graph/graph.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/graph/graph.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -224,17 +224,9 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
     if (std::find(blocks.begin(), blocks.end(), use.block->number) == blocks.end()) blocks.push_back(use.block->number);
   }
   uint64_t sequence = 0;
-  CUresult result = post<schema::GraphLaunch>(
-      *on.caller.session, uint32_t(wire::SessionOrdinal::graph_launch), on.caller.context,
-      message_words<schema::GraphLaunch>(blocks.size() * sizeof(uint64_t), 1),
-      [&](schema::GraphLaunch::Builder message) {
-        message.setExec(reinterpret_cast<uint64_t>(exec));
-        message.setStream(on.wire_stream);
-        message.setBlocks(kj::arrayPtr(blocks.data(), blocks.size()));
-        // Before the frame leaves, so that what comes back is waited for.
-        server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence);
-      },
-      {}, &sequence);
+  CUresult result = send::post_graph_launch(
+      *on.caller.session, on.caller.context, {.exec = reinterpret_cast<uint64_t>(exec), .stream = on.wire_stream, .blocks = blocks}, &sequence,
+      [&] { server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence); });  // so that what comes back is waited for
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
   return leave(on.caller, result);
 }

@@ -3,10 +3,10 @@
 #include <new>
 #include <utility>
 
+#include "client/session_sends.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
 
@@ -50,9 +50,7 @@ void GraphMemory::forget(const GraphBlock& block) noexcept {
   }
   if (!process() || !block.place || !session_.connected()) return;
   // When it cannot be sent the session is over, and the block with it.
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::graph_memory_destroy);
-  static_cast<void>(post<schema::RegionDestroy>(session_.connection(), kOrdinal, 0, message_words<schema::RegionDestroy>(),
-                                                [&](auto destroy) { destroy.setAddress(block.number); }));
+  static_cast<void>(send::post_graph_memory_destroy(session_.connection(), 0, {.address = block.number}));
 }
 
 CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept {
@@ -74,8 +72,7 @@ CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::
 }
 
 CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) noexcept {
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::graph_memory_create);
-  if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_memory_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto block = std::make_shared<GraphBlock>(*this);
   block->base = address;
   block->bytes = bytes;
@@ -85,13 +82,8 @@ CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t by
     block->number = next_++;
   }
   uint64_t place = 0;
-  CUresult result = call<schema::RegionCreate, schema::GraphMemoryCreateReply>(
-      *caller.session, kOrdinal, caller.context, message_words<schema::RegionCreate>(),
-      [&](auto create) {
-        create.setAddress(block->number);
-        create.setBytes(bytes);
-      },
-      [&](auto reply) { place = reply.getPlace(); });
+  CUresult result = send::call_graph_memory_create(
+      *caller.session, caller.context, {.address = block->number, .bytes = bytes}, [&](schema::GraphMemoryCreateReply::Reader reply) { place = reply.getPlace(); });
   if (result) return result;
   block->place = place;
   std::lock_guard lock(mutex_);
@@ -141,6 +133,16 @@ bool GraphMemory::being_written(uint64_t address, uint64_t bytes) const noexcept
   return false;
 }
 
+namespace {
+
+void post_writes(const Caller& caller, const std::vector<MirroredChange>& changes) {
+  post_changes(changes, [&](const wire::message::RegionChange& change, const Bulk& bulk) {
+    return send::post_graph_memory_write(*caller.session, caller.context, change, bulk);
+  });
+}
+
+}  // namespace
+
 void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noexcept try {
   std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
@@ -148,7 +150,7 @@ void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noe
     std::lock_guard lock(mutex_);
     for (const GraphUse& use : uses) find_changes(*use.block, use.address, use.bytes, changes);
   }
-  post_changes(caller, wire::SessionOrdinal::graph_memory_write, changes);
+  post_writes(caller, changes);
 } catch (const std::bad_alloc&) {
   // The launch that follows finds what was sent before.
 }
@@ -163,7 +165,7 @@ void GraphMemory::push_launched(const Caller& caller) noexcept try {
       if (!launch_done(*block)) find_changes(*block, block->base, block->bytes, changes);
     }
   }
-  post_changes(caller, wire::SessionOrdinal::graph_memory_write, changes);
+  post_writes(caller, changes);
 } catch (const std::bad_alloc&) {
   // As above.
 }

@@ -6,13 +6,13 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/graph/graph.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/launch/launch_shape.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -45,32 +45,22 @@ CUresult check(const Target& target) {
   return CUDA_SUCCESS;
 }
 
-// Sends a graph_node call; `write` fills in what is about the kind. A new node's handle is target.node.
-template <class Write, class Read>
-CUresult send(const Caller& caller, CUgraphNodeType kind, const Target& target, size_t data_bytes, Write&& write, Read&& read) {
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::graph_node);
-  if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
-  size_t count = target.dependencies.size();
-  size_t edge_bytes = target.edges ? count * sizeof(CUgraphEdgeData) : 0;
-  return call<schema::GraphNode, schema::GraphNodeReply>(
-      *caller.session, kOrdinal, caller.context, message_words<schema::GraphNode>(count * sizeof(uint64_t) + edge_bytes + data_bytes, 4),
-      [&](schema::GraphNode::Builder message) {
-        message.setOperation(uint8_t(target.operation));
-        message.setKind(kind);
-        message.setGraph(word_of(target.graph));
-        message.setExec(word_of(target.exec));
-        message.setNode(word_of(target.node));
-        auto list = message.initDependencies(unsigned(count));
-        for (unsigned i = 0; i < count; ++i) list.set(i, word_of(target.dependencies[i]));
-        if (edge_bytes) message.setEdges(kj::arrayPtr(reinterpret_cast<const capnp::byte*>(target.edges), edge_bytes));
-        write(message);
-      },
-      read);
+// Sends a graph_node call; `message` has what is about the kind. A new node's handle is target.node.
+template <class Read>
+CUresult ask(const Caller& caller, CUgraphNodeType kind, const Target& target, wire::message::GraphNode message, Read&& read) {
+  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_node))) return CUDA_ERROR_NOT_SUPPORTED;
+  message.operation = uint8_t(target.operation);
+  message.kind = kind;
+  message.graph = word_of(target.graph);
+  message.exec = word_of(target.exec);
+  message.node = word_of(target.node);
+  message.dependencies = target.dependencies;
+  if (target.edges) message.edges = {target.edges, target.dependencies.size() * sizeof(CUgraphEdgeData)};
+  return send::call_graph_node(*caller.session, caller.context, message, read);
 }
 
 // The same for calls that make or change a node. `out`: where a new one's handle goes.
-template <class Write>
-CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, CUgraphNode* out, size_t data_bytes, Write&& write) {
+CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, CUgraphNode* out, const wire::message::GraphNode& message) {
   bool adds = target.operation == Operation::add;
   if (adds && !out) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check(target)) return error;
@@ -78,7 +68,7 @@ CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, 
     target.node = reinterpret_cast<CUgraphNode>(create_handle(caller, wire::HandleKind::graph_node));
     if (!target.node) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  CUresult result = send(caller, kind, target, data_bytes, write, [](schema::GraphNodeReply::Reader) {});
+  CUresult result = ask(caller, kind, target, message, [](schema::GraphNodeReply::Reader) {});
   if (!adds) return result;
   if (result) {
     forget_handle(wire::HandleKind::graph_node, word_of(target.node));
@@ -118,18 +108,17 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
   std::vector<std::byte> packed(function->parameter_bytes);
   if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
   caller.server->pinned_pointers.look_through(packed);  // made known with the launch, or before
-  return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out, packed.size(), [&](schema::GraphNode::Builder message) {
-    message.setFunction(function->handle);
-    message.setContext(by_kernel ? word_of(kernel.ctx) : 0);
-    message.setGridX(kernel.gridDimX);
-    message.setGridY(kernel.gridDimY);
-    message.setGridZ(kernel.gridDimZ);
-    message.setBlockX(kernel.blockDimX);
-    message.setBlockY(kernel.blockDimY);
-    message.setBlockZ(kernel.blockDimZ);
-    message.setSharedBytes(kernel.sharedMemBytes);
-    if (!packed.empty()) message.setParameters(kj::arrayPtr(reinterpret_cast<const capnp::byte*>(packed.data()), packed.size()));
-  });
+  return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out,
+                     {.function = function->handle,
+                      .context = by_kernel ? word_of(kernel.ctx) : 0,
+                      .grid_x = kernel.gridDimX,
+                      .grid_y = kernel.gridDimY,
+                      .grid_z = kernel.gridDimZ,
+                      .block_x = kernel.blockDimX,
+                      .block_y = kernel.blockDimY,
+                      .block_z = kernel.blockDimZ,
+                      .shared_bytes = kernel.sharedMemBytes,
+                      .parameters = packed});
 }
 
 // A node tells both the function and the kernel that it is of.
@@ -150,7 +139,7 @@ CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PA
   if (CUresult error = check(target)) return error;
   uint64_t function = 0;
   std::vector<std::byte> packed;
-  CUresult result = send(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, 0, [](schema::GraphNode::Builder) {}, [&](schema::GraphNodeReply::Reader reply) {
+  CUresult result = ask(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, {}, [&](schema::GraphNodeReply::Reader reply) {
     function = reply.getFunction();
     kernel.gridDimX = reply.getGridX();
     kernel.gridDimY = reply.getGridY();
@@ -187,8 +176,7 @@ CUresult send_host(const Caller& caller, const Target& target, CUgraphNode* out,
   callback.repeats = true;
   uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = send_change(caller, CU_GRAPH_NODE_TYPE_HOST, target, out, 0,
-                                [&](schema::GraphNode::Builder message) { message.setCallback(number); });
+  CUresult result = send_change(caller, CU_GRAPH_NODE_TYPE_HOST, target, out, {.callback = number});
   if (result) caller.server->host_callbacks.remove(number);
   return result;
 }
@@ -197,8 +185,7 @@ CUresult tell_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS
   Target target{.operation = Operation::tell, .node = node};
   if (CUresult error = check(target)) return error;
   uint64_t number = 0;
-  CUresult result = send(caller, CU_GRAPH_NODE_TYPE_HOST, target, 0, [](schema::GraphNode::Builder) {},
-                         [&](schema::GraphNodeReply::Reader reply) { number = reply.getCallback(); });
+  CUresult result = ask(caller, CU_GRAPH_NODE_TYPE_HOST, target, {}, [&](schema::GraphNodeReply::Reader reply) { number = reply.getCallback(); });
   HostCallback callback;
   if (!result && !caller.server->host_callbacks.find(number, callback)) result = CUDA_ERROR_INVALID_VALUE;
   if (!result) out = {callback.host_function, callback.user_data};
@@ -220,13 +207,8 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
     if (!handle) result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (!result) {
-    result = send_change(caller, CU_GRAPH_NODE_TYPE_CONDITIONAL, target, out, bodies.size() * sizeof(uint64_t), [&](schema::GraphNode::Builder message) {
-      message.setCondition(conditional.handle);
-      message.setConditionType(conditional.type);
-      message.setContext(word_of(conditional.ctx));
-      auto list = message.initBodies(unsigned(bodies.size()));
-      for (unsigned i = 0; i < bodies.size(); ++i) list.set(i, word_of(bodies[i]));
-    });
+    result = send_change(caller, CU_GRAPH_NODE_TYPE_CONDITIONAL, target, out,
+                         {.context = word_of(conditional.ctx), .condition = conditional.handle, .condition_type = conditional.type, .bodies = bodies});
   }
   if (result) {
     for (CUgraph body : bodies) forget_handle(wire::HandleKind::graph, word_of(body));

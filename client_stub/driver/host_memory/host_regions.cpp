@@ -9,14 +9,14 @@
 #include <utility>
 
 #include "client/forward.hpp"
-#include "client_stub/driver/memory/address_map.hpp"
+#include "client/session_sends.hpp"
+#include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
-#include "client_stub/driver/stream/host_callbacks.hpp"
 #include "client_stub/driver/host_memory/region_changes.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 #include "client_stub/session/road.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -99,17 +99,10 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   }
   if (!pinned_.contains(base)) return CUDA_ERROR_INVALID_VALUE;
   await_arrivals(caller, base, bytes);
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::region_create);
-  if (!caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
   Region region{bytes, std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
-  CUresult result = call<schema::RegionCreate, schema::Result>(
-      *caller.session, kOrdinal, caller.context, message_words<schema::RegionCreate>(),
-      [&](auto create) {
-        create.setAddress(base);
-        create.setBytes(bytes);
-      },
-      [](auto) {});
+  CUresult result = send::call_region_create(*caller.session, caller.context, {.address = base, .bytes = bytes});
   if (result) return result;
   {
     std::lock_guard lock(mutex_);
@@ -154,14 +147,8 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
   CUresult result = memory ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_OUT_OF_MEMORY;
   for (unsigned tries = 0; tries < kTriesMax && result == CUDA_ERROR_NOT_FOUND; ++tries) {
     if (!road->give_descriptor(given, file)) break;
-    result = call<schema::RegionShare, schema::Result>(
-        *caller.session, kOrdinal, caller.context, message_words<schema::RegionShare>(),
-        [&](auto share) {
-          share.setAddress(reinterpret_cast<uint64_t>(memory));
-          share.setBytes(mapped_bytes);
-          share.setDescriptor(given);
-        },
-        [](auto) {});
+    result = send::call_region_share(*caller.session, caller.context,
+                                     {.address = reinterpret_cast<uint64_t>(memory), .bytes = mapped_bytes, .descriptor = given});
   }
   close(file);
   if (result == CUDA_SUCCESS) {
@@ -219,8 +206,7 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
     remove(found);
   }
   // When it cannot be sent the session is over, and the region with it.
-  static_cast<void>(post<schema::RegionDestroy>(*caller.session, uint32_t(wire::SessionOrdinal::region_destroy), caller.context,
-                                                message_words<schema::RegionDestroy>(), [&](auto destroy) { destroy.setAddress(base); }));
+  static_cast<void>(send::post_region_destroy(*caller.session, caller.context, {.address = base}));
 }
 
 void HostRegions::push_now(const Caller& caller) noexcept {
@@ -258,7 +244,9 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
   }
   // In which order the program wrote is not known. A kernel that waits for a word, and then reads what was written before, finds it.
   std::stable_partition(changes.begin(), changes.end(), [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
-  post_changes(caller, wire::SessionOrdinal::region_write, changes);
+  post_changes(changes, [&](const wire::message::RegionChange& change, const Bulk& bulk) {
+    return send::post_region_write(*caller.session, caller.context, change, bulk);
+  });
 } catch (const std::bad_alloc&) {
   // The call that follows sends its work without; the bytes that were not noted as sent go with the next one.
 }

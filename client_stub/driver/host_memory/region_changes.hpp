@@ -4,13 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
-#include "client_stub/driver/call/caller.hpp"
 #include "client_stub/session/session.hpp"
 #include "protocol/wire/byte_changes.hpp"
-#include "protocol/wire/ordinals.hpp"
+#include "wire/session_messages.hpp"
 
 namespace gpuwire::client {
 
@@ -20,10 +20,11 @@ struct MirroredChange {
   wire::ByteChanges bytes;
 };
 
-// Posts them in order. The caller holds the lock that keeps changes in the order in which they were found; the thread of the host functions
+// Posts them in order, each as `post` does. The caller holds the lock that keeps changes in the order in which they were found; the thread of the host functions
 // takes that lock too before it answers, so the holder must not stand still for want of room: it sends as those who answer do. An error is
 // not told: the session is over, which the call that follows reports.
-void post_changes(const Caller& caller, wire::SessionOrdinal ordinal, const std::vector<MirroredChange>& changes);
+void post_changes(const std::vector<MirroredChange>& changes,
+                  const std::function<CUresult(const wire::message::RegionChange& change, const Bulk& bulk)>& post);
 
 // Where the bulk of a notice about mirrored memory is read to: `room`, resized. Nothing when it cannot be such a notice. Reading thread only.
 BulkSink mirrored_sink(std::vector<std::byte>& room, size_t bytes);

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/launch/launch_shape.hpp"
-#include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/launch/occupancy.hpp"
+#include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -120,36 +120,26 @@ CUresult check_cooperative(const Caller& caller, FunctionState& function, const 
 
 CUresult send(const Caller& caller, const Launch& launch, const FunctionState& function, const LaunchParameters& parameters, uint64_t stream,
               uint64_t& sequence) {
-  CUresult packed = CUDA_SUCCESS;
-  auto write = [&](schema::Launch::Builder message) {
-    message.setFunction(function.handle);
-    message.setStream(stream);
-    message.setGridX(launch.shape.grid[0]);
-    message.setGridY(launch.shape.grid[1]);
-    message.setGridZ(launch.shape.grid[2]);
-    message.setBlockX(launch.shape.block[0]);
-    message.setBlockY(launch.shape.block[1]);
-    message.setBlockZ(launch.shape.block[2]);
-    message.setSharedBytes(launch.shape.shared_bytes);
-    message.setCooperative(launch.cooperative);
-    if (function.parameter_bytes) {
-      auto data = message.initParameters(function.parameter_bytes);
-      packed = pack_parameters(parameters, function.offsets, function.sizes, {reinterpret_cast<std::byte*>(data.begin()), data.size()});
-    }
-    if (!launch.attributes.empty()) {
-      auto data = message.initAttributes(unsigned(launch.attributes.size_bytes()));
-      std::memcpy(data.begin(), launch.attributes.data(), data.size());
-    }
-  };
-  uint32_t words = message_words<schema::Launch>(function.parameter_bytes + launch.attributes.size_bytes(), 2);
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::launch);
+  auto pack = [&](std::span<std::byte> out) { static_cast<void>(pack_parameters(parameters, function.offsets, function.sizes, out)); };
+  const wire::message::Launch message{.function = function.handle,
+                                      .stream = stream,
+                                      .grid_x = launch.shape.grid[0],
+                                      .grid_y = launch.shape.grid[1],
+                                      .grid_z = launch.shape.grid[2],
+                                      .block_x = launch.shape.block[0],
+                                      .block_y = launch.shape.block[1],
+                                      .block_z = launch.shape.block[2],
+                                      .shared_bytes = launch.shape.shared_bytes,
+                                      .cooperative = launch.cooperative,
+                                      .parameters = {function.parameter_bytes, pack},
+                                      .attributes = launch.attributes};
   if (launches_block()) [[unlikely]] {
-    CUresult error = call<schema::Launch, schema::Result>(*caller.session, kOrdinal, caller.context, words, write, [](auto) {});
+    CUresult error = send::call_launch(*caller.session, caller.context, message);
     sequence = caller.session->last_sequence();
     caller.server->device_output.write();
     return error;
   }
-  return post<schema::Launch>(*caller.session, kOrdinal, caller.context, words, write, {}, &sequence);
+  return send::post_launch(*caller.session, caller.context, message, &sequence);
 }
 
 // Events that a launch records by itself count as recorded by its frame.

@@ -4,12 +4,12 @@
 #include <new>
 #include <utility>
 
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/entry.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/managed_memory/managed_pages.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -42,28 +42,16 @@ void append(std::vector<Change>& changes, size_t first, uint64_t address, wire::
   changes.push_back({address, std::move(bytes)});
 }
 
-CUresult send(Session& session, const Change& change) {
-  const auto& mask = change.bytes.mask;
-  return post<schema::ManagedWrite>(
-      session, uint32_t(wire::SessionOrdinal::managed_write), 0, message_words<schema::ManagedWrite>(mask.size(), 1),
-      [&](auto message) {
-        message.setAddress(change.address);
-        if (!mask.empty()) message.setChanged(kj::arrayPtr(mask.data(), mask.size()));
-      },
-      Bulk{.data = change.bytes.bytes.data(), .bytes = change.bytes.bytes.size()});
+CUresult send_change(Session& session, const Change& change) {
+  return send::post_managed_write(session, 0, {.address = change.address, .changed = change.bytes.mask},
+                                  Bulk{.data = change.bytes.bytes.data(), .bytes = change.bytes.bytes.size()});
 }
 
 CUresult read(Session& session, uint64_t address, std::byte* to, uint64_t bytes) {
   BulkSink sink;
   sink.data = to;
   sink.bytes = bytes;
-  return call<schema::ManagedRead, schema::Result>(
-      session, uint32_t(wire::SessionOrdinal::managed_read), 0, message_words<schema::ManagedRead>(),
-      [&](auto message) {
-        message.setAddress(address);
-        message.setBytes(bytes);
-      },
-      [](auto) {}, {}, sink);
+  return send::call_managed_read(session, 0, {.address = address, .bytes = bytes}, sink);
 }
 
 }  // namespace
@@ -249,7 +237,7 @@ void ManagedMemory::send_hidden() noexcept {
         note_state();
       }
       for (const Change& change : changes) {
-        if (send(session_.connection(), change)) break;  // the session is over, which the call that follows reports
+        if (send_change(session_.connection(), change)) break;  // the session is over, which the call that follows reports
       }
     }
   } catch (const std::bad_alloc&) {

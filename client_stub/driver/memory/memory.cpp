@@ -6,15 +6,15 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
-#include "client_stub/driver/memory/address_map.hpp"
+#include "client/session_sends.hpp"
+#include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/managed_memory/managed.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -284,14 +284,9 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPo
   CUresult result = allocate(
       caller, {.kind = RangeKind::pool, .owner = handle}, ptr_out,
       [&](CUdeviceptr& address, uint64_t& bytes) {
-        return call<schema::ImportPoolPointer, schema::ModuleGlobalReply>(
-            *caller.session, uint32_t(wire::SessionOrdinal::import_pool_pointer), caller.context,
-            message_words<schema::ImportPoolPointer>(sizeof *shareData, 1),
-            [&](auto params) {
-              params.setPool(handle);
-              params.setData({reinterpret_cast<const kj::byte*>(shareData), sizeof *shareData});
-            },
-            [&](auto results) {
+        return send::call_import_pool_pointer(
+            *caller.session, caller.context, {.pool = handle, .data = {shareData, sizeof *shareData}},
+            [&](schema::ModuleGlobalReply::Reader results) {
               address = results.getAddress();
               bytes = results.getBytes();
             });

@@ -10,9 +10,9 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -26,8 +26,7 @@ struct Message {
 constexpr char kMagic[16] = {'G', 'P', 'U', 'W', 'I', 'R', 'E', ' ', 's', 'h', 'a', 'r', 'e', ' ', '1', '\n'};
 
 void withdraw(const Caller& caller, const ShareToken& token) noexcept {
-  post<schema::ShareWithdraw>(*caller.session, uint32_t(wire::SessionOrdinal::share_withdraw), caller.context,
-                              message_words<schema::ShareWithdraw>(token.size(), 1), [&](auto params) { params.setToken({token.data(), token.size()}); });
+  send::post_share_withdraw(*caller.session, caller.context, {.token = token});
 }
 
 }  // namespace
@@ -100,13 +99,8 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
   caller.server->shares.sweep(caller);
   ShareToken token{};
   bool given = false;
-  CUresult result = call<schema::ShareExport, schema::ShareExportReply>(
-      *caller.session, uint32_t(wire::SessionOrdinal::share_export), caller.context, message_words<schema::ShareExport>(),
-      [&](auto params) {
-        params.setHandle(handle);
-        params.setFlags(flags);
-      },
-      [&](auto results) {
+  CUresult result = send::call_share_export(
+      *caller.session, caller.context, {.handle = handle, .flags = flags}, [&](schema::ShareExportReply::Reader results) {
         auto data = results.getToken();
         given = data.size() == token.size();
         if (given) std::copy(data.begin(), data.end(), token.begin());
@@ -127,14 +121,7 @@ CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descri
   if (!token) return CUDA_ERROR_UNKNOWN;  // what the driver says of a descriptor that is none of its own
   handle = create_handle(caller, kind);
   if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = call<schema::ShareImport, schema::Result>(
-      *caller.session, uint32_t(wire::SessionOrdinal::share_import), caller.context, message_words<schema::ShareImport>(token->size(), 1),
-      [&](auto params) {
-        params.setHandle(handle);
-        params.setToken({token->data(), token->size()});
-        params.setFlags(flags);
-      },
-      [](auto) {});
+  CUresult result = send::call_share_import(*caller.session, caller.context, {.handle = handle, .token = *token, .flags = flags});
   if (result) forget_handle(kind, handle);
   return result;
 }

@@ -3,10 +3,10 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 struct LibraryOptions {
   bool preserved = false;
-  std::vector<std::pair<int32_t, uint64_t>> sent;
+  std::vector<wire::message::JitOption> sent;
 };
 
 CUresult parse_library_options(unsigned count, const CUlibraryOption* options, void** values, LibraryOptions& out) {
@@ -142,8 +142,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
     if (ModuleState* made = find_module(reinterpret_cast<CUmodule>(module))) retire_module(made);
   }
   if (at_server) {
-    post<schema::ModuleUnload>(*caller.session, uint32_t(wire::SessionOrdinal::module_unload), caller.context, message_words<schema::ModuleUnload>(),
-                               [&](auto params) { params.setHandle(state->handle); });
+    send::post_module_unload(*caller.session, caller.context, {.handle = state->handle});
   }
   retire_module(state);
   return leave(caller, CUDA_SUCCESS);

@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
-#include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
-#include "client_stub/session/call.hpp"
+#include "client_stub/driver/module/module_state.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -39,27 +39,14 @@ struct Reply {
   }
 };
 
-template <class Params, class Write>
-CUresult ask(const Caller& caller, wire::SessionOrdinal ordinal, uint32_t words, Write&& write, Reply& reply) {
-  return call<Params, schema::LinkReply>(*caller.session, uint32_t(ordinal), caller.context, words, write, [&](auto results) { reply(results); });
-}
-
 CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const ProgramImage& input, const char* name, const LoadOptions& options) {
   const std::string_view given = name ? name : "";
   if (input.bytes() > wire::kModuleBytesMax || given.size() >= wire::kNameBytesMax) return CUDA_ERROR_INVALID_VALUE;
   for (int attempt = 0; attempt < kAddAttemptsMax; ++attempt) {
     Reply reply{linker};
-    CUresult result = ask<schema::LinkAdd>(
-        caller, wire::SessionOrdinal::link_add,
-        message_words<schema::LinkAdd>(input.digest().size() + given.size() + 1 + 16 * options.jit.size() + 8, 3),
-        [&](auto params) {
-          params.setState(linker.handle);
-          params.setType(int32_t(type));
-          params.setDigest({input.digest().data(), input.digest().size()});
-          params.setName({given.data(), given.size()});
-          write_options(params.initJitOptions(unsigned(options.jit.size())), options.jit);
-        },
-        reply);
+    CUresult result = send::call_link_add(
+        *caller.session, caller.context,
+        {.state = linker.handle, .type = int32_t(type), .digest = input.digest(), .name = given, .jit_options = options.jit}, reply);
     if (!reply.missing) return result;
     if (CUresult error = deliver_image(caller, input)) return error;
   }
@@ -69,14 +56,8 @@ CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const Pr
 CUresult fetch_image(const Caller& caller, Linker& linker) {
   for (size_t offset = 0; offset < linker.image.size(); offset += kPieceBytes) {
     BulkSink sink{.data = linker.image.data() + offset, .bytes = std::min(kPieceBytes, linker.image.size() - offset)};
-    CUresult error = call<schema::LinkImage, schema::Result>(
-        *caller.session, uint32_t(wire::SessionOrdinal::link_image), caller.context, message_words<schema::LinkImage>(),
-        [&](auto params) {
-          params.setState(linker.handle);
-          params.setOffset(offset);
-          params.setBytes(sink.bytes);
-        },
-        [](auto) {}, {}, sink);
+    CUresult error = send::call_link_image(*caller.session, caller.context,
+                                           {.state = linker.handle, .offset = offset, .bytes = sink.bytes}, sink);
     if (error) return error;
   }
   return CUDA_SUCCESS;
@@ -109,15 +90,12 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
   if (!linker->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   const LoadOptions& own = linker->options;
   Reply reply{*linker};
-  CUresult result = ask<schema::LinkCreate>(
-      caller, wire::SessionOrdinal::link_create, message_words<schema::LinkCreate>(16 * own.jit.size() + 8, 1),
-      [&](auto params) {
-        params.setState(linker->handle);
-        write_options(params.initJitOptions(unsigned(own.jit.size())), own.jit);
-        params.setErrorLogBytes(own.error_log_bytes);
-        params.setInfoLogBytes(own.info_log_bytes);
-      },
-      reply);
+  CUresult result = send::call_link_create(*caller.session, caller.context,
+                                           {.state = linker->handle,
+                                            .jit_options = own.jit,
+                                            .error_log_bytes = own.error_log_bytes,
+                                            .info_log_bytes = own.info_log_bytes},
+                                           reply);
   if (result) {
     handles().forget(wire::HandleKind::link_state, linker->handle);
     return leave(caller, result);
@@ -169,8 +147,7 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
   if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
   Linker& linker = *begun.linker;
   Reply reply{linker};
-  CUresult result = ask<schema::LinkState>(
-      begun.caller, wire::SessionOrdinal::link_complete, message_words<schema::LinkState>(), [&](auto params) { params.setState(linker.handle); }, reply);
+  CUresult result = send::call_link_complete(*begun.caller.session, begun.caller.context, {.state = linker.handle}, reply);
   if (!result && reply.image_bytes > wire::kModuleBytesMax) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (!result) {
     linker.image.resize(reply.image_bytes);
@@ -188,9 +165,7 @@ CUresult cuLinkDestroy(CUlinkState state) {
   if (begun.error) return begun.error;
   const std::unique_ptr<Linker> linker(begun.linker);
   handles().forget(wire::HandleKind::link_state, linker->handle);
-  CUresult result = call<schema::LinkState, schema::Result>(*begun.caller.session, uint32_t(wire::SessionOrdinal::link_destroy), begun.caller.context,
-                                                            message_words<schema::LinkState>(), [&](auto params) { params.setState(linker->handle); },
-                                                            [](auto) {});
+  CUresult result = send::call_link_destroy(*begun.caller.session, begun.caller.context, {.state = linker->handle});
   return leave(begun.caller, result);
 }
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
-#include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/call/say.hpp"
-#include "client_stub/session/call.hpp"
+#include "client_stub/driver/module/module_state.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client::hand {
@@ -19,8 +19,7 @@ CUresult refuse(const ImageError& error) {
 }
 
 void unload(const Caller& caller, uint64_t handle) {
-  post<schema::ModuleUnload>(*caller.session, uint32_t(wire::SessionOrdinal::module_unload), caller.context, message_words<schema::ModuleUnload>(),
-                             [&](auto params) { params.setHandle(handle); });
+  send::post_module_unload(*caller.session, caller.context, {.handle = handle});
 }
 
 CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image, const LoadOptions& options) {

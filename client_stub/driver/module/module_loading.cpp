@@ -4,12 +4,12 @@
 #include <cstring>
 #include <functional>
 
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/account.hpp"
+#include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/driver/call/say.hpp"
-#include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -19,19 +19,12 @@ namespace {
 constexpr size_t kImagePieceBytes = wire::kPostedBulkBytesMax;
 constexpr int kLoadAttemptsMax = 3;
 
-capnp::Data::Reader as_data(const ProgramImage::Digest& digest) { return {digest.data(), digest.size()}; }
-
 // Unknown options of JIT loads that hold addresses of the program: arrays of names and of addresses.
 bool holds_pointers(CUjit_option option) { return option == CU_JIT_GLOBAL_SYMBOL_NAMES || option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES; }
 
 CUresult offer_image(const Caller& caller, const ProgramImage& image, bool& have) {
-  return call<schema::ModuleOffer, schema::ModuleOfferReply>(
-      *caller.session, uint32_t(wire::SessionOrdinal::module_offer), caller.context, message_words<schema::ModuleOffer>(image.digest().size(), 1),
-      [&](auto params) {
-        params.setDigest(as_data(image.digest()));
-        params.setBytes(image.bytes());
-      },
-      [&](auto results) { have = results.getHave(); });
+  return send::call_module_offer(*caller.session, caller.context, {.digest = image.digest(), .bytes = image.bytes()},
+                                 [&](schema::ModuleOfferReply::Reader results) { have = results.getHave(); });
 }
 
 CUresult send_image(const Caller& caller, const ProgramImage& image) {
@@ -39,14 +32,8 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
     size_t bytes = std::min<uint64_t>(kImagePieceBytes, image.bytes() - offset);
     std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t at, std::span<std::byte> out) { image.read(offset + at, out); };
     Bulk bulk{.bytes = bytes, .gather = &gather};
-    CUresult error = post<schema::ModuleData>(
-        *caller.session, uint32_t(wire::SessionOrdinal::module_data), caller.context, message_words<schema::ModuleData>(image.digest().size(), 1),
-        [&](auto params) {
-          params.setDigest(as_data(image.digest()));
-          params.setOffset(offset);
-          params.setLast(offset + bytes == image.bytes());
-        },
-        bulk);
+    CUresult error = send::post_module_data(
+        *caller.session, caller.context, {.digest = image.digest(), .offset = offset, .last = offset + bytes == image.bytes()}, bulk);
     if (error) return error;
     offset += bytes;
   }
@@ -63,26 +50,21 @@ void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void*
 }
 
 CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, uint64_t& sequence) {
-  size_t option_words = 2 * (options.jit.size() + options.library.size()) + 4;
-  return begin_call<schema::ModuleLoad>(
-      *caller.session, uint32_t(wire::SessionOrdinal::module_load), caller.context,
-      message_words<schema::ModuleLoad>(image.digest().size() + 8 * option_words, 3),
-      [&](auto params) {
-        params.setHandle(handle);
-        params.setDigest(as_data(image.digest()));
-        write_options(params.initJitOptions(options.jit.size()), options.jit);
-        write_options(params.initLibraryOptions(options.library.size()), options.library);
-        params.setErrorLogBytes(options.error_log_bytes);
-        params.setInfoLogBytes(options.info_log_bytes);
-      },
-      sequence);
+  return send::begin_module_load(*caller.session, caller.context,
+                                 {.handle = handle,
+                                  .digest = image.digest(),
+                                  .jit_options = options.jit,
+                                  .library_options = options.library,
+                                  .error_log_bytes = options.error_log_bytes,
+                                  .info_log_bytes = options.info_log_bytes},
+                                 sequence);
 }
 
 std::string_view text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
 // `missing`: the server has to be sent the image first.
 CUresult finish_load(const Caller& caller, const LoadOptions& options, uint64_t sequence, bool& missing) {
-  return finish_call<schema::ModuleLoadReply>(*caller.session, sequence, [&](auto results) {
+  return send::finish_module_load(*caller.session, sequence, [&](schema::ModuleLoadReply::Reader results) {
     missing = results.getMissing();
     if (missing) return;
     options.store_logs(text_of(results.getErrorLog()), text_of(results.getInfoLog()), results.getWallTimeMs());
@@ -129,7 +111,7 @@ CUresult LoadOptions::parse(unsigned count, const CUjit_option* options, void** 
         break;
       default:
         if (holds_pointers(options[i])) return CUDA_ERROR_NOT_SUPPORTED;
-        out.jit.emplace_back(options[i], value);
+        out.jit.push_back({.option = options[i], .value = value});
     }
   }
   // Logs come back inside one message.

@@ -4,10 +4,11 @@
 #include <deque>
 
 #include "client/forward.hpp"
-#include "client_stub/driver/memory/address_map.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/managed_memory/managed.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/session/call.hpp"
+#include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -49,7 +50,7 @@ void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, s
   auto values = facts.getAttributes();
   auto errors = facts.getAttributeErrors();
   for (unsigned i = 0; i < std::min({values.size(), errors.size(), kFunctionAttributes}); ++i) {
-    function.on_device[asked_device].set(i, values[i], CUresult(errors[i]));
+    function.on_device[asked_device].set(i, values[i], cuda_abi::from_peer(errors[i]));
   }
 }
 
@@ -59,21 +60,15 @@ void end_function(FunctionState& function) noexcept { handles().forget(function.
 
 CUresult FunctionQuestion::begin(const Caller& caller) {
   device_ = module_.context ? module_.context->device : caller.state ? caller.state->device : 0;
-  CUresult result = begin_call<schema::ModuleFunction>(
-      *caller.session, uint32_t(wire::SessionOrdinal::module_function), caller.context, message_words<schema::ModuleFunction>(name_.size() + 1, 1),
-      [&](auto params) {
-        params.setModule(module_.handle);
-        params.setName({name_.data(), name_.size()});
-        params.setHandle(function_.handle);
-      },
-      sequence_);
+  CUresult result = send::begin_module_function(
+      *caller.session, caller.context, {.module = module_.handle, .name = name_, .handle = function_.handle}, sequence_);
   under_way_ = result == CUDA_SUCCESS;
   return result;
 }
 
 CUresult FunctionQuestion::finish(const Caller& caller) {
   under_way_ = false;
-  return finish_call<schema::FunctionFacts>(*caller.session, sequence_, [&](auto facts) {
+  return send::finish_module_function(*caller.session, sequence_, [&](schema::FunctionFacts::Reader facts) {
     if (facts.getResult() == CUDA_SUCCESS) store_facts(facts, function_, process()->devices.size(), device_);
   });
 }
@@ -128,10 +123,8 @@ CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::s
     Caller asking = caller_for(caller, state);
     if (CUresult error = ensure_loaded(asking, state)) return error;
     std::vector<std::string> names;
-    CUresult error = call<schema::ModuleUnload, schema::ModuleFunctions>(
-        *asking.session, uint32_t(wire::SessionOrdinal::module_functions), asking.context, message_words<schema::ModuleUnload>(),
-        [&](auto params) { params.setHandle(state.handle); },
-        [&](auto results) {
+    CUresult error = send::call_module_functions(
+        *asking.session, asking.context, {.handle = state.handle}, [&](schema::ModuleFunctions::Reader results) {
           for (auto name : results.getNames()) names.emplace_back(name.cStr(), name.size());
         });
     if (error) return error;
@@ -155,14 +148,9 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
   if (CUresult error = ensure_loaded(asking, state)) return error;
   Variable variable{.managed = managed};
   uint64_t range_base = 0, range_bytes = 0;  // of the driver's allocation, when the variable is managed
-  CUresult error = call<schema::ModuleGlobal, schema::ModuleGlobalReply>(
-      *asking.session, uint32_t(wire::SessionOrdinal::module_global), asking.context, message_words<schema::ModuleGlobal>(name.size() + 1, 1),
-      [&](auto params) {
-        params.setModule(state.handle);
-        params.setName({name.data(), name.size()});
-        params.setManaged(managed);
-      },
-      [&](auto results) {
+  CUresult error = send::call_module_global(
+      *asking.session, asking.context, {.module = state.handle, .name = name, .managed = managed},
+      [&](schema::ModuleGlobalReply::Reader results) {
         variable.address = results.getAddress();
         variable.bytes = results.getBytes();
         range_base = results.getRangeAddress();

@@ -20,6 +20,7 @@
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/module/program_image.hpp"
+#include "wire/session_messages.hpp"
 
 namespace gpuwire::client {
 
@@ -80,7 +81,7 @@ struct Variable {
 
 // JIT and library options as they travel, and the program's buffers for the compiler's log.
 struct LoadOptions {
-  std::vector<std::pair<int32_t, uint64_t>> jit, library;
+  std::vector<wire::message::JitOption> jit, library;
   char* error_log = nullptr;
   char* info_log = nullptr;
   uint32_t error_log_bytes = 0, info_log_bytes = 0;  // sizes of the buffers
@@ -123,15 +124,6 @@ inline FunctionState* find_launchable(CUfunction function) noexcept {
   wire::HandleKind kind = wire::handle_kind(handle);
   if (kind != wire::HandleKind::function && kind != wire::HandleKind::kernel) return nullptr;
   return handles().find<FunctionState>(kind, handle);
-}
-
-// Options as they travel, into a list of JitOption.
-template <class List>
-void write_options(List list, const std::vector<std::pair<int32_t, uint64_t>>& options) {
-  for (unsigned i = 0; i < options.size(); ++i) {
-    list[i].setOption(options[i].first);
-    list[i].setValue(options[i].second);
-  }
 }
 
 // Offers the image, and sends it unless the server has it. Blocks.

@@ -8,13 +8,13 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/call/generated_support.hpp"
 #include "client_stub/driver/graph/graph.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -65,22 +65,16 @@ CUresult query_capture(const StreamCall& on, CUstreamCaptureStatus& status, uint
 
 // Asks the server. Most streams have a handful of open ends; when there are more they are asked for again.
 CUresult ask(const StreamCall& on, ToldOfCapture& out) {
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::capture_info);
-  if (!on.caller.session->facts().knows(kOrdinal)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!on.caller.session->facts().knows(uint32_t(wire::SessionOrdinal::capture_info))) return CUDA_ERROR_NOT_SUPPORTED;
   size_t room = 8, count = 0;
   do {
     room = std::max(room, count);
     if (room > wire::kListItemsMax) return CUDA_ERROR_NOT_SUPPORTED;
     Candidates graph(wire::HandleKind::graph), nodes(wire::HandleKind::graph_node);
     if (!graph.create(on.caller, 1) || !nodes.create(on.caller, room)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = call<schema::CaptureInfo, schema::CaptureInfoReply>(
-        *on.caller.session, kOrdinal, on.caller.context, message_words<schema::CaptureInfo>(room * sizeof(uint64_t), 1),
-        [&](schema::CaptureInfo::Builder message) {
-          message.setStream(on.wire_stream);
-          message.setGraph(graph.handles()[0]);
-          set_handles(message.initNodes(unsigned(room)), nodes.handles());
-        },
-        [&](schema::CaptureInfoReply::Reader reply) {
+    CUresult result = send::call_capture_info(
+        *on.caller.session, on.caller.context,
+        {.stream = on.wire_stream, .graph = graph.handles()[0], .nodes = {nodes.handles(), room}}, [&](schema::CaptureInfoReply::Reader reply) {
           if (reply.getResult()) return;
           count = reply.getCount();
           out.graph = reply.getGraph();

@@ -1,12 +1,12 @@
 // Events: their records are counted, so that most questions about them need no server.
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -73,12 +73,7 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
 CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
   if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
   raise(on.state->watched, record);
-  CUresult error = post<schema::WatchEvent>(
-      *on.caller.session, uint32_t(wire::SessionOrdinal::watch_event), on.caller.context, message_words<schema::WatchEvent>(),
-      [&](schema::WatchEvent::Builder message) {
-        message.setEvent(reinterpret_cast<uint64_t>(event));
-        message.setRecord(record);
-      });
+  CUresult error = send::post_watch_event(*on.caller.session, on.caller.context, {.event = reinterpret_cast<uint64_t>(event), .record = record});
   if (error == CUDA_SUCCESS) on.caller.session->flush();
   return error;
 }

@@ -6,10 +6,10 @@
 #include <new>
 
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -105,9 +105,7 @@ void HostCallbacks::run() noexcept {
       session_.host_regions.push(caller);
       session_.managed_memory.hand_over();
       session_.graph_memory.push_launched(caller);
-      post<schema::HostFunctionDone>(*caller.session, uint32_t(wire::SessionOrdinal::host_function_done), 0,
-                                     message_words<schema::HostFunctionDone>(),
-                                     [&](schema::HostFunctionDone::Builder done) { done.setCallback(due.number); });
+      send::post_host_function_done(*caller.session, 0, {.callback = due.number});
       caller.session->flush();
     }
     lock.lock();
@@ -149,14 +147,7 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
   uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t sequence = 0;
-  error = post<schema::HostFunction>(
-      *caller.session, uint32_t(wire::SessionOrdinal::host_function), caller.context, message_words<schema::HostFunction>(),
-      [&](schema::HostFunction::Builder message) {
-        message.setStream(wire_stream);
-        message.setCallback(number);
-        message.setKind(kind);
-      },
-      {}, &sequence);
+  error = send::post_host_function(*caller.session, caller.context, {.stream = wire_stream, .callback = number, .kind = kind}, &sequence);
   if (error) {
     caller.server->host_callbacks.remove(number);
     return leave(caller, error);

@@ -4,10 +4,10 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
-#include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -24,14 +24,8 @@ CUresult finished(const StreamCall& on) noexcept {
 CUresult watch(const StreamCall& on) noexcept {
   if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
   uint64_t sequence = 0;
-  CUresult error = post<schema::WatchStream>(
-      *on.caller.session, uint32_t(wire::SessionOrdinal::watch_stream), on.caller.context, message_words<schema::WatchStream>(),
-      [&](schema::WatchStream::Builder message) {
-        // Before the frame leaves, so that the answer finds it.
-        raise(on.state->watched, sequence);
-        message.setStream(on.wire_stream);
-      },
-      {}, &sequence);
+  CUresult error = send::post_watch_stream(*on.caller.session, on.caller.context, {.stream = on.wire_stream}, &sequence,
+                                           [&] { raise(on.state->watched, sequence); });  // so that the answer finds it
   if (error == CUDA_SUCCESS) on.caller.session->flush();
   return error;
 }

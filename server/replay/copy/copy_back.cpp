@@ -5,10 +5,11 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/replay/call/completion.hpp"
-#include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "server/session_notices.hpp"
 
 namespace gpuwire::server {
 
@@ -22,13 +23,7 @@ void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result) {
     replay.state().host_regions().deliver();
     return send_result(replay, copy.sequence, result, bulk, std::move(keeper));
   }
-  SmallMessage<> message;
-  auto notice = message.root<schema::CopyData>();
-  notice.setSequence(copy.sequence);
-  notice.setResult(result);
-  notice.setLast(true);
-  if (keeper) return replay.outbox().notice_kept(wire::NoticeOrdinal::copy_data, *message, bulk, std::move(keeper));
-  replay.outbox().notice(wire::NoticeOrdinal::copy_data, *message, bulk);
+  notify::copy_data(replay.outbox(), {.sequence = copy.sequence, .result = result, .last = true}, bulk, std::move(keeper));
 }
 
 void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {

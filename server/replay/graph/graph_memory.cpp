@@ -14,6 +14,7 @@
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/session/session_state.hpp"
 #include "server/session_handlers.hpp"
+#include "server/session_notices.hpp"
 
 namespace gpuwire::server {
 
@@ -112,12 +113,7 @@ void GraphMemory::deliver() {
   for (auto& [number, block] : blocks_) {
     if (block.running == 0) continue;
     wire::take_changes(block.memory, block.shadow.bytes(), [&, at = number](const wire::ByteChanges& changes) {
-      capnp::MallocMessageBuilder message(unsigned(changes.mask.size() / sizeof(capnp::word) + 16));
-      auto notice = message.initRoot<schema::RegionChange>();
-      notice.setAddress(at);
-      notice.setOffset(changes.offset);
-      if (!changes.mask.empty()) notice.setChanged(kj::arrayPtr(changes.mask.data(), changes.mask.size()));
-      replay_.outbox().notice(wire::NoticeOrdinal::graph_memory_data, message, changes.bytes);
+      notify::graph_memory_data(replay_.outbox(), {.address = at, .offset = changes.offset, .changed = changes.mask}, changes.bytes);
     });
   }
 }

@@ -16,6 +16,7 @@
 #include "server/replay/session/session_state.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/session_handlers.hpp"
+#include "server/session_notices.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map_pages() notices
@@ -194,12 +195,7 @@ void HostRegions::deliver() {
 }
 
 void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
-  capnp::MallocMessageBuilder message(unsigned(mask.size() / sizeof(capnp::word) + 16));
-  auto notice = message.initRoot<schema::RegionChange>();
-  notice.setAddress(address);
-  notice.setOffset(offset);
-  if (!mask.empty()) notice.setChanged(kj::arrayPtr(mask.data(), mask.size()));
-  replay_.outbox().notice(wire::NoticeOrdinal::region_data, message, bytes);
+  notify::region_data(replay_.outbox(), {.address = address, .offset = offset, .changed = mask}, bytes);
 }
 
 void HostRegions::clear() {

@@ -14,6 +14,7 @@
 #include "server/replay/memory/memory.hpp"
 #include "server/replay/session/session_state.hpp"
 #include "server/session_handlers.hpp"
+#include "server/session_notices.hpp"
 
 namespace gpuwire::server {
 
@@ -182,11 +183,7 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
     lock.unlock();
     replay.state().host_regions().deliver();
     replay.answer_awaited();
-    SmallMessage<> message;
-    auto notice = message.root<schema::HostCallback>();
-    notice.setCallback(callback);
-    notice.setStatus(status);
-    replay.outbox().notice(wire::NoticeOrdinal::host_callback, *message);
+    notify::host_callback(replay.outbox(), {.callback = callback, .status = status});
     lock.lock();
     if (--shared->sending == 0) shared->changed.notify_all();
     shared->changed.wait(lock, [&] {

@@ -10,6 +10,7 @@
 #include "server/replay/session/session_state.hpp"
 #include "server/replay/stream/watched_events.hpp"
 #include "server/session_handlers.hpp"
+#include "server/session_notices.hpp"
 
 namespace gpuwire::server {
 
@@ -47,14 +48,11 @@ struct Watch {
 void send_completion(Replay& replay, const Watch& watch, CUresult result) {
   replay.state().copy_back().deliver_finished();
   replay.state().host_regions().deliver();
-  SmallMessage<> message;
-  auto notice = message.root<schema::Completion>();
-  notice.setEvent(watch.event);
-  notice.setRecord(watch.record);
-  notice.setStream(watch.stream);
-  notice.setSequence(watch.sequence);
-  notice.setResult(result);
-  replay.outbox().notice(wire::NoticeOrdinal::completion, *message);
+  notify::completion(replay.outbox(), {.event = watch.event,
+                                       .record = watch.record,
+                                       .stream = watch.stream,
+                                       .sequence = watch.sequence,
+                                       .result = result});
 }
 
 }  // namespace

@@ -13,11 +13,12 @@
 #include "schema/session.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
-#include "server/replay/stream/host_callbacks.hpp"
-#include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/memory/memory.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/memory/memory.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
+#include "server/session_notices.hpp"
 #include "server/worker/limits.hpp"
 
 namespace gpuwire::server {
@@ -177,9 +178,7 @@ std::optional<SessionEnd> Session::read_hello() {
 
 void Session::start_capture() {
   capture_.start([this](uint8_t descriptor, std::span<const std::byte> text) {
-    SmallMessage<> message;
-    message.root<schema::Output>().setDescriptor(descriptor);
-    outbox_.notice(wire::NoticeOrdinal::output, *message, text);
+    notify::output(outbox_, {.descriptor = descriptor}, text);
   });
 }
 
@@ -333,15 +332,12 @@ void Session::wait_elsewhere(std::function<void()> work) {
 void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
   int none = CUDA_SUCCESS;
   deferred_.compare_exchange_strong(none, int(result), std::memory_order_relaxed);
-  capnp::MallocMessageBuilder builder(uint(16 + message.size() / sizeof(capnp::word)));
-  auto notice = builder.initRoot<schema::DeferredError>();
-  notice.setResult(result);
-  notice.setSequence(header.sequence);
-  notice.setOrdinal(header.ordinal);
-  notice.setContext(header.context);
-  notice.setSticky(gpuwire::cuda_abi::is_sticky(result));
-  notice.setMessage(message);
-  outbox_.notice(wire::NoticeOrdinal::deferred_error, builder);
+  notify::deferred_error(outbox_, {.result = result,
+                                   .sequence = header.sequence,
+                                   .ordinal = header.ordinal,
+                                   .context = header.context,
+                                   .sticky = gpuwire::cuda_abi::is_sticky(result),
+                                   .message = message});
 }
 
 CUresult Session::take_deferred() {
@@ -385,11 +381,8 @@ SessionEnd Session::connection_ended() {
 
 void Session::tell_ending(const SessionEnd& end) {
   if (end.cause == EndCause::finished || end.cause == EndCause::cut || end.cause == EndCause::resume_grace) return;
-  capnp::MallocMessageBuilder builder(uint(16 + end.reason.size() / sizeof(capnp::word)));
-  auto notice = builder.initRoot<schema::Ending>();
-  notice.setReason(end.reason);
-  notice.setResult(end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN);
-  outbox_.notice(wire::NoticeOrdinal::ending, builder);
+  notify::ending(outbox_, {.reason = end.reason,
+                           .result = end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN});
 }
 
 bool Session::release() {
