@@ -8,6 +8,7 @@
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "schema/session.capnp.h"
+#include "wire/session_frames.hpp"
 
 namespace gpuwire::client {
 
@@ -87,7 +88,10 @@ void ConnectedSession::take_reply(OwnCall* own) {
   }
   if (!call) return fault(fmt::format("a reply to no call, sequence {}", header.sequence));
   bool mine = own && own->call == call;
-  bool stored = store_bulk(sink, header.bulk_bytes);
+  // Bulk that was not asked for is not thrown away, as a notice's may be: no reply of a peer of ours has it.
+  const bool asked_for = header.bulk_bytes <= sink.bytes;
+  if (!asked_for) fault(fmt::format("a reply with {} bytes where {} were asked for", header.bulk_bytes, sink.bytes));
+  bool stored = asked_for && store_bulk(sink, header.bulk_bytes);
   auto bad = wire::read_guarded([&] {
     if (!stored) return;
     if (mine) {
@@ -139,9 +143,11 @@ void ConnectedSession::take_notice() {
   const wire::FrameHeader& header = receiver_.header();
   if (header.sequence != ++notices_received_) return fault(fmt::format("notice {} where {} was due", header.sequence, notices_received_));
   auto ordinal = wire::NoticeOrdinal(header.ordinal);
-  bool with_bulk = ordinal == wire::NoticeOrdinal::copy_data || ordinal == wire::NoticeOrdinal::output ||
-                   ordinal == wire::NoticeOrdinal::region_data || ordinal == wire::NoticeOrdinal::graph_memory_data;
-  if (!with_bulk && header.bulk_bytes) return fault("a notice with bulk that has no use for it");
+  const wire::NoticeFacts facts = wire::notice(header.ordinal);
+  const bool with_bulk = facts.bulk_bytes_max != 0;
+  if (header.bulk_bytes > facts.bulk_bytes_max)
+    return fault(fmt::format("notice {} with bulk of {} bytes, where {} are the most", facts.name ? facts.name : "of an unknown kind",
+                             header.bulk_bytes, facts.bulk_bytes_max));
   wire::SegmentReader message(receiver_.message());
   std::string last_words;
   CUresult last_result = CUDA_ERROR_DEVICE_UNAVAILABLE;

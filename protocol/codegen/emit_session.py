@@ -165,7 +165,7 @@ def frames_header(session):
         for c in session.calls
     )
     notices = "".join(f'  table[{n.ordinal}] = {{"{n.name}", {limit(n.bulk)}}};\n' for n in session.notices)
-    return f"""{banner(SOURCE)}// What each frame of the session itself is called and may carry. Driver functions carry no bulk.
+    return f"""{banner(SOURCE)}// What each frame of the session itself is called, and the one table of who carries bulk: driver functions carry none.
 #pragma once
 
 #include <array>
@@ -174,6 +174,7 @@ def frames_header(session):
 
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/limits.hpp"
+#include "wire/session_ordinals.hpp"
 
 namespace gpuwire::wire {{
 
@@ -216,6 +217,11 @@ constexpr uint64_t bulk_bytes_max(FrameKind kind, uint32_t ordinal) noexcept {{
     default: return 0;
   }}
 }}
+
+// Of one call or notice.
+constexpr uint64_t bulk_bytes_max(SessionOrdinal call) noexcept {{ return session_call(uint32_t(call)).bulk_bytes_max; }}
+constexpr uint64_t reply_bulk_bytes_max(SessionOrdinal call) noexcept {{ return session_call(uint32_t(call)).reply_bulk_bytes_max; }}
+constexpr uint64_t bulk_bytes_max(NoticeOrdinal which) noexcept {{ return notice(uint32_t(which)).bulk_bytes_max; }}
 
 }}  // namespace gpuwire::wire
 """

@@ -1,8 +1,10 @@
 // Writes the corpus: a small input for each preface, frame and message. The first byte of an input is the fuzz function's own.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <type_traits>
 
 #include <capnp/message.h>
 
@@ -12,6 +14,8 @@
 #include "schema/login.capnp.h"
 #include "schema/session.capnp.h"
 #include "test/fuzz/corpus_images.hpp"
+#include "wire/session_frames.hpp"
+#include "wire/session_structures.hpp"
 
 namespace {
 
@@ -92,13 +96,14 @@ void add_calls() {
 }
 
 void add_answers() {
-  add<schema::Result>("reply_0_result", FrameKind::reply, 0, [](auto result) { result.setResult(700); });
-  add<schema::ModuleLoadReply>("reply_2_module_load", FrameKind::reply, 2, [](auto reply) { reply.setErrorLog("ptxas error: line 3"); });
-  add<schema::FunctionFacts>("reply_3_facts", FrameKind::reply, 3, [](auto facts) {
+  auto of = [](SessionOrdinal call) { return uint32_t(call); };
+  add<schema::Result>("reply_result", FrameKind::reply, of(SessionOrdinal::ping), [](auto result) { result.setResult(700); });
+  add<schema::ModuleLoadReply>("reply_module_load", FrameKind::reply, of(SessionOrdinal::module_load), [](auto reply) { reply.setErrorLog("ptxas error: line 3"); });
+  add<schema::FunctionFacts>("reply_facts", FrameKind::reply, of(SessionOrdinal::module_function), [](auto facts) {
     facts.initParameterOffsets(3).set(2, 16);
     facts.initAttributes(5);
   });
-  add<schema::ModuleFunctions>("reply_5_functions", FrameKind::reply, 5, [](auto functions) {
+  add<schema::ModuleFunctions>("reply_functions", FrameKind::reply, of(SessionOrdinal::module_functions), [](auto functions) {
     auto names = functions.initNames(2);
     names.set(0, "first");
     names.set(1, "second");
@@ -110,6 +115,30 @@ void add_answers() {
   add<schema::Ending>("ending", FrameKind::notice, notice(NoticeOrdinal::ending), [](auto ending) { ending.setReason("maintenance"); });
   FrameHeader acknowledgement{.kind = uint8_t(FrameKind::acknowledge), .sequence = 7};
   write("acknowledge", std::string(reinterpret_cast<const char*>(&acknowledgement), sizeof acknowledgement));
+}
+
+// One stream of every call, with its reply, and one of every notice, each with as much bulk as fits into a small input.
+void add_every_frame() {
+  constexpr uint64_t kBulkMax = 5;
+  std::string calls, replies, notices;
+  auto append = [](std::string& stream, auto structure, FrameKind kind, uint32_t ordinal, uint64_t bulk) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<typename decltype(structure)::type>();
+    stream += frame(kind, ordinal, message, size_t(bulk < kBulkMax ? bulk : kBulkMax));
+  };
+  for (uint32_t ordinal = 0; ordinal < kFirstDriverOrdinal; ++ordinal) {
+    visit_session_call(ordinal, [&](auto call) {
+      using Call = decltype(call);
+      append(calls, std::type_identity<typename Call::Message>(), FrameKind::called, ordinal, bulk_bytes_max(FrameKind::called, ordinal));
+      append(replies, std::type_identity<typename Call::Reply>(), FrameKind::reply, ordinal, bulk_bytes_max(FrameKind::reply, ordinal));
+    });
+    visit_notice(ordinal, [&](auto notice) {
+      append(notices, std::type_identity<typename decltype(notice)::Message>(), FrameKind::notice, ordinal, bulk_bytes_max(FrameKind::notice, ordinal));
+    });
+  }
+  write("every_call", calls);
+  write("every_reply", replies);
+  write("every_notice", notices);
 }
 
 // What a server says to a client that logs in: its preface, then answers.
@@ -162,6 +191,7 @@ int main(int argc, char** argv) {
   add_handshake();
   add_calls();
   add_answers();
+  add_every_frame();
   add_streams();
   enter("login_corpus");
   add_logins();

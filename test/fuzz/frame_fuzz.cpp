@@ -16,6 +16,8 @@
 #include "protocol/wire/preface.hpp"
 #include "schema/handshake.capnp.h"
 #include "schema/session.capnp.h"
+#include "wire/session_frames.hpp"
+#include "wire/session_structures.hpp"
 
 namespace {
 
@@ -64,48 +66,18 @@ void read_as(kj::ArrayPtr<const capnp::word> words) {
 }
 
 void read_call(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
-  using Ordinal = SessionOrdinal;
-  switch (Ordinal(ordinal)) {
-    case Ordinal::source: return read_as<schema::Source>(words);
-    case Ordinal::launch: return read_as<schema::Launch>(words);
-    case Ordinal::copy_to_device: return read_as<schema::CopyToDevice>(words);
-    case Ordinal::copy_from_device: return read_as<schema::CopyFromDevice>(words);
-    case Ordinal::copy_2d_to_device:
-    case Ordinal::copy_2d_from_device: return read_as<schema::Copy2D>(words);
-    case Ordinal::module_offer: return read_as<schema::ModuleOffer>(words);
-    case Ordinal::module_data: return read_as<schema::ModuleData>(words);
-    case Ordinal::module_load: return read_as<schema::ModuleLoad>(words);
-    case Ordinal::module_function: return read_as<schema::ModuleFunction>(words);
-    case Ordinal::module_global: return read_as<schema::ModuleGlobal>(words);
-    case Ordinal::watch_event: return read_as<schema::WatchEvent>(words);
-    case Ordinal::host_function: return read_as<schema::HostFunction>(words);
-    case Ordinal::retain_primary: return read_as<schema::RetainPrimary>(words);
-    case Ordinal::green_create:
-    case Ordinal::green_destroy: return read_as<schema::GreenContext>(words);
-    default: return read_as<schema::ModuleUnload>(words);
-  }
+  bool known = visit_session_call(ordinal, [&](auto call) { read_as<typename decltype(call)::Message>(words); });
+  if (!known) read_as<schema::Ping>(words);
 }
 
 void read_notice(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
-  switch (NoticeOrdinal(ordinal)) {
-    case NoticeOrdinal::completion: return read_as<schema::Completion>(words);
-    case NoticeOrdinal::deferred_error: return read_as<schema::DeferredError>(words);
-    case NoticeOrdinal::host_callback: return read_as<schema::HostCallback>(words);
-    case NoticeOrdinal::copy_data: return read_as<schema::CopyData>(words);
-    case NoticeOrdinal::output: return read_as<schema::Output>(words);
-    case NoticeOrdinal::ending: return read_as<schema::Ending>(words);
-  }
+  visit_notice(ordinal, [&](auto notice) { read_as<typename decltype(notice)::Message>(words); });
 }
 
+// A reply's header does not say of which call; here its ordinal does.
 void read_reply(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
-  switch (ordinal % 6) {
-    case 0: return read_as<schema::Result>(words);
-    case 1: return read_as<schema::ModuleOfferReply>(words);
-    case 2: return read_as<schema::ModuleLoadReply>(words);
-    case 3: return read_as<schema::FunctionFacts>(words);
-    case 4: return read_as<schema::ModuleGlobalReply>(words);
-    default: return read_as<schema::ModuleFunctions>(words);
-  }
+  bool known = visit_session_call(ordinal, [&](auto call) { read_as<typename decltype(call)::Reply>(words); });
+  if (!known) read_as<schema::Result>(words);
 }
 
 void read_frame(const FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
@@ -135,6 +107,11 @@ Summary decode(Sender sender, std::span<const std::byte> bytes, size_t piece, bo
       case FrameDecoder::Next::frame:
         ++summary.frames;
         ++g_frames_decoded;
+        // As both ends do before they read any of it; a reply's is what its call has asked for.
+        if (auto kind = FrameKind(decoder.header().kind); kind != FrameKind::reply && decoder.header().bulk_bytes > bulk_bytes_max(kind, decoder.header().ordinal)) {
+          summary.fault = "more bulk than the frame may carry";
+          return summary;
+        }
         if (read) read_frame(decoder.header(), decoder.message());
         while (decoder.bulk_left()) {
           size_t count = decoder.buffered_bulk().size();

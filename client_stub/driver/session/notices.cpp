@@ -9,8 +9,6 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr size_t kOutputBytesMax = 4u << 20;  // of one notice; the server sends its printf buffer in pieces far smaller
-
 void keep_first(std::atomic<int32_t>& place, int32_t value) noexcept {
   int32_t none = 0;
   place.compare_exchange_strong(none, value, std::memory_order_relaxed);
@@ -92,7 +90,7 @@ BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& me
   }
   if (ordinal == wire::NoticeOrdinal::region_data) return session_.host_regions.sink(bulk_bytes);
   if (ordinal == wire::NoticeOrdinal::graph_memory_data) return session_.graph_memory.sink(bulk_bytes);
-  if (ordinal == wire::NoticeOrdinal::output && bulk_bytes <= kOutputBytesMax) {
+  if (ordinal == wire::NoticeOrdinal::output) {
     text_.resize(bulk_bytes);
     BulkSink sink;
     sink.data = text_.data();

@@ -80,7 +80,6 @@ class Incoming {
   Incoming(Replay& replay, Call& call, bool posted) : replay_(replay), call_(call) {
     auto kind = wire::FrameKind(call.header.kind);
     expect(kind == wire::FrameKind::called || (posted && kind == wire::FrameKind::posted), "a call in the wrong kind of frame");
-    expect(call.bulk.remaining() == 0, "raw bytes behind a call that takes none");
   }
 
   void expect(bool condition, const char* reason = "a list of another length than the call says") const {

@@ -1,12 +1,13 @@
 #include "server/replay/copy/copy.hpp"
 
 #include "protocol/wire/limits.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/call/polling.hpp"
-#include "server/replay/call/reply.hpp"
 #include "server/replay/session/session_state.hpp"
+#include "wire/session_frames.hpp"
 
 namespace gpuwire::server {
 
@@ -128,8 +129,7 @@ void answer_failed_download(Replay& replay, Call& call, CUresult result) {
 void copy_from_device(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::CopyFromDevice>();
   uint64_t bytes = params.getBytes();
-  if (bytes > wire::kBulkBytesMax) throw ProtocolFault{"copy_from_device: more bytes than a reply may carry"};
-  if (call.header.bulk_bytes) throw ProtocolFault{"copy_from_device: bulk without use"};
+  if (bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::copy_from_device)) throw ProtocolFault{"copy_from_device: more bytes than a reply may carry"};
   Context* context = replay.state().contexts().current();
   if (!context) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   CUstream stream = nullptr;

@@ -76,7 +76,6 @@ void copy_2d_to_device(Replay& replay, Call& call) {
 
 void copy_2d_from_device(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::Copy2D>();
-  if (call.header.bulk_bytes) throw ProtocolFault{"copy_2d_from_device: bulk without use"};
   Pitched pitched;
   CUresult result = decode(replay, params, pitched);
   if (result != CUDA_SUCCESS || pitched.packed_bytes == 0) return answer_failed_download(replay, call, result);

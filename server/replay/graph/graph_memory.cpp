@@ -127,7 +127,6 @@ void GraphMemory::clear() {
 
 void graph_memory_create(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RegionCreate>();
-  if (call.header.bulk_bytes) throw ProtocolFault{"graph_memory_create: bulk without use"};
   uint64_t place = 0;
   CUresult result = replay.context() ? replay.state().graph_memory().create(params.getAddress(), params.getBytes(), place) : CUDA_ERROR_INVALID_CONTEXT;
   SmallMessage<> message;
@@ -147,7 +146,7 @@ void graph_memory_write(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RegionChange>();
   uint64_t bytes = call.bulk.remaining();
   auto mask = params.getChanged();
-  if (bytes == 0 || bytes > wire::kRegionPieceBytes) throw ProtocolFault{"graph_memory_write: bulk of a wrong length"};
+  if (bytes == 0) throw ProtocolFault{"graph_memory_write: no bulk"};
   if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"graph_memory_write: a mask of another length than the bulk"};
   std::vector<std::byte> piece(bytes);
   if (!call.bulk.read(piece)) return;

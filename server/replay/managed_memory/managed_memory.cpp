@@ -11,6 +11,7 @@
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/session/session_state.hpp"
 #include "server/session_handlers.hpp"
+#include "wire/session_frames.hpp"
 
 namespace gpuwire::server {
 
@@ -91,7 +92,7 @@ void managed_write(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ManagedWrite>();
   uint64_t bytes = call.bulk.remaining();
   auto changed = params.getChanged();
-  if (bytes == 0 || bytes > wire::kRegionPieceBytes) throw ProtocolFault{"managed_write: bulk of a wrong length"};
+  if (bytes == 0) throw ProtocolFault{"managed_write: no bulk"};
   if (changed.size() != 0 && changed.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"managed_write: a mask of another length than the bulk"};
   std::span<const uint8_t> mask(changed.begin(), changed.size());
   CUresult result = check_managed(replay, params.getAddress(), bytes);
@@ -108,7 +109,7 @@ void managed_write(Replay& replay, Call& call) {
 void managed_read(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ManagedRead>();
   uint64_t bytes = params.getBytes();
-  if (bytes == 0 || bytes > wire::kManagedReadBytesMax) throw ProtocolFault{"managed_read: a wrong number of bytes"};
+  if (bytes == 0 || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::managed_read)) throw ProtocolFault{"managed_read: a wrong number of bytes"};
   CUresult result = check_managed(replay, params.getAddress(), bytes);
   if (result != CUDA_SUCCESS) return finish(replay, call, result);
   StagingBlock block = staging_of(replay, bytes);

@@ -8,6 +8,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/copy/copy.hpp"
 #include "server/session_handlers.hpp"
+#include "wire/session_frames.hpp"
 
 namespace gpuwire::server {
 
@@ -29,9 +30,10 @@ void sink(Replay& replay, Call& call) {
 
 void source(Replay& replay, Call& call) {
   uint64_t bytes = call.message.getRoot<schema::Source>().getBytes();
-  if (bytes > wire::kBulkBytesMax) throw ProtocolFault{"source: more bytes than a reply may carry"};
+  constexpr uint64_t kBytesMax = wire::reply_bulk_bytes_max(wire::SessionOrdinal::source);
+  if (bytes > kBytesMax) throw ProtocolFault{"source: more bytes than a reply may carry"};
   // Never written, so it takes no memory, and filling it is not measured.
-  static const ZeroedMemory zeros(wire::kBulkBytesMax);
+  static const ZeroedMemory zeros(kBytesMax);
   if (!zeros) return finish(replay, call, CUDA_ERROR_OUT_OF_MEMORY);
   call.answered = true;
   // It stays for ever, which a keeper of nothing says.

@@ -12,8 +12,14 @@
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "server/worker/limits.hpp"
+#include "wire/session_frames.hpp"
 
 namespace gpuwire::server {
+
+// What is held of a call that is executed out of turn.
+static_assert(std::ranges::all_of(wire::kSessionCalls, [](const wire::SessionCallFacts& call) {
+  return !call.out_of_turn || call.bulk_bytes_max <= kOutOfTurnBulkBytesMax;
+}));
 namespace {
 
 // The bulk of a frame that is executed here: all of it has arrived.
@@ -170,7 +176,11 @@ void OutOfOrderReader::begin_frame() {
   in_frame_ = true;
   entry_ = header.sequence > seen_ ? parts_.out_of_turn(header) : nullptr;
   if (!entry_) return;
-  if (header.bulk_bytes > kOutOfTurnBulkBytesMax) return give_up(fmt::format("{}: bulk of a wrong length", entry_->name));
+  try {
+    check_bulk(*entry_, header);
+  } catch (const ProtocolFault& found) {
+    return give_up(fmt::format("{} (frame {}): {}", entry_->name, header.sequence, found.reason));
+  }
   // In the decoder it is only valid until more bytes come, and the bulk may not be here yet.
   auto message = decoder_.message();
   message_.assign(message.begin(), message.end());

@@ -259,6 +259,7 @@ std::optional<SessionEnd> Session::execute_call() {
 }
 
 void Session::dispatch(const ReplayEntry& entry, Call& call) {
+  check_bulk(entry, call.header);
   bool called = wire::FrameKind(call.header.kind) == wire::FrameKind::called;
   if (CUresult error = state_->enter(call.header, entry, context_)) {
     finish(*this, call, error);

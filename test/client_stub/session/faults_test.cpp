@@ -7,6 +7,7 @@
 
 #include "protocol/transport/simulated.hpp"
 #include "test/client_stub/session/session_fixture.hpp"
+#include "wire/session_frames.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::test;
@@ -57,6 +58,17 @@ const BadAnswer kBadAnswers[] = {
     {"bulk behind a notice that has no use for it",
      [](FakeServer& server, uint64_t) {
        server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 1, .bulk_bytes = 8});
+     }},
+    {"more bulk behind a notice than such a notice may have",
+     [](FakeServer& server, uint64_t) {
+       server.send_header({.kind = uint8_t(wire::FrameKind::notice),
+                           .ordinal = uint32_t(wire::NoticeOrdinal::region_data),
+                           .sequence = 1,
+                           .bulk_bytes = wire::bulk_bytes_max(wire::NoticeOrdinal::region_data) + 1});
+     }},
+    {"bulk behind a notice of an unknown kind",
+     [](FakeServer& server, uint64_t) {
+       server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 900, .sequence = 1, .bulk_bytes = 1});
      }},
     {"an acknowledgement of what was never sent", [](FakeServer& server, uint64_t) { server.acknowledge(server.frame_end() + 1); }},
     {"an acknowledgement that goes backwards",
@@ -175,6 +187,17 @@ TEST_CASE("the reason that the server gives for ending reaches the user") {
 
 // 917: a gap in CUDA's own codes, as a newer server's driver might fill it.
 constexpr int32_t kNoCodesOfCuda[] = {917, 12345, -1, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+
+TEST_CASE("bulk behind a reply that none was asked of ends the session") {
+  Fixture fixture(pair_kinds()[0].make(1), [](FakeServer& server) {
+    REQUIRE(server.next());
+    server.reply(server.header().sequence, 0, std::vector<std::byte>(1));
+  });
+  CUresult result = CUDA_SUCCESS;
+  std::string text = stderr_of([&] { result = fixture.call(1); });
+  CHECK(result == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  CHECK(text.find("a reply with 1 bytes where 0 were asked for") != std::string::npos);
+}
 
 TEST_CASE("a reply with a code that is none of CUDA's is an unknown error, and the session goes on") {
   on_every_transport([](const PairKind& kind) {

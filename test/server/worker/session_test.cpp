@@ -12,6 +12,7 @@
 #include "schema/handshake.capnp.h"
 #include "test/server/worker/server_process.hpp"
 #include "test/server/worker/wire_client.hpp"
+#include "wire/session_frames.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::test;
@@ -164,7 +165,7 @@ TEST_CASE("frames are acknowledged before the client's window is full") {
   REQUIRE(client.open_session(server.port()));
   uint64_t last = 0;
   std::vector<std::byte> bulk(wire::kPostedBulkBytesMax);
-  for (size_t bytes = 0; bytes < wire::kAcknowledgeBytes; bytes += bulk.size()) last = client.send_empty(FrameKind::called, uint32_t(SessionOrdinal::ping), 0, bulk);
+  for (size_t bytes = 0; bytes < wire::kAcknowledgeBytes; bytes += bulk.size()) last = client.send_empty(FrameKind::called, uint32_t(SessionOrdinal::sink), 0, bulk);
   bool acknowledged = false;
   for (uint64_t replies = 0; replies < last;) {
     auto frame = client.receive();
@@ -264,6 +265,20 @@ TEST_CASE("frames that cannot be end their session with a reason, and no other s
   ends_with("unknown call ordinal 999", [&](WireClient& client) { client.send_empty(FrameKind::called, 999); });
   ends_with("follows frame 0", [&](WireClient& client) { client.send_header(header_of(5)); });
   ends_with("may not be posted", [&](WireClient& client) { client.send_empty(FrameKind::posted, uint32_t(SessionOrdinal::ping)); });
+  // Told from the header: what it announces is not waited for.
+  auto with_bulk = [&](uint32_t ordinal, uint64_t bytes) {
+    return [&, ordinal, bytes](WireClient& client) {
+      wire::FrameHeader header = header_of(1);
+      header.ordinal = ordinal;
+      header.bulk_bytes = bytes;
+      client.send_header(header);
+    };
+  };
+  constexpr uint32_t kDriverCall = 1100;  // protocol/api/: cuDeviceGetP2PAttribute takes no bulk, like all of them
+  ends_with("ping (frame 1): bulk of 1 bytes, which it has no use for", with_bulk(uint32_t(SessionOrdinal::ping), 1));
+  ends_with("bulk of 1 bytes, which it has no use for", with_bulk(kDriverCall, 1));
+  ends_with("managed_write (frame 1): bulk of 262145 bytes, where 262144 are the most",
+            with_bulk(uint32_t(SessionOrdinal::managed_write), wire::bulk_bytes_max(SessionOrdinal::managed_write) + 1));
   ends_with("may not come from a client", [&](WireClient& client) {
     wire::FrameHeader header = header_of(1);
     header.kind = uint8_t(FrameKind::reply);

@@ -401,7 +401,7 @@ struct OutOfOrderReaderFixture {
   link::Link link{sockets.take_ours()};
   LinkMeter meter;
   FrameSource source{link, meter, 0};
-  ReplayEntry answer{nullptr, "answer", true, true};
+  ReplayEntry answer{.name = "answer", .posted = true, .out_of_turn = true, .bulk_bytes_max = kOutOfTurnBulkBytesMax};
   std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0}, asked{0};
   OutOfOrderReader out_of_order_reader{{.source = source,
                     .awaited = [this] { return awaited.load() != 0; },
