@@ -109,7 +109,7 @@ def message_text(message):
     return (
         f"struct {message.name} {{\n{members}}};\n"
         f"inline size_t words_of(const {message.name}&{' message' if sums else ''}) noexcept {{ return root_words<schema::{message.name}>(){sums}; }}\n"
-        f"inline void write(const {message.name}&{own}, schema::{message.name}::Builder{out}) {{\n{writes}}}\n"
+        f"[[gnu::always_inline]] inline void write(const {message.name}&{own}, schema::{message.name}::Builder{out}) {{\n{writes}}}\n"
     )
 
 
@@ -306,7 +306,7 @@ class Sends:
 
     def post(self):
         parameters = self.to([self.call.bulk and "const Bulk& bulk", "uint64_t* sequence = nullptr", "Leaving&& leaving = {}"])
-        return (f"template <class Leaving = NothingToNote>\nCUresult post_{self.call.name}({parameters}) noexcept {{\n"
+        return (f"template <class Leaving = NothingToNote>\n[[gnu::always_inline]] inline CUresult post_{self.call.name}({parameters}) noexcept {{\n"
                 f"  return post<{self.schema}>({self.frame()}, {self.writer(' leaving();')}, {self.bulk()}, sequence);\n}}\n")
 
     def begin(self):
