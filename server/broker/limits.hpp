@@ -19,12 +19,6 @@ inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted clie
 inline constexpr uint32_t kSessionBeginMs = 30'000; // from a session's grant until its client has begun it: more than the limits of the steps between
 inline constexpr unsigned kWorkersLostMax = 2;      // workers of a granted session that die before they have its client, and are replaced
 inline constexpr uint32_t kWorkerExitMs = 1500;     // from a worker's last message, or a stop, until it is killed
-// What a worker may say (MessageBudget).
-inline constexpr size_t kWorkerMessagesPerTurn = 32;        // before everybody else gets a turn
-inline constexpr double kWorkerMessagesPerSecond = 2000;    // for long
-inline constexpr double kWorkerMessagesAtOnce = 4000;
-inline constexpr uint32_t kWorkerPauseMs = 50;
-inline constexpr unsigned kWorkerFullTurnsMax = 16;         // pauses behind which there was a whole turn of messages again; then it is ended
 inline constexpr size_t kWorkerLastMessagesMax = 1024;      // read after its death
 inline constexpr unsigned kWorkerNotesMax = 256;            // of its notes that are logged
 inline constexpr uint32_t kKeeperLockMs = 500;      // for a broker that was killed to let go of the folder

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "server/cli/metrics_view.hpp"
-#include "server/control/control_client.hpp"
-#include "server/control/socket_path.hpp"
+#include "server/control/client/control_client.hpp"
+#include "server/control/client/socket_path.hpp"
 
 namespace gpuwire::server {
 namespace {

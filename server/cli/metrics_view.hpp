@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/control/metrics.hpp"
-#include "server/control/metrics_json.hpp"
+#include "server/control/client/metrics.hpp"
+#include "server/control/client/metrics_json.hpp"
 
 namespace gpuwire::server {
 

@@ -8,8 +8,8 @@
 
 #include "command_line/command_line.hpp"
 #include "server/cli/metrics_view.hpp"
-#include "server/control/control_client.hpp"
-#include "server/control/socket_path.hpp"
+#include "server/control/client/control_client.hpp"
+#include "server/control/client/socket_path.hpp"
 
 namespace {
 

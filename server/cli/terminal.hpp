@@ -7,7 +7,7 @@
 
 #include <termios.h>
 
-#include "server/broker/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 
 namespace gpuwire::server {
 

@@ -11,9 +11,9 @@
 #include "server/cli/metrics_view.hpp"
 #include "server/cli/terminal.hpp"
 #include "server/cli/text_table.hpp"
-#include "server/control/control_client.hpp"
-#include "server/control/limits.hpp"
-#include "server/control/socket_path.hpp"
+#include "server/control/client/control_client.hpp"
+#include "server/control/client/limits.hpp"
+#include "server/control/client/socket_path.hpp"
 
 namespace gpuwire::server {
 namespace {

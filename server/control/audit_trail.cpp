@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "server/worker/session/end_cause.hpp"
+#include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
 namespace {

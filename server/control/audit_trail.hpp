@@ -2,7 +2,7 @@
 #pragma once
 
 #include "server/broker/session/session_registry.hpp"
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 #include "server/log/audit_log.hpp"
 
 namespace gpuwire::server {

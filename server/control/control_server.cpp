@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "server/control/limits.hpp"
+#include "server/control/client/limits.hpp"
 
 namespace gpuwire::server {
 namespace {

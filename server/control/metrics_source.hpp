@@ -2,7 +2,7 @@
 #pragma once
 
 #include "server/broker/session/session_registry.hpp"
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 
 namespace gpuwire::server {
 

@@ -9,7 +9,7 @@
 #include "server/broker/session/session_parts.hpp"
 #include "server/broker/admission/tenants.hpp"
 #include "server/control/metrics_source.hpp"
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 #include "server/log/audit_log.hpp"
 
 namespace gpuwire::server {

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "server/control/limits.hpp"
+#include "server/control/client/limits.hpp"
 #include "server/log/escape.hpp"
 
 namespace gpuwire::server {

@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-#include "server/control/metrics_json.hpp"
+#include "server/control/client/metrics_json.hpp"
 #include "server/control/sources.hpp"
 
 namespace gpuwire::server {

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <tl/expected.hpp>
 
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 #include "server/log/log.hpp"
 
 namespace gpuwire::server {

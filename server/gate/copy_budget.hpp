@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "server/gate/limits.hpp"
-#include "server/gate/page.hpp"
+#include "server/gate/page/page.hpp"
 
 namespace gpuwire::server {
 

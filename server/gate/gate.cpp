@@ -6,7 +6,7 @@
 
 #include "protocol/transport/looking.hpp"
 #include "server/driver_table.hpp"
-#include "server/gate/futex.hpp"
+#include "server/gate/page/futex.hpp"
 #include "server/gate/limits.hpp"
 
 namespace gpuwire::server {

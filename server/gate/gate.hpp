@@ -10,7 +10,7 @@
 
 #include "server/gate/copy_budget.hpp"
 #include "server/gate/in_flight_tracker.hpp"
-#include "server/gate/page.hpp"
+#include "server/gate/page/page.hpp"
 #include "server/gate/work.hpp"
 
 namespace gpuwire::server {

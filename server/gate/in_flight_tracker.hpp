@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "server/gate/estimates.hpp"
-#include "server/gate/page.hpp"
+#include "server/gate/page/page.hpp"
 #include "server/gate/sampling.hpp"
 #include "server/gate/work.hpp"
 

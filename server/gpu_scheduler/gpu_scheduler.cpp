@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "protocol/transport/looking.hpp"
-#include "server/gate/futex.hpp"
+#include "server/gate/page/futex.hpp"
 
 namespace gpuwire::server {
 

@@ -18,7 +18,7 @@
 #include "server/gpu_scheduler/limits.hpp"
 #include "server/gpu_scheduler/page_reader.hpp"
 #include "server/gpu_scheduler/runaway.hpp"
-#include "server/gate/session_page.hpp"
+#include "server/gate/page/session_page.hpp"
 
 namespace gpuwire::server {
 

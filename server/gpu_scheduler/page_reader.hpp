@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "scheduler/policy.hpp"
-#include "server/gate/page.hpp"
+#include "server/gate/page/page.hpp"
 
 namespace gpuwire::server {
 

@@ -12,8 +12,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "server/gate/futex.hpp"
-#include "server/gate/session_page.hpp"
+#include "server/gate/page/futex.hpp"
+#include "server/gate/page/session_page.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "server/broker/keeper/keeper_messages.hpp"
+#include "server/ipc/keeper_messages.hpp"
 
 namespace gpuwire::server {
 

@@ -11,7 +11,7 @@
 #include "protocol/wire/frame.hpp"
 #include "server/login/auth_socket.hpp"
 #include "server/login/login_frame.hpp"
-#include "server/login/messages.hpp"
+#include "server/ipc/login_messages.hpp"
 
 namespace gpuwire::server {
 

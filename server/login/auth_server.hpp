@@ -11,7 +11,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "server/login/auth_connection.hpp"
-#include "server/login/message_channel.hpp"
+#include "server/ipc/message_channel.hpp"
 
 namespace gpuwire::server {
 

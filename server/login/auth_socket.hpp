@@ -10,8 +10,8 @@
 #include <tl/expected.hpp>
 
 #include "protocol/tls/openssl.hpp"
-#include "server/broker/ipc_message.hpp"
-#include "server/login/server_identity.hpp"
+#include "server/ipc/ipc_message.hpp"
+#include "server/identity/server_identity.hpp"
 
 namespace gpuwire::server {
 

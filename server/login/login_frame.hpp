@@ -11,7 +11,7 @@
 
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/limits.hpp"
-#include "server/login/messages.hpp"
+#include "server/ipc/login_messages.hpp"
 
 namespace gpuwire::server {
 

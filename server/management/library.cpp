@@ -9,7 +9,7 @@
 #include "protocol/nvml/abi.hpp"
 #include "server/driver_table.hpp"
 #include "server/management/software_library.hpp"
-#include "server/worker/driver_library.hpp"
+#include "server/driver/library/driver_library.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <prometheus/metric_family.h>
 
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 
 namespace gpuwire::server {
 

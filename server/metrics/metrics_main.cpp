@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
-#include "server/cli/listen_address.hpp"
-#include "server/control/socket_path.hpp"
+#include "server/config/listen_address.hpp"
+#include "server/control/client/socket_path.hpp"
 #include "server/log/log.hpp"
 #include "server/metrics/metrics_server.hpp"
 

@@ -8,7 +8,7 @@
 #include <boost/asio/write.hpp>
 #include <spdlog/spdlog.h>
 
-#include "server/control/control_client.hpp"
+#include "server/control/client/control_client.hpp"
 #include "server/metrics/families.hpp"
 #include "server/metrics/http.hpp"
 

@@ -13,7 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 
 namespace gpuwire::server {
 

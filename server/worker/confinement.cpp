@@ -10,7 +10,7 @@
 
 #include "server/base/host_memory.hpp"
 #include "server/base/machine.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 #include "server/confinement/landlock.hpp"
 #include "server/confinement/system_calls.hpp"
 

@@ -5,9 +5,9 @@
 
 #include <sys/socket.h>
 
-#include "server/broker/ipc_message.hpp"
-#include "server/broker/admission/inventory.hpp"
-#include "server/broker/session_spec.hpp"
+#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/inventory.hpp"
+#include "server/ipc/session_spec.hpp"
 #include "server/control/requests.hpp"
 #include "server/metrics/http.hpp"
 #include "test/fuzz/frame_fuzz.hpp"

@@ -6,8 +6,8 @@
 #include <span>
 
 #include "protocol/fatbin/linked_image.hpp"
-#include "server/broker/admission/inventory.hpp"
-#include "server/broker/session_spec.hpp"
+#include "server/ipc/inventory.hpp"
+#include "server/ipc/session_spec.hpp"
 #include "test/protocol/fatbin/fatbin_builder.hpp"
 
 namespace gpuwire::test {

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "cuda_names.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-"""No lower folder includes a higher one: the #include lines of the tree against the declared order of its folders."""
+"""No lower folder includes a higher one, and what runs in one process includes nothing of another: the #include lines of the tree against a declaration."""
 
 import os
 import re
@@ -7,74 +7,104 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 INCLUDE = re.compile(r'^\s*#include "([a-z_0-9]+(?:/[a-z_0-9]+)*)/[^"/]+"', re.MULTILINE)
 
-# Lowest first. A folder may include those above it in this list, and itself; those of one line nothing of each other.
+PROCESSES = {"broker", "worker", "keeper", "auth", "tool", "client"}
+ANY = " ".join(sorted(PROCESSES))
+
+# Lowest first: each folder with the processes that its code runs in. A folder may include itself and those of the lines
+# above its own, if they run wherever it runs. A folder stands for its subfolders, but for those that have an entry of
+# their own. auth: the auth server (gpuwire-login); tool: programs that ask the broker (top, status, admin, metrics);
+# client: the user's program.
 ORDER = [
-    ["protocol"],
-    ["scheduler", "client_stub"],
-    ["server/base"],
-    ["server/log", "server/config", "server/identity", "server/confinement", "server/module_cache", "server/software_device"],
-    ["server/login"],
-    ["server/replay"],
-    ["server/management"],
-    ["server/broker"],
-    ["server/control", "server/gate", "server/host_guard"],
-    ["server/gpu_scheduler", "server/keeper", "server/ledger"],
-    ["server/worker", "server/metrics"],
-    ["server/cli"],
+    {"protocol": ANY},
+    {"scheduler": ANY, "client_stub": "client"},
+    {"server/base": ANY},
+    {
+        "server/log": ANY,
+        "server/config": "broker tool",
+        "server/confinement": "worker auth",
+        "server/identity": "broker auth tool",
+        "server/module_cache": "broker worker",
+        "server/software_device": "worker client",  # a library: tests open it in a program, too
+    },
+    {
+        "server/ipc": "broker worker keeper auth",
+        "server/control/client": "broker tool",
+        "server/gate/page": "broker worker keeper",
+        "server/ledger/page": "broker worker",
+        "server/driver/library": "worker",
+    },
+    {"server/login": "auth", "server/keeper": "keeper", "server/broker": "broker", "server/replay": "worker"},
+    {"server/control": "broker", "server/management": "worker", "server/gate": "worker", "server/ledger/worker": "worker"},
+    {"server/gpu_scheduler": "broker", "server/host_guard": "broker", "server/ledger/broker": "broker", "server/driver": "worker"},
+    {"server/worker": "worker", "server/metrics": "tool"},
+    {"server/cli": "tool", "server/cli/serve": "broker"},
 ]
-# What does not keep to it yet, and from which file. To be taken away, not added to.
-EXCEPTIONS = {
-    ("server/login", "server/broker"): "ipc_message.hpp",
-    ("server/broker", "server/worker"): "end_cause.hpp",
-    ("server/control", "server/worker"): "end_cause.hpp",
-    ("server/gate", "server/worker"): "link_counters.hpp",
-    ("server/management", "server/worker"): "driver_library.hpp",
-    ("server/metrics", "server/cli"): "listen_address.hpp",
-}
+FOLDERS = {folder: (rank, set(processes.split())) for rank, line in enumerate(ORDER) for folder, processes in line.items()}
 
 
-def rank_of(folder):
-    for rank, folders in enumerate(ORDER):
-        for known in folders:
-            if folder == known or folder.startswith(known + "/"):
-                return rank, known
+def declared(folder):
+    """The entry that stands for a folder: its own, or that of the nearest folder above it."""
+    while folder:
+        if folder in FOLDERS:
+            return folder
+        folder = os.path.dirname(folder)
     return None
 
 
-def sources():
+def sources(root):
     for top in ("protocol", "scheduler", "client_stub", "server"):
-        for folder, _, files in os.walk(os.path.join(ROOT, top)):
-            for name in files:
+        for folder, _, files in os.walk(os.path.join(root, top)):
+            for name in sorted(files):
                 if name.endswith((".hpp", ".cpp", ".h")):
-                    yield os.path.relpath(folder, ROOT), os.path.join(folder, name)
+                    yield os.path.relpath(folder, root), os.path.join(folder, name)
 
 
-def violations():
-    for folder, path in sources():
-        me = rank_of(folder)
-        if me is None:
-            continue
+def wrong_with(includer, included):
+    """Nothing, or why a file of the one entry may not include one of the other."""
+    if includer == included:
+        return None
+    (own_rank, own), (rank, there) = FOLDERS[includer], FOLDERS[included]
+    if rank >= own_rank:
+        return "is not below it"
+    missing = own - there
+    if missing:
+        return f"does not run in: {' '.join(sorted(missing))}"
+    return None
+
+
+def violations(root):
+    for folder, path in sources(root):
+        own = declared(folder)
         with open(path, encoding="utf-8") as file:
             text = file.read()
         for match in INCLUDE.finditer(text):
-            other = rank_of(match[1])
-            if other is None or other[1] == me[1] or other[0] < me[0]:
-                continue
-            yield (me[1], other[1]), match[0].rsplit("/", 1)[1].rstrip('"'), os.path.relpath(path, ROOT)
+            other = declared(match[1])
+            wrong = own and other and wrong_with(own, other)
+            if wrong:
+                yield f"{os.path.relpath(path, root)} includes {match[0].split()[1]}: {other} {wrong}"
 
 
 class Layers(unittest.TestCase):
-    def test_every_folder_of_the_server_has_its_place_in_the_order(self):
-        folders = {f"server/{name}" for name in os.listdir(os.path.join(ROOT, "server")) if os.path.isdir(os.path.join(ROOT, "server", name))}
-        self.assertEqual(folders - {folder for line in ORDER for folder in line}, set())
+    def test_every_folder_with_code_is_declared(self):
+        self.assertEqual({folder for folder, _ in sources(ROOT) if declared(folder) is None}, set())
 
-    def test_no_lower_folder_includes_a_higher_one(self):
-        wrong = [f"{path} includes {edge[1]}/{header}" for edge, header, path in violations() if EXCEPTIONS.get(edge) != header]
-        self.assertEqual(wrong, [])
+    def test_every_declared_folder_is_there(self):
+        self.assertEqual([folder for folder in FOLDERS if not os.path.isdir(os.path.join(ROOT, folder))], [])
 
-    def test_an_exception_that_is_not_needed_any_more_is_taken_away(self):
-        needed = {edge for edge, _, _ in violations()}
-        self.assertEqual(set(EXCEPTIONS) - needed, set())
+    def test_every_process_is_known(self):
+        for folder, (_, processes) in FOLDERS.items():
+            self.assertLessEqual(processes, PROCESSES, folder)
+
+    def test_nothing_includes_what_is_above_it_or_of_another_process(self):
+        self.assertEqual(list(violations(ROOT)), [])
+
+    def test_both_rules_find_what_they_are_about(self):
+        self.assertIsNone(wrong_with("server/worker", "server/ledger/worker"))
+        self.assertEqual(wrong_with("server/gate/page", "server/worker"), "is not below it")
+        self.assertEqual(wrong_with("server/ledger/broker", "server/ledger/worker"), "does not run in: broker")
+        self.assertEqual(wrong_with("server/ledger/worker", "server/ledger/broker"), "is not below it")
+        self.assertEqual(declared("server/broker/session"), "server/broker")
+        self.assertEqual(declared("server/gate/page"), "server/gate/page")
 
 
 # A code out of a message, made a CUresult without a look at it.

@@ -14,7 +14,7 @@
 
 #include "scheduler/placement.hpp"
 #include "scheduler/types.hpp"
-#include "server/broker/admission/inventory.hpp"
+#include "server/ipc/inventory.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/admission/tenants.hpp"
 

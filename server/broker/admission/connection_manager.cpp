@@ -10,7 +10,7 @@
 #include <spdlog/spdlog.h>
 
 #include "server/broker/limits.hpp"
-#include "server/login/tenant_choice.hpp"
+#include "server/identity/tenant_choice.hpp"
 
 namespace gpuwire::server {
 namespace {

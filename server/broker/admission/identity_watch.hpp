@@ -12,9 +12,9 @@
 #include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 #include "server/identity/register.hpp"
-#include "server/login/messages.hpp"
+#include "server/ipc/login_messages.hpp"
 
 namespace gpuwire::server {
 

@@ -15,7 +15,7 @@
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/preface.hpp"
 #include "server/broker/limits.hpp"
-#include "server/login/tenant_choice.hpp"
+#include "server/identity/tenant_choice.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -72,13 +72,6 @@ void remove_stale_socket(const std::string& path) {
 }
 
 }  // namespace
-
-std::string text_of(const tcp::endpoint& endpoint) {
-  std::string address = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port()) : fmt::format("{}:{}", address, endpoint.port());
-}
-
-std::string text_of(const ListenAddress& address) { return address.tcp ? text_of(*address.tcp) : "unix:" + address.unix_path; }
 
 // Reads the preface, or says why not and lingers until the client has read it. Everything within one time limit.
 class Listener::PendingConnection : public std::enable_shared_from_this<PendingConnection> {

@@ -20,19 +20,11 @@
 #include "protocol/wire/frame.hpp"
 #include "server/base/descriptors.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/broker/limits.hpp"
+#include "server/config/listen_address.hpp"
 
 namespace gpuwire::server {
-
-// One of the two.
-struct ListenAddress {
-  std::optional<boost::asio::ip::tcp::endpoint> tcp;
-  std::string unix_path;
-};
-// "127.0.0.1:9750", "[::1]:9750", "unix:/run/gpuwire/socket".
-std::string text_of(const ListenAddress& address);
-std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint);
 
 // A connection whose preface has been read.
 struct Caller {

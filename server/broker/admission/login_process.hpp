@@ -13,8 +13,8 @@
 #include <sys/types.h>
 
 #include "server/base/lifetime.hpp"
-#include "server/login/message_channel.hpp"
-#include "server/login/messages.hpp"
+#include "server/ipc/message_channel.hpp"
+#include "server/ipc/login_messages.hpp"
 
 namespace gpuwire::server {
 

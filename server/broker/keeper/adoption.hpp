@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/broker/admission/inventory.hpp"
+#include "server/ipc/inventory.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/session/sessions.hpp"

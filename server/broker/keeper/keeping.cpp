@@ -21,7 +21,7 @@
 
 #include "server/broker/limits.hpp"
 #include "server/broker/worker/spawn.hpp"
-#include "server/login/message_channel.hpp"
+#include "server/ipc/message_channel.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -15,7 +15,7 @@
 #include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/broker/keeper/keeper_messages.hpp"
+#include "server/ipc/keeper_messages.hpp"
 
 namespace gpuwire::server {
 

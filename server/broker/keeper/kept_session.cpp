@@ -8,7 +8,7 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 #include "server/broker/keeper/kept_session.capnp.h"
 
 namespace gpuwire::server {

@@ -9,12 +9,12 @@
 #include <tl/expected.hpp>
 
 #include "scheduler/types.hpp"
-#include "server/broker/ipc_message.hpp"
-#include "server/broker/admission/inventory.hpp"
-#include "server/broker/keeper/keeper_messages.hpp"
+#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/inventory.hpp"
+#include "server/ipc/keeper_messages.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/session/session_registry.hpp"
-#include "server/broker/session_spec.hpp"
+#include "server/ipc/session_spec.hpp"
 #include "server/broker/admission/tenants.hpp"
 
 namespace gpuwire::server {

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 
 extern char** environ;
 

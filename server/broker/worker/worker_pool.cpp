@@ -10,7 +10,8 @@
 
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
-#include "server/worker/session/end_cause.hpp"
+#include "server/ipc/limits.hpp"
+#include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
 WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events, EntryStore* keeping)

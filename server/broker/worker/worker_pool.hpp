@@ -15,7 +15,7 @@
 
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"

@@ -12,7 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "server/broker/limits.hpp"
 #include "server/broker/worker/spawn.hpp"
+#include "server/ipc/limits.hpp"
 
 extern char** environ;
 

@@ -15,8 +15,8 @@
 
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/broker/ipc_message.hpp"
-#include "server/broker/message_budget.hpp"
+#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/message_budget.hpp"
 
 namespace gpuwire::server {
 

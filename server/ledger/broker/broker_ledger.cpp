@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include "server/ledger/allowance_messages.hpp"
+#include "server/ipc/allowance_messages.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -16,7 +16,7 @@
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/control/metrics_source.hpp"
-#include "server/ledger/tenant_page.hpp"
+#include "server/ledger/page/tenant_page.hpp"
 
 namespace gpuwire::server {
 

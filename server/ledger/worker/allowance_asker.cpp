@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "server/ledger/allowance_messages.hpp"
+#include "server/ipc/allowance_messages.hpp"
 
 namespace gpuwire::server {
 

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <optional>
 
-#include "server/base/answer_wait.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/answer_wait.hpp"
+#include "server/ipc/ipc_message.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
 
 namespace gpuwire::server {

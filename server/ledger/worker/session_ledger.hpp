@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "server/ledger/tenant_page.hpp"
+#include "server/ledger/page/tenant_page.hpp"
 
 namespace gpuwire::server {
 

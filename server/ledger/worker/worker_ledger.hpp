@@ -7,11 +7,11 @@
 #include <tl/expected.hpp>
 
 #include "server/base/host_memory.hpp"
-#include "server/broker/session_spec.hpp"
+#include "server/ipc/session_spec.hpp"
 #include "server/ledger/worker/allowance_asker.hpp"
 #include "server/ledger/worker/ledgered_driver.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
-#include "server/ledger/tenant_page.hpp"
+#include "server/ledger/page/tenant_page.hpp"
 
 namespace gpuwire::server {
 

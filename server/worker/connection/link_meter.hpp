@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "protocol/link/link.hpp"
-#include "server/worker/connection/link_counters.hpp"
+#include "server/gate/page/link_counters.hpp"
 
 namespace gpuwire::server {
 

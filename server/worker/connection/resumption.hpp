@@ -14,7 +14,7 @@
 
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 
 namespace gpuwire::server {
 

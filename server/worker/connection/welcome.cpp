@@ -10,7 +10,7 @@
 #include "protocol/wire/limits.hpp"
 #include "schema/handshake.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/worker/driver_library.hpp"
+#include "server/driver/library/driver_library.hpp"
 
 namespace gpuwire::server {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <capnp/message.h>
 
-#include "server/broker/admission/inventory.hpp"
-#include "server/broker/session_spec.hpp"
+#include "server/ipc/inventory.hpp"
+#include "server/ipc/session_spec.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <optional>
 
-#include "server/base/answer_wait.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/answer_wait.hpp"
+#include "server/ipc/ipc_message.hpp"
 #include "server/replay/memory/shares.hpp"
 
 namespace gpuwire::server {

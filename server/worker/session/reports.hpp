@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 
 namespace gpuwire::server {
 

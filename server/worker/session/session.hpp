@@ -18,7 +18,7 @@
 #include "protocol/transport/stream.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/session/session_state.hpp"
-#include "server/worker/session/end_cause.hpp"
+#include "server/ipc/end_cause.hpp"
 #include "server/worker/connection/frame_source.hpp"
 #include "server/worker/connection/link_outbox.hpp"
 #include "server/worker/session/output_capture.hpp"

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "protocol/transport/transport.hpp"
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 
 namespace gpuwire::server {
 

@@ -17,7 +17,7 @@
 #include "protocol/wire/preface.hpp"
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
-#include "server/worker/session/end_cause.hpp"
+#include "server/ipc/end_cause.hpp"
 #include "test/server/broker/running_broker.hpp"
 #include "test/server/worker/server_process.hpp"
 #include "test/server/worker/wire_client.hpp"

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/broker/ipc_message.hpp"
-#include "server/broker/admission/inventory.hpp"
+#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/inventory.hpp"
 
 using namespace gpuwire::server;
 

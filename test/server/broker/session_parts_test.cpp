@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
-#include "server/broker/session_spec.hpp"
+#include "server/ipc/session_spec.hpp"
 #include "server/broker/admission/tenants.hpp"
 
 using namespace gpuwire;

@@ -16,8 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "server/control/control_client.hpp"
-#include "server/control/limits.hpp"
+#include "server/control/client/control_client.hpp"
+#include "server/control/client/limits.hpp"
 #include "test/server/control/sample.hpp"
 
 using namespace gpuwire::server;

@@ -1,4 +1,4 @@
-#include "server/control/metrics_json.hpp"
+#include "server/control/client/metrics_json.hpp"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include "server/worker/session/end_cause.hpp"
+#include "server/ipc/end_cause.hpp"
 
 using namespace gpuwire::server;
 using gpuwire::scheduler::SessionId;

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "server/control/limits.hpp"
+#include "server/control/client/limits.hpp"
 #include "test/server/control/sample.hpp"
 
 using namespace gpuwire::server;

@@ -1,7 +1,7 @@
 // A snapshot of a busy server, and the same server two seconds later.
 #pragma once
 
-#include "server/control/metrics.hpp"
+#include "server/control/client/metrics.hpp"
 
 namespace gpuwire::server {
 

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "fake_gpu.hpp"
-#include "server/broker/ipc_message.hpp"
-#include "server/gate/futex.hpp"
+#include "server/ipc/ipc_message.hpp"
+#include "server/gate/page/futex.hpp"
 #include "server/gate/gate.hpp"
 #include "server/gate/gated_driver.hpp"
-#include "server/gate/page.hpp"
+#include "server/gate/page/page.hpp"
 #include "test/support/becomes.hpp"
 
 using gpuwire::test::becomes;

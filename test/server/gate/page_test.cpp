@@ -3,7 +3,7 @@
 
 #include "fixture.hpp"
 #include "server/gate/copy_budget.hpp"
-#include "server/gate/session_page.hpp"
+#include "server/gate/page/session_page.hpp"
 
 using namespace gpuwire::server;
 using namespace std::chrono_literals;

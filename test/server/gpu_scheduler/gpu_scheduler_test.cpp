@@ -8,7 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "server/gate/futex.hpp"
+#include "server/gate/page/futex.hpp"
 #include "test/support/becomes.hpp"
 
 using namespace gpuwire::server;

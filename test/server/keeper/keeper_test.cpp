@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "server/gate/session_page.hpp"
+#include "server/gate/page/session_page.hpp"
 #include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire;

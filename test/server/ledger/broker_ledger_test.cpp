@@ -5,7 +5,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
-#include "server/ledger/allowance_messages.hpp"
+#include "server/ipc/allowance_messages.hpp"
 #include "server/ledger/broker/broker_ledger.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
 

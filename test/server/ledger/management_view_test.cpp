@@ -1,5 +1,5 @@
 // What NVML tells a tenant of memory that others have part of.
-#include "server/ledger/broker/management_view.hpp"
+#include "server/ledger/worker/management_view.hpp"
 
 #include <algorithm>
 #include <array>

@@ -12,7 +12,7 @@
 #include "protocol/tls/openssl.hpp"
 #include "protocol/wire/frame.hpp"
 #include "server/identity/administration.hpp"
-#include "server/login/messages.hpp"
+#include "server/ipc/login_messages.hpp"
 #include "test/support/temporary_directory.hpp"
 
 namespace gpuwire::test {

@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-#include "server/broker/ipc_message.hpp"
+#include "server/ipc/ipc_message.hpp"
 
 namespace gpuwire::test {
 

@@ -1,0 +1,55 @@
+// Everything of a server that only looks on: figures, the control socket, the audit log, metrics.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <tl/expected.hpp>
+
+#include "server/broker/broker.hpp"
+#include "server/cli/serve/metrics_process.hpp"
+#include "server/config/configuration.hpp"
+#include "server/control/control_server.hpp"
+#include "server/control/monitor.hpp"
+#include "server/log/audit_log.hpp"
+
+namespace gpuwire::server {
+
+// On the broker's thread. Made after the broker and after its parts have been added, before it starts; goes before the broker.
+class Observation {
+ public:
+  // As ControlSources::reload; empty: the server has no configuration file.
+  using Reload = decltype(ControlSources::reload);
+
+  // Opens the audit log and the control socket. The error says which of those that the configuration names cannot be had; without a control socket in the
+  // usual place a server goes on, with a warning.
+  static tl::expected<std::unique_ptr<Observation>, std::string> start(boost::asio::io_context& io, Broker& broker, const Configuration& configuration,
+                                                                      Reload reload);
+
+  Monitor& monitor() { return monitor_; }
+  // The server accepts: where, and its devices in words.
+  void listening(std::string where, std::string devices);
+  // The configuration was read again, or could not be.
+  void reloaded(const tl::expected<std::string, ConfigurationErrors>& result);
+  // Log files may have been moved away (SIGHUP).
+  void reopen_files();
+
+ private:
+  Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload);
+  ControlSources sources(Reload reload);
+  std::vector<std::string> tenants_of_user(uid_t user) const;
+  std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
+  size_t end_tenant(const std::string& tenant, const std::string& reason);
+  tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
+  void start_metrics(boost::asio::io_context& io, const Configuration& configuration);
+
+  Broker& broker_;
+  AuditLog audit_log_;
+  Monitor monitor_;
+  ControlServer control_;
+  std::unique_ptr<MetricsProcess> metrics_;  // null: none is wanted
+};
+
+}  // namespace gpuwire::server

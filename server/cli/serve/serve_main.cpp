@@ -1,0 +1,210 @@
+// gpuwire-serve: `gpuwire serve`.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include "command_line/command_line.hpp"
+#include "server/gpu_scheduler/gpu_scheduler_part.hpp"
+#include "server/base/descriptors.hpp"
+#include "server/base/machine.hpp"
+#include "server/broker/broker.hpp"
+#include "server/broker/keeper/keeping.hpp"
+#include "server/broker/limits.hpp"
+#include "server/config/listen_address.hpp"
+#include "server/cli/serve/observation.hpp"
+#include "server/cli/serve/reloader.hpp"
+#include "server/cli/serve/runtime_directory.hpp"
+#include "server/cli/serve/serve_options.hpp"
+#include "server/cli/serve/service_manager.hpp"
+#include "server/host_guard/host_guard.hpp"
+#include "server/cli/serve/start_check.hpp"
+#include "server/ledger/broker/broker_ledger.hpp"
+#include "server/log/log.hpp"
+#include "server/module_cache/cache_keeper.hpp"
+#include "server/module_cache/module_cache.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr const char* kDescription =
+    "Serves the GPUs of this machine to CUDA programs on other machines.\n"
+    "\n"
+    "A program runs with `gpuwire run --server HOST:PORT -- PROGRAM ARGS`; its CUDA driver calls are sent here and replayed, each program in a\n"
+    "process of its own. When it accepts programs, one line is written to standard output:\n"
+    "\n"
+    "    listening on 127.0.0.1:9750, 1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0\n"
+    "\n"
+    "Everything else (sessions that begin and end, refused connections, failures) is logged to standard error.\n";
+
+constexpr const char* kFooter =
+    "Signals:\n"
+    "  SIGHUP            read the configuration file again; sessions go on. A file with a mistake is told in the log and changes nothing.\n"
+    "  SIGUSR2           end at once and leave running sessions to the next server that is started here within adopt_grace\n"
+    "  SIGTERM, SIGINT   stop accepting; running sessions have --drain-seconds to end. A second one ends them at once.\n"
+    "\n"
+    "Exit status:\n"
+    "  0  ended by a signal\n"
+    "  1  the address cannot be had, or no worker process could open the device\n"
+    "  2  wrong arguments, or mistakes in the configuration file\n"
+    "\n"
+    "Examples:\n"
+    "  gpuwire serve                                          the best device, for programs on this machine\n"
+    "  gpuwire serve --listen 127.0.0.1:0 --device software   a free port, no GPU needed\n"
+    "  gpuwire serve --config /etc/gpuwire/server.toml        tenants, limits, TLS: docs/configuration.md\n"
+    "  gpuwire serve --listen 0.0.0.0:9750 --allow-unencrypted-network\n"
+    "                                                         for a network on which everybody may use this GPU and read the traffic\n";
+
+// "127.0.0.1:9750 and unix:/run/gpuwire/socket"
+std::string text_of(const std::vector<ListenAddress>& addresses) {
+  std::string text;
+  for (const ListenAddress& address : addresses) text += (text.empty() ? "" : " and ") + text_of(address);
+  return text;
+}
+
+void print_listening(const std::string& where, const std::string& devices) {
+  std::printf("listening on %s, %s\n", where.c_str(), devices.c_str());
+  std::fflush(stdout);
+}
+
+int fail(int status, const std::string& reason) {
+  std::fprintf(stderr, "gpuwire serve: %s\n", reason.c_str());
+  return status;
+}
+
+int fail(int status, const ConfigurationErrors& errors) {
+  for (const std::string& error : errors) std::fprintf(stderr, "gpuwire serve: %s\n", error.c_str());
+  return status;
+}
+
+// Every address of the configuration. The error names the one that is none.
+tl::expected<std::vector<ListenAddress>, std::string> listen_addresses(const Configuration& configuration) {
+  std::vector<ListenAddress> addresses;
+  for (const std::string& text : configuration.listen) {
+    auto address = parse_listen(text);
+    if (!address) return tl::unexpected(address.error());
+    addresses.push_back(std::move(*address));
+  }
+  return addresses;
+}
+
+void warn_of_plain_addresses(const Configuration& configuration, const std::vector<ListenAddress>& listen) {
+  if (!configuration.allow_unencrypted_network) return;
+  for (const ListenAddress& address : listen) {
+    if (is_reachable_from_elsewhere(address))
+      spdlog::warn("unencrypted: the network between {} and its clients can read and change the data, and steal the tokens that they show", text_of(address));
+  }
+}
+
+// None: the machine has none that this process may make; then the other bounds hold (docs/security.md).
+std::optional<WorkerGroups> open_worker_groups() {
+  auto groups = WorkerGroups::own_group().and_then([](const auto& own) { return WorkerGroups::open(own); });
+  if (groups) return std::move(*groups);
+  spdlog::info("host memory: bounded without control groups: {}", groups.error());
+  return std::nullopt;
+}
+
+// Sessions that ask NVML are as many again. Half of what is not reserved may go to what sessions share.
+void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
+  size_t wanted = kDescriptorsReserved + 2 * (2 * size_t(configuration.sessions_max) * kDescriptorsPerSession);
+  if (limit < wanted)
+    spdlog::warn("this process may have {} descriptors, and {} sessions may need {}: raise its limit (ulimit -Hn, LimitNOFILE)", limit, configuration.sessions_max, wanted);
+}
+
+// Null: sessions end with this process. What was asked for by name has to be had; what nobody has asked for costs no more than a line.
+tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io_context& io, const Configuration& configuration, const std::vector<ListenAddress>& listen) {
+  if (configuration.adopt_grace_ms == 0) return nullptr;
+  auto directory = configuration.runtime_directory.empty() ? default_runtime_directory(listen) : configuration.runtime_directory;
+  if (directory && directory->empty()) return nullptr;
+  if (directory) {
+    auto keeping = Keeping::open(io, {.directory = *directory, .program = beside_this_program("gpuwire-keeper"), .grace = std::chrono::milliseconds(configuration.adopt_grace_ms), .temporary = configuration.runtime_directory.empty()});
+    if (keeping || !configuration.runtime_directory.empty()) return keeping;
+    directory = tl::unexpected(keeping.error());
+  }
+  spdlog::warn("sessions will end with this process: {}", directory.error());
+  return nullptr;
+}
+
+int serve(const ServeOptions& options) {
+  auto configuration = read_configuration(options);
+  if (!configuration) return fail(kUsageError, configuration.error());
+  if (options.check_config) {
+    if (ConfigurationErrors errors = check_start(*configuration, worker_command(options)); !errors.empty()) return fail(kUsageError, errors);
+    std::printf("%s is right\n", options.config_file.c_str());
+    return 0;
+  }
+  auto listen = listen_addresses(*configuration);
+  if (!listen) return fail(kUsageError, listen.error());
+  start_log("gpuwire-serve", configuration->log_format == "json" ? LogFormat::json : LogFormat::text, options.log_level);
+  warn_of_plain_addresses(*configuration, *listen);
+  set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
+  warn_of_few_descriptors(*configuration, raise_descriptor_limit());
+  boost::asio::io_context io(1);
+  auto keeping = open_keeping(io, *configuration, *listen);
+  if (!keeping) return fail(1, keeping.error());
+  ServiceManager manager(io);  // first, before anything is started with its variables
+  Broker broker(io, {.listen = *listen,
+                     .worker = worker_command(options),
+                     .login_program = beside_this_program("gpuwire-login"),
+                     .spare_workers = options.spare_workers,
+                     .drain_seconds = options.drain_seconds,
+                     .configuration = *configuration,
+                     .keeping = keeping->get()});
+  const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
+  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
+  broker.sessions().add_part(ledger);
+  HostGuard host_guard(io, broker.sessions(), {.machine_bytes = machine_bytes(),
+                                               .host_bytes = host_bytes,
+                                               .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
+                                               .groups = open_worker_groups()});
+  broker.sessions().add_part(host_guard);
+  broker.admission().set_free_bytes([&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
+  GpuSchedulerPart scheduler(io, broker.sessions(), {.scheduling = configuration->scheduling,
+                                              .cores = std::thread::hardware_concurrency(),
+                                              .policy = {.batch_floor = configuration->batch_floor}});
+  broker.sessions().add_part(scheduler);
+  std::optional<CacheKeeper> cache_keeper;
+  if (options.module_cache != kNoModuleCache)
+    cache_keeper.emplace(options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache), options.module_cache_bytes);
+  Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
+  auto observation = Observation::start(io, broker, *configuration, options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
+  if (!observation) return fail(1, observation.error());
+  (*observation)->monitor().add_source(ledger);
+  (*observation)->monitor().add_source(scheduler);
+  reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
+  auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
+    (*observation)->listening(text_of(where), devices);
+    print_listening(text_of(where), devices);
+    manager.ready(devices);
+  };
+  if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
+  if (auto started = broker.start(listening); !started) return fail(1, started.error());
+  io.run();
+  if (!broker.failure().empty()) return fail(1, broker.failure());
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpuwire::server
+
+int main(int argc, char** argv) {
+  gpuwire::server::ServeOptions options;
+  CLI::App app(gpuwire::server::kDescription, "gpuwire serve");
+  app.footer(gpuwire::server::kFooter);
+  gpuwire::server::declare(app, options);
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  try {
+    return gpuwire::server::serve(options);
+  } catch (const std::exception& error) {
+    return gpuwire::server::fail(1, error.what());
+  }
+}

@@ -1,0 +1,30 @@
+// Where the server listens, as the user writes it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <tl/expected.hpp>
+
+namespace gpuwire::server {
+
+// One of the two.
+struct ListenAddress {
+  std::optional<boost::asio::ip::tcp::endpoint> tcp;
+  std::string unix_path;
+};
+// "127.0.0.1:9750", "[::1]:9750", "unix:/run/gpuwire/socket".
+std::string text_of(const ListenAddress& address);
+std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint);
+
+// "127.0.0.1:9750", "[::1]:0", "localhost:9750" (resolved; its first address counts). The error says what is wrong with it.
+tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text);
+
+// The same, or "unix:PATH".
+tl::expected<ListenAddress, std::string> parse_listen(std::string_view text);
+// Whether callers of other machines can get there.
+bool is_reachable_from_elsewhere(const ListenAddress& address);
+
+}  // namespace gpuwire::server

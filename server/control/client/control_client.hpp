@@ -1,0 +1,33 @@
+// The other end of the control socket, for commands: blocking, one request at a time.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/base/owned_descriptor.hpp"
+#include "server/control/client/metrics_json.hpp"
+
+namespace gpuwire::server {
+
+class ControlClient {
+ public:
+  // The error names path and cause; errno is the system's when it was a connection that failed.
+  static tl::expected<ControlClient, std::string> connect(const std::filesystem::path& path);
+
+  // Sends a request and waits for its answer, kControlAnswerMs at most. An {"ok":false} answer is an error with the server's words.
+  tl::expected<Json, std::string> ask(const Json& request);
+  tl::expected<Snapshot, std::string> snapshot();
+
+  // The next line of what a watch sends; `timeout_ms`: how long to wait for it.
+  tl::expected<Json, std::string> next_answer(int timeout_ms);
+  // Readable when there is more.
+  int descriptor() const { return socket_.get(); }
+
+ private:
+  OwnedDescriptor socket_;
+  std::string received_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,47 @@
+// What the broker tells a worker about the session that it is to serve.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+#include "server/ipc/ipc_message.hpp"
+
+namespace gpuwire::server {
+
+struct SessionSpec {
+  struct Device {
+    uint32_t index = 0;            // of the server: which column of the tenant's page
+    uint64_t limit_bytes = 0;      // what the session is shown as the device's memory; 0: all of it
+  };
+  uint64_t number = 0;             // scheduler::SessionId
+  std::string peer;                // for logs
+  std::string tenant;              // name
+  bool identified = false;         // the client has shown that it is the tenant: what it shares with others goes by that name, not by its key
+  std::vector<Device> devices;     // as the worker's driver counts them; empty: all, without limits
+  std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
+  uint64_t host_memory_bytes = 0;  // of the server's own memory, that the tenant may hold; 0: no bound
+  uint32_t resume_grace_ms = 0;    // how long the session stays without a connection; 0: it ends with its connection
+  uint32_t hang_up_grace_ms = 0;   // the same where the connection was ended and not lost, by the program's end or by something between
+  uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
+};
+
+inline constexpr size_t kTlsKeyBytes = 32;
+
+// The descriptors of a IpcMessageKind::session message.
+enum class SpecDescriptor : uint8_t { client, session_page, doorbell, tenant_page };
+
+// Puts one into the message, in any order of calls; places that stay empty in front of it are marked.
+// False: no descriptor is left to mark them with.
+bool attach(IpcMessage& message, SpecDescriptor which, OwnedDescriptor descriptor);
+// Takes one out of a message that was received; none: it was not sent.
+OwnedDescriptor take(IpcMessage& message, SpecDescriptor which);
+
+// For IpcMessage::text. Names are cut so that it always fits (kIpcMessageTextBytesMax).
+std::string encode(const SessionSpec& order);
+// The error says what cannot be.
+tl::expected<SessionSpec, std::string> decode_session_spec(const std::string& text);
+
+}  // namespace gpuwire::server

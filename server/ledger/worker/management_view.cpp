@@ -1,0 +1,68 @@
+#include "server/ledger/worker/management_view.hpp"
+
+#include <algorithm>
+
+#include "protocol/nvml/abi.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+ManagementView* the_view = nullptr;
+
+int memory_info(nvmlDevice device, void* memory) {
+  auto* out = static_cast<nvml::Memory*>(memory);
+  int status = the_view->bare().nvmlDeviceGetMemoryInfo(device, out);
+  if (status != nvml::kSuccess) return status;
+  auto figures = the_view->of(device, {out->total, out->free, out->used});
+  // Here all that is not free counts as used (nvml.h, nvmlMemory_t), what others have and the driver keeps included.
+  *out = {figures.total, figures.free, figures.total - figures.free};
+  return status;
+}
+
+int memory_info_2(nvmlDevice device, void* memory) {
+  auto* out = static_cast<nvml::Memory2*>(memory);
+  int status = the_view->bare().nvmlDeviceGetMemoryInfo_v2(device, out);
+  if (status != nvml::kSuccess) return status;
+  auto figures = the_view->of(device, {out->total, out->free, out->used});
+  out->total = figures.total, out->free = figures.free, out->used = figures.used;
+  // The three are the whole (nvml.h, nvmlMemory_v2_t).
+  out->reserved = figures.total - figures.free - figures.used;
+  return status;
+}
+
+}  // namespace
+
+tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page, const SessionSpec& order, std::span<const nvmlDevice> devices) {
+  auto mapping = PageMapping::open(page.get());
+  if (!mapping) return tl::unexpected(mapping.error());
+  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), order, devices));
+}
+
+ManagementView::ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices) : page_(std::move(page)) {
+  for (size_t i = 0; i < devices.size() && i < order.devices.size(); ++i) {
+    if (order.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], order.devices[i].index);
+  }
+  the_view = this;
+}
+
+ManagementView::~ManagementView() { the_view = nullptr; }
+
+void ManagementView::put_before(nvml::Table& table) {
+  bare_ = table;
+  if (table.nvmlDeviceGetMemoryInfo) table.nvmlDeviceGetMemoryInfo = memory_info;
+  if (table.nvmlDeviceGetMemoryInfo_v2) table.nvmlDeviceGetMemoryInfo_v2 = memory_info_2;
+}
+
+ManagementView::Metrics ManagementView::of(nvmlDevice device, Metrics library) const {
+  auto found = std::find_if(columns_.begin(), columns_.end(), [&](const auto& entry) { return entry.first == device; });
+  // A device that is not the tenant's to use has nothing for it.
+  if (found == columns_.end()) return {library.total, 0, 0};
+  const PageColumn& column = page_->column[found->second];
+  uint64_t used = used_by_all(*page_, found->second), reach = std::max(bounded(column.allowance.load()), bounded(column.reach.load()));
+  uint64_t total = std::min<uint64_t>(library.total, bounded(column.limit.load()));
+  used = std::min(used, total);
+  uint64_t left = std::min(reach, total);
+  return {total, std::min<uint64_t>({library.free, left - std::min(left, used), total - used}), used};
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,217 @@
+// The page that sessions of one tenant reserve in: threads and processes that race, are lowered, and are killed.
+#include <csignal>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/ledger/worker/session_ledger.hpp"
+#include "server/ledger/page/tenant_page.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+
+PageMapping make_page(uint32_t slots, uint64_t allowance, uint64_t limit) {
+  auto page = PageMapping::create();
+  REQUIRE(page);
+  (*page)->slots = slots;
+  (*page)->column[0].allowance = allowance;
+  (*page)->column[0].limit = limit;
+  return std::move(*page);
+}
+
+// A broker that raises by exactly what is missing, up to a bound.
+class Source final : public AllowanceSource {
+ public:
+  Source(TenantPage& page, uint64_t most) : page_(page), most_(most) {}
+  bool ask(uint32_t column, uint64_t bytes) override {
+    ++asks;
+    uint64_t wanted = used_by_all(page_, column) + bytes;
+    if (wanted > most_) return false;
+    page_.column[column].allowance = wanted;
+    return true;
+  }
+  unsigned asks = 0;
+
+ private:
+  TenantPage& page_;
+  const uint64_t most_;
+};
+
+TEST_CASE("sessions together hold what the allowance says, and no byte more") {
+  PageMapping page = make_page(3, 100, 1000);
+  SessionLedger one(*page, 1, nullptr), two(*page, 2, nullptr);
+  CHECK(one.reserve(0, 60));
+  CHECK(two.reserve(0, 40));
+  CHECK_FALSE(one.reserve(0, 1));
+  two.give_back(0, 1);
+  CHECK_FALSE(one.reserve(0, 2));
+  CHECK(one.reserve(0, 1));
+  CHECK(one.used(0) == 61);
+  CHECK(used_by_all(*page, 0) == 100);
+  one.give_back(0, 1000);
+  CHECK(one.used(0) == 0);
+  CHECK_FALSE(one.reserve(0, UINT64_MAX));
+  CHECK_FALSE(one.reserve(kPageColumns, 1));
+}
+
+TEST_CASE("an allowance that is used up is raised by asking, up to the limit, and the limit is not asked about") {
+  PageMapping page = make_page(2, 0, 100);
+  Source source(*page, 80);
+  SessionLedger session(*page, 1, &source);
+  CHECK(session.reserve(0, 70));
+  CHECK(source.asks == 1);
+  CHECK_FALSE(session.reserve(0, 20));
+  CHECK(source.asks == 2);
+  CHECK_FALSE(session.reserve(0, 31));
+  CHECK(source.asks == 2);
+  CHECK(session.reserve(0, 10));
+}
+
+TEST_CASE("an allowance is lowered to what is in use, never below") {
+  PageMapping page = make_page(2, 100, 100);
+  SessionLedger session(*page, 1, nullptr);
+  REQUIRE(session.reserve(0, 30));
+  CHECK(lower_allowance(*page, 0, 50) == 50);
+  CHECK(lower_allowance(*page, 0, 10) == 30);
+  CHECK(lower_allowance(*page, 0, 90) == 30);
+  // A word that cannot be true raises nothing.
+  page->column[0].used[1] = UINT64_MAX;
+  CHECK(lower_allowance(*page, 0, 10) == 30);
+}
+
+TEST_CASE("threads that race never hold more than an allowance that is lowered and raised meanwhile") {
+  constexpr uint64_t kLimit = 64 * kMiB;
+  constexpr unsigned kThreads = 4, kRounds = 20000;
+  PageMapping page = make_page(kThreads + 1, kLimit, kLimit);
+  std::atomic<uint64_t> driver{0};  // what is really held: always less than what is reserved
+  std::atomic<uint64_t> most{kLimit};
+  std::atomic<unsigned> running{kThreads}, exceeded{0};
+  std::vector<std::thread> threads;
+  for (uint32_t slot = 1; slot <= kThreads; ++slot) {
+    threads.emplace_back([&, slot] {
+      std::mt19937_64 random(slot);
+      SessionLedger session(*page, slot, nullptr);
+      std::vector<uint64_t> held;
+      for (unsigned round = 0; round < kRounds; ++round) {
+        uint64_t bytes = 1 + random() % (16 * kMiB);
+        if (session.reserve(0, bytes)) {
+          if (driver.fetch_add(bytes) + bytes > most.load()) ++exceeded;
+          held.push_back(bytes);
+        }
+        if (held.size() > 6 || random() % 3 == 0) {
+          for (uint64_t one : held) {
+            driver.fetch_sub(one);
+            session.give_back(0, one);
+          }
+          held.clear();
+        }
+      }
+      for (uint64_t one : held) {
+        driver.fetch_sub(one);
+        session.give_back(0, one);
+      }
+      --running;
+    });
+  }
+  std::mt19937_64 random(99);
+  while (running.load()) {
+    uint64_t target = random() % kLimit;
+    uint64_t lowered = lower_allowance(*page, 0, target);
+    // From here on until it is raised no more can be held.
+    for (unsigned look = 0; look < 20; ++look) {
+      if (driver.load() > lowered) ++exceeded;
+    }
+    page->column[0].allowance = kLimit;
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(exceeded == 0);
+  CHECK(used_by_all(*page, 0) == 0);
+}
+
+TEST_CASE("workers killed at any moment leave nothing behind, and the others go on") {
+  constexpr unsigned kWorkers = 3, kKills = 40;
+  PageMapping page = make_page(kWorkers + 2, 64 * kMiB, 64 * kMiB);
+  void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  auto* rounds = static_cast<std::atomic<uint64_t>*>(memory);
+  auto start = [&](uint32_t slot) {
+    pid_t pid = ::fork();
+    if (pid != 0) return pid;
+    SessionLedger session(*page, slot, nullptr);
+    for (uint64_t bytes = slot;; bytes = bytes * 31 % 9973 + 1) {
+      if (session.reserve(0, bytes * 1024)) {
+        if (bytes % 7) session.give_back(0, bytes * 1024);
+      } else {
+        session.give_back(0, session.used(0));
+      }
+      rounds[slot].fetch_add(1);
+    }
+  };
+  std::vector<pid_t> workers{0};
+  for (uint32_t slot = 1; slot <= kWorkers; ++slot) workers.push_back(start(slot));
+  auto end = [&](uint32_t slot) {
+    ::kill(workers[slot], SIGKILL);
+    REQUIRE(::waitpid(workers[slot], nullptr, 0) == workers[slot]);
+    clear_slot(*page, slot);
+    CHECK(page->column[0].used[slot] == 0);
+  };
+  for (unsigned kill = 0; kill < kKills; ++kill) {
+    uint32_t slot = 1 + kill % kWorkers;
+    uint64_t before = rounds[slot].load();
+    while (rounds[slot].load() < before + 50) ::sched_yield();
+    end(slot);
+    workers[slot] = start(slot);
+  }
+  for (uint32_t slot = 1; slot <= kWorkers; ++slot) end(slot);
+  CHECK(page->turn == 0);
+  CHECK(used_by_all(*page, 0) == 0);
+  SessionLedger session(*page, kWorkers + 1, nullptr);
+  CHECK(session.reserve(0, 64 * kMiB));
+  ::munmap(memory, 4096);
+}
+
+TEST_CASE("what a session shares stays charged when it has ended") {
+  PageMapping page = make_page(3, 100, 100);
+  SessionLedger session(*page, 1, nullptr);
+  REQUIRE(session.reserve(0, 50));
+  session.share(0, 20);
+  clear_slot(*page, 1);
+  CHECK(page->column[0].used[kLeftSlot] == 20);
+  CHECK(used_by_all(*page, 0) == 20);
+}
+
+TEST_CASE("what ended sessions have left is a figure like all others, whatever was written there") {
+  PageMapping page = make_page(3, 100, 100);
+  page->column[0].used[kLeftSlot] = UINT64_MAX;
+  page->column[0].used[1] = 50;
+  page->column[0].shared[1] = 20;
+  clear_slot(*page, 1);
+  CHECK(page->column[0].used[kLeftSlot] == kPageBytesMax);
+}
+
+TEST_CASE("a page has the size and the version that both ends know, and cannot be cut short") {
+  auto page = PageMapping::create();
+  REQUIRE(page);
+  CHECK(::ftruncate(page->descriptor(), 4096) != 0);
+  {
+    auto same = PageMapping::open(page->descriptor());
+    REQUIRE(same);
+    (*page)->column[5].used[1] = 7;
+    CHECK((*same)->column[5].used[1] == 7);
+  }
+  (*page)->version = kTenantPageVersion + 1;
+  CHECK_FALSE(PageMapping::open(page->descriptor()));
+  OwnedDescriptor other(::memfd_create("other", MFD_CLOEXEC));
+  CHECK_FALSE(PageMapping::open(other.get()));
+}
+
+}  // namespace
+}  // namespace gpuwire::server
