@@ -13,6 +13,10 @@ constexpr uint64_t kCountMin = 6;
 // where somebody is hard to count).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
+// Programs whose submissions are unlike each other do more or less of them from window to window. A trial that is close
+// to what turns give is looked at again, with what was seen before, up to so many times; then it need not be better.
+constexpr double kClose = 0.85, kBeginSure = 1.0;
+constexpr unsigned kRoundsMax = 4, kSureRounds = 2;
 constexpr double kWatch = 2.8, kWatchMin = 0.9;
 constexpr int kPauseMax = 3;  // between two choices
 constexpr unsigned kBadMax = 2;
@@ -58,6 +62,7 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   if (resumed && phase_ == Phase::trial) take_turns();
   if (resumed || changed) {
     bad_ = 0;
+    begin_rounds();
     begin_window();
   }
   switch (phase_) {
@@ -149,6 +154,15 @@ void CoRunChoice::begin_window() {
   window_ = watched_ = Duration::zero();
 }
 
+void CoRunChoice::begin_rounds() {
+  for (auto& [id, record] : records_) {
+    record.done_in_turns = record.done_in_trials = 0;
+    record.own_in_turns = Duration::zero();
+  }
+  rounds_ = 0;
+  turns_ = trials_ = Duration::zero();
+}
+
 void CoRunChoice::take_turns() {
   phase_ = Phase::turns;
   alone_ = SessionId{};
@@ -166,14 +180,21 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
     metrics_.turns = 0;
     for (const CoRunner& runner : runners) {
       Record& record = records_[runner.id];
-      record.rate = static_cast<double>(record.done) / seconds(record.own_in_window);
-      record.part = std::min(1.0, seconds(record.own_in_window) / seconds(window_));
+      const Duration own = record.own_in_turns + record.own_in_window;
+      record.rate = static_cast<double>(record.done_in_turns + record.done) / seconds(own);
+      record.part = std::min(1.0, seconds(own) / seconds(turns_ + window_));
       metrics_.turns += record.part;
     }
     if (now >= verdict().trial_at && trial_length(runners) <= times(kTrialMax, turn_)) {
       phase_ = Phase::trial;
       settles_ = times(kTrialSettle, turn_);
       ++metrics_.trials;
+      for (const CoRunner& runner : runners) {
+        Record& record = records_[runner.id];
+        record.done_in_turns += record.done;
+        record.own_in_turns += record.own_in_window;
+      }
+      turns_ += window_;
       begin_window();
       return;
     }
@@ -197,7 +218,7 @@ Duration CoRunChoice::trial_length(std::span<const CoRunner> runners) const {
 // Nobody gets more done than alone: who says so may say anything.
 double CoRunChoice::part_of(const Record& record) const {
   if (record.rate <= 0 || window_ <= Duration::zero()) return 0;
-  return std::min(1.0, static_cast<double>(record.done) / seconds(window_) / record.rate);
+  return std::min(1.0, static_cast<double>(record.done_in_trials + record.done) / seconds(trials_ + window_) / record.rate);
 }
 
 // For how much of the time all can run side by side when the rest makes up for what somebody lacks, and what comes of
@@ -243,9 +264,22 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   const bool hopeless =
       window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   if (!hopeless && window_ < trial_length(runners)) return;
-  if (mix.total >= (near_higher_ ? kBeginNearHigher : kBegin) * metrics_.turns && mix.side_by_side >= kBeginMin)
-    go_together(runners, mix, now);
+  const double enough = (near_higher_ ? kBeginNearHigher : rounds_ >= kSureRounds ? kBeginSure : kBegin) * metrics_.turns;
+  if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
+  else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax) look_again(now);
   else give_up(now);
+}
+
+// Turns and a trial once more, and what this trial has seen is kept.
+void CoRunChoice::look_again(Time now) {
+  ++rounds_;
+  for (const SessionId id : members_) {
+    Record& record = records_[id];
+    record.done_in_trials += record.done;
+  }
+  trials_ += window_;
+  verdict().trial_at = now;
+  take_turns();
 }
 
 void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix, Time now) {
@@ -259,6 +293,7 @@ void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix,
   found.together = true;
   found.review = std::clamp(2 * found.review, kReviewMin, kReviewMax);
   begin_window();
+  begin_rounds();
 }
 
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
@@ -301,6 +336,7 @@ void CoRunChoice::give_up(Time now) {
   found.trial_at = now + found.rest;
   found.review = Duration{};
   take_turns();
+  begin_rounds();
 }
 
 }  // namespace gpuwire::scheduler

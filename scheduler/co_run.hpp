@@ -49,6 +49,9 @@ class CoRunChoice {
     double rate = 0;    // completed per second of its own time, taking turns; zero: not known
     double part = 0;    // of that rate it reached, taking turns
     double target = 0;  // of that rate it is to reach whatever is chosen
+    // Of the rounds before this one, which were too close to call.
+    uint64_t done_in_turns = 0, done_in_trials = 0;
+    Duration own_in_turns{};
     Duration owed{};    // of its own time: how far it is behind that
     Time seen{};
   };
@@ -73,6 +76,8 @@ class CoRunChoice {
   void measure_turns(std::span<const CoRunner> runners, Time now);
   Duration trial_length(std::span<const CoRunner> runners) const;
   double part_of(const Record& record) const;
+  void begin_rounds();
+  void look_again(Time now);
   Mix mix(std::span<const CoRunner> runners) const;
   Mix measure_together(std::span<const CoRunner> runners);
   void judge_trial(std::span<const CoRunner> runners, Time now);
@@ -93,6 +98,8 @@ class CoRunChoice {
   Duration window_{};                    // of counted time, without that of higher ranks
   Duration watched_{};                   // since the last judgement, with the time that somebody had alone
   Duration settles_{};                   // a trial: what is left of the hand-over at its begin
+  unsigned rounds_ = 0;                  // of turns and a trial, each too close to call
+  Duration turns_{}, trials_{};          // windows of these
   Time since_{};                         // of the phase
   unsigned bad_ = 0;                     // windows in a row
   bool mixed_ = false;                   // somebody is owed time alone

@@ -97,6 +97,13 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("A trial that is close to what turns give is looked at again, and then it need not be better") {
+  Programs couple(copies(), copies(), true);
+  couple.run(500ms, 500ms);
+  CHECK(couple.regime() == Regime::co_run);
+  CHECK(couple.world.policy().co_run(0).trials > 1);
+}
+
 TEST_CASE("A program that mostly copies is measured, too, and runs beside others") {
   Programs couple(copies(), inference(), true);
   const Together got = couple.run();
