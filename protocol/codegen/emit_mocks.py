@@ -3,6 +3,7 @@ call with random arguments and says what the driver must have seen and what must
 
 import re
 
+import emit_session_tests
 from emit_server import generated_functions, server_count
 from emit_structures import condition, ordered
 from model import SCALARS
@@ -376,4 +377,4 @@ def emit(api):
     for family in api.families:
         if generated_functions(family):
             files[f"test/calls_{family.name}.cpp"] = source(family)
-    return files
+    return files | emit_session_tests.emit(api.session)
