@@ -3,7 +3,7 @@
 import re
 
 from model import accessor
-from text import arguments, banner, block, names
+from text import arguments, banner, block, names, since
 
 
 # --- forward ------------------------------------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ def forward_header(api):
     for family in api.families:
         if family.forwarded:
             declarations.append(f"\n// {family.name}\n")
-            declarations += [forward_signature(f, True) + ";\n" for f in family.forwarded]
+            declarations += [since(f.since, forward_signature(f, True) + ";\n") for f in family.forwarded]
     ordinals = [f"inline constexpr uint32_t {f.name} = {f.ordinal};\n" for family in api.families for f in family.forwarded]
     return f"""{banner()}// One function per driver call that travels: checks the arguments and handles, sends, and for called ones waits. Handles are the client's.
 // `per_thread`: the stream argument means what it means in the _ptds and _ptsz forms. `sequence`: of the posted frame.
@@ -340,7 +340,7 @@ class Client:
 
 
 def forward_source(family):
-    functions = "\n".join(Client(f).text() for f in family.forwarded)
+    functions = "\n".join(since(f.since, Client(f).text()) for f in family.forwarded)
     structures = '#include "client/structures.hpp"\n' if family.has_structures else ""
     return f"""{banner(family.name + ".toml")}
 #include "client/forward.hpp"
@@ -368,7 +368,7 @@ def hand_header(api):
         declarations.append(f"\n// {family.name}\n")
         for f in hand:
             extra = ["bool per_thread"] if f.takes_per_thread else []
-            declarations.append(f"CUresult {f.name}({arguments(f, extra)});\n")
+            declarations.append(since(f.since, f"CUresult {f.name}({arguments(f, extra)});\n"))
     return f"""{banner()}// What is written by hand on the client: client_stub/driver/*.cpp define these. `per_thread`: called through the _ptds or _ptsz form.
 #pragma once
 
@@ -447,8 +447,8 @@ def trace_layout(function):
 
 
 def exports_source(family):
-    layouts = "".join(trace_layout(f) for f in family.functions)
-    exports = "\n".join(export(f, symbol) for f in family.functions for symbol in f.symbols)
+    layouts = "".join(since(f.since, trace_layout(f)) for f in family.functions)
+    exports = "\n".join(since(f.since, export(f, symbol)) for f in family.functions for symbol in f.symbols)
     return f"""{banner(family.name + ".toml")}
 // The header then declares every exported symbol under its own name, and the compiler compares each definition below with it.
 #define __CUDA_API_VERSION_INTERNAL
@@ -490,9 +490,11 @@ std::span<const ExportedSymbol> exported_symbols();
 
 
 def symbols_source(api):
-    declarations = "".join(f"void gpuwire_symbol_{s}() __asm__(\"{s}\");\n" for s in api.symbols)
-    rows = "".join(f'    {{"{s}", reinterpret_cast<void*>(&gpuwire_symbol_{s})}},\n' for s in api.symbols)
+    declarations = "".join(since(api.since[s], f"void gpuwire_symbol_{s}() __asm__(\"{s}\");\n") for s in api.symbols)
+    rows = "".join(since(api.since[s], f'    {{"{s}", reinterpret_cast<void*>(&gpuwire_symbol_{s})}},\n') for s in api.symbols)
     return f"""{banner()}#include "client/symbols.hpp"
+
+#include <cuda.h>
 
 // Only addresses are taken, so the parameters do not matter; the names are given to the assembler, out of reach of cuda.h's macros.
 extern "C" {{

@@ -1,7 +1,7 @@
 """generated/server/gated_driver.cpp: a driver table in which what gives the GPU work passes the gate first."""
 
 from model import GATE_EFFECTS
-from text import arguments, banner, block, names
+from text import arguments, banner, block, names, since
 
 
 def gated(api):
@@ -33,8 +33,8 @@ def wrapper(function):
 
 def source(api):
     functions = gated(api)
-    wrappers = "\n".join(wrapper(f) for f in functions)
-    rows = block([f"if (table.{f.name}) table.{f.name} = &gated_{f.name};" for f in functions])
+    wrappers = "\n".join(since(f.since, wrapper(f)) for f in functions)
+    rows = "".join(since(f.since, f"  if (table.{f.name}) table.{f.name} = &gated_{f.name};\n") for f in functions)
     return f"""{banner()}#include <cstddef>
 
 #include "server/driver_table.hpp"

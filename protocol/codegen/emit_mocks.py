@@ -7,7 +7,7 @@ import emit_session_tests
 from emit_server import generated_functions, server_count
 from emit_structures import condition, ordered
 from model import SCALARS
-from text import arguments, banner, block
+from text import arguments, banner, block, since
 
 PLAIN = ("struct", "byval")
 
@@ -245,7 +245,8 @@ class Program:
 
 
 def guarded(member, statement):
-    return f"  if ({condition(member.condition, 'value')}) {{ {statement} }}\n" if member.condition else f"  {statement}\n"
+    if_met = f"if ({condition(member.condition, 'value')}) " if member.condition else ""
+    return since(member.since, f"  {if_met}{{ {statement} }}\n")
 
 
 def set_member(m):
@@ -262,16 +263,18 @@ def native_member(m):
 
 def structure_functions(structure, structures):
     name = structure.name
-    choices = {}
+    choices = {}  # field -> the lines of its values
     for member in structure.handles + structure.lists + structure.parts:
         if member.condition:
             field, value = member.condition.split(" == ")
-            choices.setdefault(field, []).append(value)
-    for text in structure.refuse:
-        choices.setdefault(text.split(" == ")[0], [])
+            lines = choices.setdefault(field, [])
+            line = since(member.since, f"    int({value}),\n")
+            if line not in lines:
+                lines.append(line)
+    for refusal in structure.refuse:
+        choices.setdefault(refusal.condition.split(" == ")[0], [])
     choose = "".join(
-        f"  source.choose(value.{field}, {{{', '.join(f'int({v})' for v in dict.fromkeys(values))}{', ' if values else ''}kOtherEnumerator}});\n"
-        for field, values in choices.items()
+        f"  source.choose(value.{field}, {{\n{''.join(lines)}    kOtherEnumerator,\n  }});\n" for field, lines in choices.items()
     )
     fill = "".join(guarded(m, set_member(m)) for m in structure.handles)
     fill += "".join(guarded(m, f"randomise(source, value.{m.path});") for m in structure.parts)
@@ -294,7 +297,7 @@ def structure_functions(structure, structures):
 
 
 def structures_header(api):
-    functions = "\n".join(structure_functions(s, api.structures) for s in ordered(api.structures))
+    functions = "\n".join(since(s.since, structure_functions(s, api.structures)) for s in ordered(api.structures))
     return f"""{banner("structures.toml")}#pragma once
 
 #include "cuda_names.hpp"
@@ -312,12 +315,13 @@ inline constexpr int kOtherEnumerator = 1000;
 
 def source(family):
     functions = generated_functions(family)
-    mocks = "\n".join(Mock(f).text() for f in functions)
-    programs = "\n".join(Program(f).text() for f in functions)
+    mocks = "\n".join(since(f.since, Mock(f).text()) for f in functions)
+    programs = "\n".join(since(f.since, Program(f).text()) for f in functions)
     rows = "".join(
-        f'      {{"{f.name}", {f.ordinal}, {"true" if f.cls == "posted" else "false"}, server::generated::replay_{f.name}, call_{f.name}}},\n' for f in functions
+        since(f.since, f'      {{"{f.name}", {f.ordinal}, {"true" if f.cls == "posted" else "false"}, server::generated::replay_{f.name}, call_{f.name}}},\n')
+        for f in functions
     )
-    sets = "".join(f"  table.{f.name} = mock_{f.name};\n" for f in functions)
+    sets = "".join(since(f.since, f"  table.{f.name} = mock_{f.name};\n") for f in functions)
     return f"""{banner(family.name + ".toml")}
 #include "client/forward.hpp"
 #include "server/driver_table.hpp"

@@ -3,7 +3,7 @@
 import re
 
 from model import FIRST_ORDINAL, accessor
-from text import arguments, banner, block
+from text import arguments, banner, block, since
 
 
 # --- driver table -------------------------------------------------------------------------------------------------------------------------
@@ -14,7 +14,7 @@ def in_table(function):
 
 
 def driver_table_header(api):
-    members = "".join(f"  CUresult (CUDAAPI* {f.name})({', '.join(p.c_type for p in f.params)}) = nullptr;\n" for f in api.functions if in_table(f))
+    members = "".join(since(f.since, f"  CUresult (CUDAAPI* {f.name})({', '.join(p.c_type for p in f.params)}) = nullptr;\n") for f in api.functions if in_table(f))
     return f"""{banner()}// The driver library's functions by their exported names. A member is null when the library lacks it.
 #pragma once
 
@@ -35,7 +35,7 @@ size_t load_driver_table(void* library, DriverTable& table);
 
 
 def driver_table_source(api):
-    rows = "".join(f'    {{"{f.name}", offsetof(DriverTable, {f.name})}},\n' for f in api.functions if in_table(f))
+    rows = "".join(since(f.since, f'    {{"{f.name}", offsetof(DriverTable, {f.name})}},\n') for f in api.functions if in_table(f))
     return f"""{banner()}#include "server/driver_table.hpp"
 
 #include <dlfcn.h>
@@ -272,7 +272,7 @@ def generated_functions(family):
 
 
 def replay_source(family):
-    functions = "\n".join(Server(f).text() for f in generated_functions(family))
+    functions = "\n".join(since(f.since, Server(f).text()) for f in generated_functions(family))
     structures = '#include "server/structures.hpp"\n' if family.has_structures else ""
     return f"""{banner(family.name + ".toml")}
 #include "schema/api_{family.name}.capnp.h"
@@ -288,7 +288,7 @@ namespace gpuwire::server::generated {{
 
 
 def replay_functions_header(api):
-    declarations = "".join(f"void replay_{f.name}(Replay& replay, Call& call);\n" for family in api.families for f in generated_functions(family))
+    declarations = "".join(since(f.since, f"void replay_{f.name}(Replay& replay, Call& call);\n") for family in api.families for f in generated_functions(family))
     return f"""{banner()}#pragma once
 
 #include "server/replay/replay.hpp"
@@ -301,7 +301,7 @@ namespace gpuwire::server::generated {{
 
 
 def hand_header(api):
-    declarations = "".join(f"void {f.name}(Replay& replay, Call& call);\n" for f in api.functions if f.travels and f.server == "hand")
+    declarations = "".join(since(f.since, f"void {f.name}(Replay& replay, Call& call);\n") for f in api.functions if f.travels and f.server == "hand")
     return f"""{banner()}// Calls that are replayed by hand-written functions: server/replay/*.cpp define these. Messages: schema/api_<family>.capnp.
 #pragma once
 
@@ -320,9 +320,10 @@ def replay_table_source(api):
     for f in api.functions:
         if f.travels:
             target = f"hand::{f.name}" if f.server == "hand" else f"generated::replay_{f.name}"
-            entries[f.ordinal] = f'{{&{target}, "{f.name}", {"true" if f.cls == "posted" else "false"}}}'
-    last = max(entries)
-    assignments = "".join(f"    table[{o - FIRST_ORDINAL}] = {entry};\n" for o, entry in sorted(entries.items()))
+            entry = f'{{&{target}, "{f.name}", {"true" if f.cls == "posted" else "false"}}}'
+            entries[f.ordinal] = since(f.since, f"    table[{f.ordinal - FIRST_ORDINAL}] = {entry};\n")
+    last = max(entries, default=FIRST_ORDINAL - 1)
+    assignments = "".join(entry for _, entry in sorted(entries.items()))
     return f"""{banner()}#include <array>
 
 #include "server/hand.hpp"

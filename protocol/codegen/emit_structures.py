@@ -2,7 +2,7 @@
 
 import re
 
-from text import banner
+from text import banner, since
 
 
 def condition(text, value):
@@ -14,7 +14,8 @@ def condition(text, value):
 
 
 def guarded(member, value, statement):
-    return f"  if ({condition(member.condition, value)}) {{\n    {statement}\n  }}\n" if member.condition else f"  {{\n    {statement}\n  }}\n"
+    if_met = f"if ({condition(member.condition, value)}) " if member.condition else ""
+    return since(member.since, f"  {if_met}{{\n    {statement}\n  }}\n")
 
 
 # --- client -------------------------------------------------------------------------------------------------------------------------------
@@ -30,7 +31,7 @@ def client_handle(member):
 
 
 def client_translate(structure):
-    body = "".join(f"  if ({condition(text, 'value')}) return CUDA_ERROR_NOT_SUPPORTED;\n" for text in structure.refuse)
+    body = "".join(since(r.since, f"  if ({condition(r.condition, 'value')}) return CUDA_ERROR_NOT_SUPPORTED;\n") for r in structure.refuse)
     body += "".join(guarded(m, "value", client_handle(m)) for m in structure.handles)
     body += "".join(guarded(m, "value", f"if (CUresult error = to_wire(caller, value.{m.path}, per_thread)) return error;") for m in structure.parts)
     return (
@@ -73,8 +74,8 @@ def client_keep(structure):
 
 def client_header(api):
     names = api.structures
-    translate = "".join(client_translate(s) + client_return(s) for s in ordered(names))
-    pack = "".join(client_pack(s, names) + client_keep(s) for s in ordered(names) if not s.plain_on_server)
+    translate = "".join(since(s.since, client_translate(s) + client_return(s)) for s in ordered(names))
+    pack = "".join(since(s.since, client_pack(s, names) + client_keep(s)) for s in ordered(names) if not s.plain_on_server)
     return f"""{banner("structures.toml")}#pragma once
 
 #include "client_stub/driver/call/flat.hpp"
@@ -121,7 +122,7 @@ def server_give_back(member):
 
 
 def server_functions(structure, structures):
-    refuse = "".join(f"  if ({condition(text, 'value')}) incoming.fail(CUDA_ERROR_NOT_SUPPORTED);\n" for text in structure.refuse)
+    refuse = "".join(since(r.since, f"  if ({condition(r.condition, 'value')}) incoming.fail(CUDA_ERROR_NOT_SUPPORTED);\n") for r in structure.refuse)
     known = [m for m in structure.handles if m.kind != "device"]
     inner = [m for m in structure.parts if not structures[m.type].plain_on_server]
     handles = "".join(guarded(m, "value", server_lookup(m)) for m in known)
@@ -145,7 +146,7 @@ def server_functions(structure, structures):
 
 def server_header(api):
     deep = [s for s in ordered(api.structures) if not s.plain_on_server]
-    functions = "\n".join(server_functions(s, api.structures) for s in deep)
+    functions = "\n".join(since(s.since, server_functions(s, api.structures)) for s in deep)
     return f"""{banner("structures.toml")}// Structures out of a message: to_native() turns handles into the driver's, to_client() the other way, where lists are left out.
 #pragma once
 

@@ -18,6 +18,23 @@ WORK = ("", "compute", "transfer")
 GATE_EFFECTS = {"": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context", "ends_context": "context",
                 "ends_primary": "device", "ends_green": "green_context"}
 
+# The oldest toolkit whose headers generated code fits; what `since` says of older ones is not needed.
+OLDEST_TOOLKIT = 11080
+
+
+def parse_version(text, where):
+    """The CUDA_VERSION of a toolkit, "12.4"; empty: as old as any."""
+    if not text:
+        return 0
+    match = re.fullmatch(r"(\d+)\.(\d)", text)
+    if not match:
+        raise DescriptionError(f"{where}: since: '{text}' is no version of a toolkit")
+    version = int(match[1]) * 1000 + int(match[2]) * 10
+    if version <= OLDEST_TOOLKIT:
+        raise DescriptionError(f"{where}: since: every toolkit that is supported has it")
+    return version
+
+
 # What a call answers to a handle that is none: cuda.h lists CUDA_ERROR_INVALID_VALUE alone for these kinds, and CUDA_ERROR_INVALID_HANDLE for others.
 UNKNOWN_HANDLE_ERRORS = {
     "context": "CUDA_ERROR_INVALID_CONTEXT",
@@ -135,6 +152,7 @@ class Function:
     work_bytes: str = ""
     work_stream: str = ""
     gate_effect: str = ""
+    since: int = 0  # the CUDA_VERSION of the first toolkit whose headers have it; 0: all have
     variants: list = field(default_factory=list)
     target: "Function | None" = None  # of same_as and via
 
@@ -198,6 +216,15 @@ class Member:
     count: str = ""
     opt: bool = False
     condition: str = ""
+    since: int = 0
+
+
+@dataclass
+class Refusal:
+    """A condition under which a structure does not travel."""
+
+    condition: str
+    since: int = 0
 
 
 @dataclass
@@ -208,6 +235,7 @@ class Structure:
     parts: list
     refuse: list
     clear: list
+    since: int = 0
     plain_on_server: bool = False  # nothing in it but device numbers, which the client maps
 
 
@@ -244,6 +272,11 @@ class Api:
     @property
     def symbols(self):
         return sorted(s for f in self.functions for s in f.symbols)
+
+    @property
+    def since(self):
+        """symbol -> the CUDA_VERSION of the first toolkit that has it."""
+        return {s: f.since for f in self.functions for s in f.symbols}
 
 
 def field_name(name):
@@ -294,7 +327,7 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
-    "results_always", "unsafe_in_capture", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
+    "since", "results_always", "unsafe_in_capture", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
 
@@ -323,6 +356,7 @@ def parse_function(name, table, family):
         work_bytes=table.get("work_bytes", ""),
         work_stream=table.get("work_stream", ""),
         gate_effect=table.get("gate_effect", ""),
+        since=parse_version(table.get("since", ""), where),
         variants=table.get("variants", []),
     )
     check_function(function, table, where)
@@ -363,15 +397,21 @@ def check_function(function, table, where):
 
 
 def parse_member(text, where):
-    match = re.fullmatch(r"([\w.]+): (opt )?(\w+)(?:\[([\w.]+)\])?(?: if (.*))?", text)
+    match = re.fullmatch(r"([\w.]+): (opt )?(\w+)(?:\[([\w.]+)\])?(?: if (.*?))?(?: since (\S+))?", text)
     if not match:
         raise DescriptionError(f"{where}: cannot read '{text}'")
-    path, opt, what, count, condition = match.groups()
+    path, opt, what, count, condition, first = match.groups()
+    others = {"condition": condition or "", "since": parse_version(first, where)}
     if count:
-        return Member(path, type=what, count=count, condition=condition or "")
+        return Member(path, type=what, count=count, **others)
     if what in HANDLES or what == "device":
-        return Member(path, kind=what, opt=bool(opt), condition=condition or "")
-    return Member(path, type=what, condition=condition or "")
+        return Member(path, kind=what, opt=bool(opt), **others)
+    return Member(path, type=what, **others)
+
+
+def parse_refusal(text, where):
+    condition, _, first = text.partition(" since ")
+    return Refusal(condition, parse_version(first, where))
 
 
 def read_structures(path):
@@ -379,7 +419,9 @@ def read_structures(path):
     for name, table in tomllib.loads(path.read_text()).items():
         where = f"{path.name}: {name}"
         members = {key: [parse_member(text, where) for text in table.get(key, [])] for key in ("handles", "lists", "parts")}
-        structures[name] = Structure(name=name, refuse=table.get("refuse", []), clear=table.get("clear", []), **members)
+        refuse = [parse_refusal(text, where) for text in table.get("refuse", [])]
+        first = parse_version(table.get("since", ""), where)
+        structures[name] = Structure(name=name, refuse=refuse, clear=table.get("clear", []), since=first, **members)
     for structure in structures.values():
         for part in structure.parts:
             if part.type not in structures or structures[part.type].lists:

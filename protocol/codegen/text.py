@@ -7,6 +7,11 @@ def banner(source="*.toml"):
     return BANNER.format(source=source)
 
 
+def since(version, text):
+    """Text for headers of toolkits from `version` (a CUDA_VERSION; 0: all) on."""
+    return f"#if CUDA_VERSION >= {version}\n{text}#endif\n" if version else text
+
+
 def block(lines, indent=2):
     """Joins non-empty lines, indented."""
     pad = " " * indent

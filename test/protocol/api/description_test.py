@@ -15,7 +15,8 @@ import emit_client  # noqa: E402
 import emit_coverage  # noqa: E402
 import emit_mocks  # noqa: E402
 import generate  # noqa: E402
-from model import DescriptionError, Param, parse_function, parse_param, read_api  # noqa: E402
+from model import OLDEST_TOOLKIT, DescriptionError, Param, parse_function, parse_param, read_api  # noqa: E402
+from session_model import parse_session  # noqa: E402
 
 OPTIONS = None
 PER_THREAD = re.compile(r"_pt(ds|sz)$")
@@ -86,6 +87,19 @@ class Description(unittest.TestCase):
         self.assertEqual(len(ordinals), len(set(ordinals)))
         self.assertTrue(all(1000 <= o < 4096 for o in ordinals))
 
+    def test_since_says_of_every_function_and_no_other_that_a_newer_toolkit_is_the_first_to_have_it(self):
+        """Against what cuGetProcAddress of a driver says of when a symbol came (protocol/cuda_abi)."""
+        first = {}
+        for line in (ROOT / "protocol/cuda_abi/proc_address_rules.txt").read_text().splitlines():
+            if line and not line.startswith("#"):
+                name, *versions = line.partition("|")[0].split()
+                for version, suffix in (re.fullmatch(r"(\d+)(_\w+)?", text).groups() for text in versions):
+                    first.setdefault(name + (suffix or ""), int(version))
+        self.assertGreater(len([f for f in self.api.functions if f.since]), 100)
+        for function in self.api.functions:
+            with self.subTest(function.name):
+                self.assertEqual(function.since, first[function.name] if first[function.name] > OLDEST_TOOLKIT else 0)
+
     def test_what_is_unsupported_says_why(self):
         for function in self.api.functions:
             if function.unsupported:
@@ -96,6 +110,13 @@ class Description(unittest.TestCase):
         for path in (ROOT / "protocol/codegen").glob("*.py"):
             code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
             self.assertEqual(names & set(re.findall(r"\bcu[A-Z]\w+", code)), set(), path.name)
+
+    def test_no_emitter_knows_a_call_of_the_session_by_name(self):
+        names = {frame.name for frame in self.api.session.calls + self.api.session.notices}
+        self.assertGreater(len(names), 50)
+        for path in (ROOT / "protocol/codegen").glob("emit_session*.py"):
+            code = re.sub(r'""".*?"""|#[^\n]*', "", path.read_text(), flags=re.DOTALL)
+            self.assertEqual(names & set(re.findall(r"""["'](\w+)["']""", code)), set(), path.name)
 
 
 class Generated(unittest.TestCase):
@@ -133,9 +154,35 @@ class Reader(unittest.TestCase):
             {"params": ["list: array:u32[count]"]},
             {"unsupported": "and forwarded"},
             {"server": "none"},
+            {"since": "13"},
+            {"since": "11.8"},
         ):
             with self.subTest(change), self.assertRaises(DescriptionError):
                 parse_function("cuX", good | change, "family")
+
+    def test_mistakes_in_a_description_of_session_calls_are_found(self):
+        call = {"ordinal": 7, "class": "called", "params": ["bytes: u64"], "results": "Told"}
+        good = {"call": {"ask": call}, "reply": {"Told": {"fields": ["count: u32"]}}}
+        session = parse_session(good, "session.toml")
+        self.assertEqual([c.name for c in session.calls], ["ask"])
+        for change in (
+            {"call": {"ask": call | {"ordinal": 1000}}},
+            {"call": {"ask": call | {"class": "local"}}},
+            {"call": {"ask": call | {"class": "posted"}}},
+            {"call": {"ask": call | {"params": "Nothing"}}},
+            {"call": {"ask": call | {"params": "Told"}}},
+            {"call": {"ask": call | {"params": ["bytes: rope"]}}},
+            {"call": {"ask": call | {"params": ["bytes: u64", "bytes: u64"]}}},
+            {"call": {"ask": call | {"colour": "red"}}},
+            {"call": {"ask": call | {"sessions": []}}},
+            {"call": {"ask": call, "other": call}},
+            {"reply": {"Told": {"fields": ["result: i32"]}}},
+            {"reply": {"Told": {"fields": []}, "Unused": {"fields": []}}},
+            {"notice": {"told": {"ordinal": 0, "params": []}}},
+            {"reports": {}},
+        ):
+            with self.subTest(change), self.assertRaises(DescriptionError):
+                parse_session(good | change, "session.toml")
 
     def test_prefixes_and_kinds_give_the_c_type(self):
         for text, c_type in (
