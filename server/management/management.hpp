@@ -24,7 +24,7 @@ class Management {
   ManagementLibrary library_;
 };
 
-// The calls of a management session, by ordinal of wire/ordinals.hpp; they need Replay::management().
+// The calls of a management session, by ordinal of protocol/api/session.toml; they need Replay::management().
 std::span<const ReplayEntry> management_replay_table();
 
 }  // namespace gpuwire::server

@@ -16,7 +16,7 @@ END_SECONDS = 20
 GONE_SECONDS = 10
 PROGRAM = "crash_states"
 
-# Ordinals of protocol/wire/ordinals.hpp.
+# Ordinals of protocol/api/session.toml and wire/ordinals.hpp.
 HELLO, WELCOME, GOODBYE, LOGIN, LOGIN_ANSWER = 1, 2, 3, 4, 5
 LAUNCH, TO_DEVICE, FROM_DEVICE, MODULE_DATA, MODULE_LOAD = 10, 11, 12, 21, 22
 SYNCHRONIZE = 1203
