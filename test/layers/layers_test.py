@@ -114,7 +114,7 @@ UNCHECKED_CODE = re.compile(r"CUresult>?\s*[({][^;{}]*\bget(?:Result|Deferred|St
 class PeerCodes(unittest.TestCase):
     def test_codes_of_the_server_become_results_in_one_checked_place(self):
         wrong = []
-        for folder, path in sources():
+        for folder, path in sources(ROOT):
             if folder.startswith("server"):
                 continue
             with open(path, encoding="utf-8") as file:
