@@ -50,8 +50,9 @@ enum class Way : uint8_t { to_server, from_server };
 
 // Sends one piece (to the server: as bulk; from it: as a request for bulk) and gives the sequence to wait for.
 CUresult begin_piece(Session& session, Way way, std::vector<std::byte>& memory, size_t bytes, uint64_t& sequence) {
-  CUresult error = way == Way::to_server ? client::send::begin_sink(session, 0, {}, sequence, {memory.data(), bytes})
-                                         : client::send::begin_source(session, 0, {.bytes = bytes}, sequence, {memory.data(), bytes});
+  CUresult error = way == Way::to_server
+                       ? client::send::begin_sink(session, 0, {}, sequence, {memory.data(), bytes})
+                       : client::send::begin_source(session, 0, {.bytes = bytes}, sequence, {memory.data(), bytes});
   if (!error) session.flush();
   return error;
 }
@@ -85,7 +86,8 @@ CUresult measure(Session& session, const InfoOptions& options, WayFacts& way) {
   // The first megabytes find out how much the connection carries and are not counted.
   double ignored;
   uint64_t first = std::min<uint64_t>(options.bulk_bytes, 4u << 20);
-  for (auto [direction, bandwidth] : {std::pair{Way::to_server, &way.to_server_bytes_per_s}, {Way::from_server, &way.from_server_bytes_per_s}}) {
+  for (auto [direction, bandwidth] :
+       {std::pair{Way::to_server, &way.to_server_bytes_per_s}, {Way::from_server, &way.from_server_bytes_per_s}}) {
     if (CUresult error = measure_bandwidth(session, direction, first, ignored)) return error;
     if (CUresult error = measure_bandwidth(session, direction, options.bulk_bytes, *bandwidth)) return error;
   }

@@ -1,5 +1,5 @@
-// post() and call(): one message each, built straight in the session's send buffer. Generated functions are made of them: those of driver calls
-// (client/forward.hpp) and of the session's own (client/session_sends.hpp).
+// post() and call(): one message each, built straight in the session's send buffer. Generated functions are made of
+// them: those of driver calls (client/forward.hpp) and of the session's own (client/session_sends.hpp).
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ constexpr uint32_t message_words(size_t data_bytes = 0, size_t lists = 0) {
   return 1 + size.data + size.pointers + uint32_t((data_bytes + 7) / 8 + 2 * lists);
 }
 
-// The same of one of the session's own messages (generated/wire/session_messages.hpp). What is longer than a message may be is refused.
+// The same of one of the session's own messages (generated/wire/session_messages.hpp). What is longer than a message
+// may be is refused.
 template <class Message>
 [[gnu::always_inline]] inline uint32_t words_max(const Message& message) noexcept {
   return uint32_t(std::min<size_t>(words_of(message), wire::kMessageWordsMax + 1));
@@ -31,8 +32,9 @@ template <class Message>
 // Appends a posted call; `write` gets a Params::Builder. `sequence` is that of the frame.
 // Inlined at its call, of which each kind has one or two: a launch spends a third of its time here.
 template <class Params, class Write>
-[[gnu::always_inline]] inline CUresult post(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, const Bulk& bulk = {},
-              uint64_t* sequence = nullptr) noexcept {
+[[gnu::always_inline]] inline CUresult post(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max,
+                                            Write&& write, const Bulk& bulk = {},
+                                            uint64_t* sequence = nullptr) noexcept {
   Session::Slot slot;
   if (CUresult error = session.begin(wire::FrameKind::posted, ordinal, context, words_max, bulk, slot)) return error;
   try {

@@ -146,8 +146,8 @@ void ConnectedSession::take_notice() {
   const wire::NoticeFacts facts = wire::notice(header.ordinal);
   const bool with_bulk = facts.bulk_bytes_max != 0;
   if (header.bulk_bytes > facts.bulk_bytes_max)
-    return fault(fmt::format("notice {} with bulk of {} bytes, where {} are the most", facts.name ? facts.name : "of an unknown kind",
-                             header.bulk_bytes, facts.bulk_bytes_max));
+    return fault(fmt::format("notice {} with bulk of {} bytes, where {} are the most",
+                             facts.name ? facts.name : "of an unknown kind", header.bulk_bytes, facts.bulk_bytes_max));
   wire::SegmentReader message(receiver_.message());
   std::string last_words;
   CUresult last_result = CUDA_ERROR_DEVICE_UNAVAILABLE;

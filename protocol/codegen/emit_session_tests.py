@@ -1,7 +1,7 @@
-"""Tests only: for every message what fills it with random values and compares it with what was read, and for every call and notice a function
-that sends it in each way there is."""
+"""Tests only: for every message what fills it with random values and compares it with what was read, and for every call
+and notice a function that sends it in each way there is."""
 
-from emit_session import is_posted
+from emit_session import flag, is_posted
 from session_model import Field
 from text import banner
 
@@ -9,12 +9,12 @@ SOURCE = "session.toml"
 
 
 def compare(field):
-    got = f"got.get{field.accessor}()"
+    name, got = field.name, f"got.get{field.accessor}()"
     if field.is_list_of_structures:
-        return (f"  auto {field.name} = {got};\n"
-                f'  found.note("{field.name}", message.{field.name}.size() == {field.name}.size());\n'
-                f"  for (unsigned i = 0; i < {field.name}.size(); ++i) compare(found, message.{field.name}[i], {field.name}[i]);\n")
-    return f'  found.same("{field.name}", message.{field.name}, {got});\n'
+        return (f"  auto {name} = {got};\n"
+                f'  found.note("{name}", message.{name}.size() == {name}.size());\n'
+                f"  for (unsigned i = 0; i < {name}.size(); ++i) compare(found, message.{name}[i], {name}[i]);\n")
+    return f'  found.same("{name}", message.{name}, {got});\n'
 
 
 def message_functions(message):
@@ -22,8 +22,10 @@ def message_functions(message):
     fills = "".join(f"  contents.fill(message.{field.name});\n" for field in fields)
     compares = "".join(map(compare, fields))
     return (
-        f"inline void fill([[maybe_unused]] Contents& contents, [[maybe_unused]] wire::message::{message.name}& message) {{\n{fills}}}\n"
-        f"inline void compare([[maybe_unused]] Differences& found, [[maybe_unused]] const wire::message::{message.name}& message, "
+        f"inline void fill([[maybe_unused]] Contents& contents, [[maybe_unused]] wire::message::{message.name}& message) "
+        f"{{\n{fills}}}\n"
+        "inline void compare([[maybe_unused]] Differences& found, "
+        f"[[maybe_unused]] const wire::message::{message.name}& message, "
         f"[[maybe_unused]] schema::{message.name}::Reader got) {{\n{compares}}}\n"
     )
 
@@ -39,8 +41,10 @@ def send(call, way):
         lines.append(f"CUresult result = client::send::post_{call.name}({', '.join(arguments)});")
         lines.append(f"round.posted<schema::{name}>({call.ordinal}, message, result);")
         return lines
-    lines += [f"wire::message::{reply} reply;", "fill(round.contents, reply);", f"round.answer_with<schema::{reply}>(reply);"]
-    read = [f"[&](schema::{reply}::Reader got) {{ compare(round.found, reply, got); ++round.replies_read; }}"] if call.reply.fields else []
+    lines += [f"wire::message::{reply} reply;", "fill(round.contents, reply);"]
+    lines.append(f"round.answer_with<schema::{reply}>(reply);")
+    reader = f"[&](schema::{reply}::Reader got) {{ compare(round.found, reply, got); ++round.replies_read; }}"
+    read = [reader] if call.reply.fields else []
     if way == "call":
         arguments = ["round.session", "round.context", "message", *bulk, *sink, *read]
         lines.append(f"CUresult result = client::send::call_{call.name}({', '.join(arguments)});")
@@ -57,7 +61,8 @@ def send(call, way):
 def call_functions(call):
     ways = ["post"] * is_posted(call) + ["call", "begin"]
     return "".join(
-        f"void {way}_{call.name}(SessionRound& round) {{\n" + "".join(f"  {line}\n" for line in send(call, way)) + "}\n" for way in ways
+        f"void {way}_{call.name}(SessionRound& round) {{\n{''.join(f'  {line}{chr(10)}' for line in send(call, way))}}}\n"
+        for way in ways
     ), [f'    {{"{way} {call.name}", {call.ordinal}, {way}_{call.name}}},\n' for way in ways]
 
 
@@ -68,7 +73,7 @@ def notice_function(notice):
         f"void notify_{notice.name}(SessionRound& round) {{\n"
         f"  wire::message::{name} message;\n  fill(round.contents, message);\n"
         f"  server::notify::{notice.name}(round.outbox, message{bulk});\n"
-        f"  round.noticed<schema::{name}>(wire::NoticeOrdinal::{notice.name}, message, {'true' if bulk else 'false'});\n}}\n"
+        f"  round.noticed<schema::{name}>(wire::NoticeOrdinal::{notice.name}, message, {flag(notice.bulk)});\n}}\n"
     ), f'    {{"notice {notice.name}", {notice.ordinal}, notify_{notice.name}}},\n'
 
 

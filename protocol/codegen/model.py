@@ -327,7 +327,8 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
-    "since", "results_always", "unsafe_in_capture", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
+    "since", "results_always", "unsafe_in_capture", "gives_work", "work_key", "work_bytes", "work_stream",
+    "gate_effect",
 }
 
 

@@ -138,7 +138,8 @@ class Reader:
         message = Message(name, [parse_field(text, f"{self.where}: {name}") for text in fields], is_reply)
         names = [field.name for field in message.fields]
         self.demand(len(set(names)) == len(names), name, "a field is described twice")
-        self.demand(not is_reply or not {"result", "deferred"} & set(names), name, "every reply has result and deferred by itself")
+        own = {"result", "deferred"} & set(names)
+        self.demand(not is_reply or not own, name, "every reply has result and deferred by itself")
         self.messages[name] = message
         return message
 
@@ -149,7 +150,8 @@ class Reader:
 
     def check_keys(self, name, table, needed, allowed):
         self.demand(set(needed) <= set(table), name, f"needs {sorted(set(needed) - set(table))}")
-        self.demand(set(table) <= set(needed) | set(allowed), name, f"unknown keys {sorted(set(table) - set(needed) - set(allowed))}")
+        unknown = sorted(set(table) - set(needed) - set(allowed))
+        self.demand(not unknown, name, f"unknown keys {unknown}")
 
     def frame(self, name, table):
         """What calls and notices have in common, as arguments of a Frame."""
@@ -160,7 +162,8 @@ class Reader:
         return {"name": name, "ordinal": table["ordinal"], "message": message, "bulk": bulk}
 
     def call(self, name, table):
-        self.check_keys(name, table, ("ordinal", "class", "params"), ("results", "bulk", "reply_bulk", "out_of_turn", "any_context", "sessions"))
+        allowed = ("results", "bulk", "reply_bulk", "out_of_turn", "any_context", "sessions")
+        self.check_keys(name, table, ("ordinal", "class", "params"), allowed)
         call = SessionCall(
             **self.frame(name, table),
             cls=table["class"],
@@ -204,12 +207,14 @@ def parse_session(tables, where):
         for field in message.fields:
             if field.is_list_of_structures:
                 inner = reader.named(field.item, f"{message.name}.{field.name}", False)
-                reader.demand(all(f.is_number for f in inner.fields), message.name, f"{field.item} is more than numbers")
+                plain = all(f.is_number for f in inner.fields)
+                reader.demand(plain, message.name, f"{field.item} is more than numbers")
     used = {m.name for c in calls for m in (c.message, c.reply)} | {n.message.name for n in notices}
     used |= {f.item for m in reader.messages.values() for f in m.fields if f.is_list_of_structures}
     for name in set(reader.messages) - used - {"Result"}:
         raise DescriptionError(f"{where}: {name} is used by no call and no notice")
-    return SessionDescription(sorted(calls, key=lambda c: c.ordinal), sorted(notices, key=lambda n: n.ordinal), list(reader.messages.values()))
+    in_order = [sorted(frames, key=lambda frame: frame.ordinal) for frames in (calls, notices)]
+    return SessionDescription(*in_order, list(reader.messages.values()))
 
 
 def read_session(path):

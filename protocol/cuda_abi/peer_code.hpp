@@ -8,8 +8,9 @@
 
 namespace gpuwire::cuda_abi {
 
-// What a code stands for that this side does not know: a newer server's driver has more of them, and a hostile one sends any number. It must
-// not get into the enumeration, where the program, and what looks codes up, may find only CUDA's own.
+// What a code stands for that this side does not know: a newer server's driver has more of them, and a hostile one
+// sends any number. It must not get into the enumeration, where the program, and what looks codes up, may find only
+// CUDA's own.
 inline constexpr CUresult kUnknownPeerCode = CUDA_ERROR_UNKNOWN;
 
 namespace peer_code {

@@ -1,4 +1,5 @@
-// What the fields of the session's messages are made of, before they are written (generated/wire/session_messages.hpp). All of it borrows.
+// What the fields of the session's messages are made of, before they are written (generated/wire/session_messages.hpp).
+// All of it borrows.
 #pragma once
 
 #include <concepts>
@@ -29,7 +30,8 @@ struct Bytes {
   constexpr Bytes() noexcept = default;
   constexpr Bytes(const void* data, size_t size) noexcept : data(data), size(size) {}
   template <PlainItems Range>
-  constexpr Bytes(const Range& items) noexcept : data(std::ranges::data(items)), size(std::ranges::size(items) * sizeof(*std::ranges::data(items))) {}
+  constexpr Bytes(const Range& items) noexcept
+      : data(std::ranges::data(items)), size(std::ranges::size(items) * sizeof(*std::ranges::data(items))) {}
 };
 
 // Words of 64 bits: numbers, or handles of whatever type.
@@ -54,10 +56,12 @@ struct Filled {
   // `fill` is called with room for `size` bytes, unless that is 0; it outlives the message.
   template <class Fill>
   constexpr Filled(size_t size, const Fill& fill) noexcept
-      : size(size), user(&fill), write([](const void* user, std::span<std::byte> out) { (*static_cast<const Fill*>(user))(out); }) {}
+      : size(size),
+        user(&fill),
+        write([](const void* user, std::span<std::byte> out) { (*static_cast<const Fill*>(user))(out); }) {}
 };
 
-// --- how many words of a message a field takes beside its place in the structure ------------------------------------------------------------
+// --- how many words of a message a field takes beside its place in the structure -------------------------------------
 
 template <class Schema>
 constexpr size_t root_words() noexcept {
@@ -77,15 +81,19 @@ inline size_t text_list_words(std::span<const std::string_view> texts) noexcept 
   return words;
 }
 
-// --- writing. What is empty is left out, which reads as the same -----------------------------------------------------------------------------
+// --- writing. What is empty is left out, which reads as the same -----------------------------------------------------
 
-inline capnp::Data::Reader as_data(const Bytes& bytes) noexcept { return {static_cast<const capnp::byte*>(bytes.data), bytes.size}; }
+inline capnp::Data::Reader as_data(const Bytes& bytes) noexcept {
+  return {static_cast<const capnp::byte*>(bytes.data), bytes.size};
+}
 
 inline void write_filled(capnp::Data::Builder out, const Filled& filled) {
   filled.write(filled.user, {reinterpret_cast<std::byte*>(out.begin()), out.size()});
 }
 // From text that no zero need follow.
-inline void write_text(capnp::Text::Builder out, std::string_view text) { std::memcpy(out.begin(), text.data(), text.size()); }
+inline void write_text(capnp::Text::Builder out, std::string_view text) {
+  std::memcpy(out.begin(), text.data(), text.size());
+}
 
 inline void write_items(capnp::List<uint64_t>::Builder out, const Words& words) {
   const auto* from = static_cast<const std::byte*>(words.data);

@@ -21,7 +21,8 @@ struct FrameHeader {
   uint8_t kind = 0;
   uint8_t flags = 0;            // FrameFlag
   uint16_t magic = kMagic;      // catches a lost frame boundary at once
-  uint32_t ordinal = 0;         // which call: protocol/api/session.toml below 1000, the driver functions beside it from there on
+  uint32_t ordinal =
+      0;  // which call: protocol/api/session.toml below 1000, the driver functions beside it from there on
   uint64_t sequence = 0;        // client frames count 1, 2, 3...; a reply carries its call's; notices count on their own
   uint32_t message_words = 0;   // Cap'n Proto segment in 8-byte words, <= kMessageWordsMax; 0: no message
   uint32_t context = 0;         // low 32 bits of the caller's current context handle; 0: none

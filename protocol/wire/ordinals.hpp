@@ -1,5 +1,5 @@
-// Ordinals of frames. Never reused. Those of the session's own calls and notices are described in protocol/api/session.toml, and driver
-// functions, from 1000 on, beside it.
+// Ordinals of frames. Never reused. Those of the session's own calls and notices are described in
+// protocol/api/session.toml, and driver functions, from 1000 on, beside it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// How the generated notices (generated/server/session_notices.hpp) are built: in one segment, small ones without an allocation.
+// How the generated notices (generated/server/session_notices.hpp) are built: in one segment, small ones without an
+// allocation.
 #pragma once
 
 #include <memory>
@@ -13,13 +14,14 @@
 namespace gpuwire::server {
 
 template <class Schema, class Message>
-void send_notice(Outbox& outbox, wire::NoticeOrdinal ordinal, const Message& message, std::span<const std::byte> bulk = {},
-                 std::shared_ptr<const void> keeper = nullptr) {
+void send_notice(Outbox& outbox, wire::NoticeOrdinal ordinal, const Message& message,
+                 std::span<const std::byte> bulk = {}, std::shared_ptr<const void> keeper = nullptr) {
   constexpr size_t kStackWords = 64;
   const size_t words = words_of(message);
   capnp::word stack[kStackWords] = {};
   std::vector<capnp::word> heap(words > kStackWords ? words : 0);
-  capnp::MallocMessageBuilder builder(heap.empty() ? kj::arrayPtr(stack, kStackWords) : kj::arrayPtr(heap.data(), heap.size()));
+  capnp::MallocMessageBuilder builder(heap.empty() ? kj::arrayPtr(stack, kStackWords)
+                                                   : kj::arrayPtr(heap.data(), heap.size()));
   write(message, builder.template initRoot<Schema>());
   if (keeper) return outbox.notice_kept(ordinal, builder, bulk, std::move(keeper));
   outbox.notice(ordinal, builder, bulk);

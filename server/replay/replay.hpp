@@ -194,7 +194,8 @@ struct ReplayEntry {
 // Before any of it is read: throws ProtocolFault when the frame has more raw bytes behind it than its call may carry.
 inline void check_bulk(const ReplayEntry& entry, const wire::FrameHeader& header) {
   if (header.bulk_bytes <= entry.bulk_bytes_max) [[likely]] return;
-  std::string most = entry.bulk_bytes_max ? "where " + std::to_string(entry.bulk_bytes_max) + " are the most" : "which it has no use for";
+  std::string most = entry.bulk_bytes_max ? "where " + std::to_string(entry.bulk_bytes_max) + " are the most"
+                                          : "which it has no use for";
   throw ProtocolFault{"bulk of " + std::to_string(header.bulk_bytes) + " bytes, " + most};
 }
 

@@ -97,17 +97,20 @@ void add_calls() {
 
 void add_answers() {
   auto of = [](SessionOrdinal call) { return uint32_t(call); };
-  add<schema::Result>("reply_result", FrameKind::reply, of(SessionOrdinal::ping), [](auto result) { result.setResult(700); });
-  add<schema::ModuleLoadReply>("reply_module_load", FrameKind::reply, of(SessionOrdinal::module_load), [](auto reply) { reply.setErrorLog("ptxas error: line 3"); });
+  add<schema::Result>("reply_result", FrameKind::reply, of(SessionOrdinal::ping),
+                      [](auto result) { result.setResult(700); });
+  add<schema::ModuleLoadReply>("reply_module_load", FrameKind::reply, of(SessionOrdinal::module_load),
+                               [](auto reply) { reply.setErrorLog("ptxas error: line 3"); });
   add<schema::FunctionFacts>("reply_facts", FrameKind::reply, of(SessionOrdinal::module_function), [](auto facts) {
     facts.initParameterOffsets(3).set(2, 16);
     facts.initAttributes(5);
   });
-  add<schema::ModuleFunctions>("reply_functions", FrameKind::reply, of(SessionOrdinal::module_functions), [](auto functions) {
-    auto names = functions.initNames(2);
-    names.set(0, "first");
-    names.set(1, "second");
-  });
+  add<schema::ModuleFunctions>("reply_functions", FrameKind::reply, of(SessionOrdinal::module_functions),
+                               [](auto functions) {
+                                 auto names = functions.initNames(2);
+                                 names.set(0, "first");
+                                 names.set(1, "second");
+                               });
   auto notice = [](NoticeOrdinal ordinal) { return uint32_t(ordinal); };
   add<schema::Completion>("completion", FrameKind::notice, notice(NoticeOrdinal::completion), [](auto done) { done.setSequence(9); });
   add<schema::DeferredError>("deferred_error", FrameKind::notice, notice(NoticeOrdinal::deferred_error), [](auto error) { error.setMessage("why"); });
@@ -129,11 +132,14 @@ void add_every_frame() {
   for (uint32_t ordinal = 0; ordinal < kFirstDriverOrdinal; ++ordinal) {
     visit_session_call(ordinal, [&](auto call) {
       using Call = decltype(call);
-      append(calls, std::type_identity<typename Call::Message>(), FrameKind::called, ordinal, bulk_bytes_max(FrameKind::called, ordinal));
-      append(replies, std::type_identity<typename Call::Reply>(), FrameKind::reply, ordinal, bulk_bytes_max(FrameKind::reply, ordinal));
+      append(calls, std::type_identity<typename Call::Message>(), FrameKind::called, ordinal,
+             bulk_bytes_max(FrameKind::called, ordinal));
+      append(replies, std::type_identity<typename Call::Reply>(), FrameKind::reply, ordinal,
+             bulk_bytes_max(FrameKind::reply, ordinal));
     });
     visit_notice(ordinal, [&](auto notice) {
-      append(notices, std::type_identity<typename decltype(notice)::Message>(), FrameKind::notice, ordinal, bulk_bytes_max(FrameKind::notice, ordinal));
+      append(notices, std::type_identity<typename decltype(notice)::Message>(), FrameKind::notice, ordinal,
+             bulk_bytes_max(FrameKind::notice, ordinal));
     });
   }
   write("every_call", calls);

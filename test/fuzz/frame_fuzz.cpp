@@ -108,7 +108,8 @@ Summary decode(Sender sender, std::span<const std::byte> bytes, size_t piece, bo
         ++summary.frames;
         ++g_frames_decoded;
         // As both ends do before they read any of it; a reply's is what its call has asked for.
-        if (auto kind = FrameKind(decoder.header().kind); kind != FrameKind::reply && decoder.header().bulk_bytes > bulk_bytes_max(kind, decoder.header().ordinal)) {
+        if (auto kind = FrameKind(decoder.header().kind);
+            kind != FrameKind::reply && decoder.header().bulk_bytes > bulk_bytes_max(kind, decoder.header().ordinal)) {
           summary.fault = "more bulk than the frame may carry";
           return summary;
         }

@@ -118,11 +118,13 @@ class PeerCodes(unittest.TestCase):
             if folder.startswith("server"):
                 continue
             with open(path, encoding="utf-8") as file:
-                wrong += [f"{os.path.relpath(path, ROOT)}: {found[0]}" for found in UNCHECKED_CODE.finditer(file.read())]
+                found = UNCHECKED_CODE.finditer(file.read())
+            wrong += [f"{os.path.relpath(path, ROOT)}: {code[0]}" for code in found]
         self.assertEqual(wrong, [], "cuda_abi::from_peer() is that place")
 
     def test_the_look_for_unchecked_codes_finds_them(self):
-        for text in ("CUresult(reply.getResult())", "static_cast<CUresult>(notice.getStatus())", "CUresult{facts.getAttributeErrors()[0]}"):
+        for text in ("CUresult(reply.getResult())", "static_cast<CUresult>(notice.getStatus())",
+                     "CUresult{facts.getAttributeErrors()[0]}"):
             self.assertRegex(text, UNCHECKED_CODE)
 
 

@@ -64,10 +64,11 @@ void notice(server::Replay& replay, server::Call& call) {
   replay.outbox().notice_kept(wire::NoticeOrdinal::copy_data, *message, *bytes, bytes);
 }
 
-constexpr server::ReplayEntry kEntries[] = {{.function = note, .name = "note", .posted = true, .bulk_bytes_max = wire::kBulkBytesMax},
-                                            {.function = echo, .name = "echo", .bulk_bytes_max = wire::kBulkBytesMax},
-                                            {.function = later, .name = "later"},
-                                            {.function = notice, .name = "notice", .posted = true}};
+constexpr server::ReplayEntry kEntries[] = {
+    {.function = note, .name = "note", .posted = true, .bulk_bytes_max = wire::kBulkBytesMax},
+    {.function = echo, .name = "echo", .bulk_bytes_max = wire::kBulkBytesMax},
+    {.function = later, .name = "later"},
+    {.function = notice, .name = "notice", .posted = true}};
 
 }  // namespace
 

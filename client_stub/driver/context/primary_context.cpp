@@ -52,7 +52,8 @@ CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
   if (!context.alive.load(std::memory_order_relaxed)) {
     clear_faults(context);
-    if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device))) return error;
+    if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device)))
+      return error;
     context.alive.store(true, std::memory_order_release);
   }
   ++context.usage;

@@ -59,7 +59,8 @@ class Pipeline {
 
   void wait_oldest() {
     Flight& flight = flights_[first_];
-    CUresult result = finish_call<schema::Result>(*caller_.session, flight.sequence, [](schema::Result::Reader) {}, flight.sink);
+    CUresult result = finish_call<schema::Result>(
+        *caller_.session, flight.sequence, [](schema::Result::Reader) {}, flight.sink);
     if (!result_) result_ = result;
     first_ = (first_ + 1) % kPiecesInFlightMax;
     --count_;
@@ -110,7 +111,8 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
       Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
       uint64_t sequence = 0;
-      CUresult error = send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
+      CUresult error =
+          send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
       if (error) return error;
       note_stream_work(caller, stream, sequence);
     }
@@ -135,7 +137,8 @@ CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr 
     BulkSink sink{.data = to + offset, .bytes = std::min(kPieceBytes, bytes - offset)};
     CUresult error = pipeline.send(sink, {}, [&](const BulkSink& kept, uint64_t& sequence) {
       return send::begin_copy_from_device(*caller.session, caller.context,
-                                          {.source = source + offset, .bytes = kept.bytes, .stream = stream}, sequence, kept);
+                                          {.source = source + offset, .bytes = kept.bytes, .stream = stream}, sequence,
+                                          kept);
     });
     if (error) break;
   }
@@ -231,7 +234,8 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
       bulk = {.data = kept.get(), .bytes = bytes, .keeper = kept};
     }
     uint64_t sequence = 0;
-    CUresult error = send::post_copy_2d_to_device(*caller.session, caller.context, copy_of(destination, all, stream, arrived), bulk, &sequence);
+    CUresult error = send::post_copy_2d_to_device(*caller.session, caller.context,
+                                                  copy_of(destination, all, stream, arrived), bulk, &sequence);
     if (!error) note_stream_work(caller, stream, sequence);
     return error;
   }
@@ -240,7 +244,8 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, piece, offset, out); };
     Pipeline pipeline(caller);
     pipeline.send({}, {}, [&](const BulkSink&, uint64_t& sequence) {
-      return send::begin_copy_2d_to_device(*caller.session, caller.context, copy_of(destination, piece, stream, arrived), sequence,
+      return send::begin_copy_2d_to_device(*caller.session, caller.context,
+                                           copy_of(destination, piece, stream, arrived), sequence,
                                            Bulk{.bytes = piece.size.bytes(), .gather = &gather});
     });
     note_stream_work(caller, stream, pipeline.last_sequence());
@@ -253,7 +258,8 @@ CUresult fetch_box(const Caller& caller, const HostBox& destination, const Devic
   CUresult result = for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
     auto scatter = [destination, piece](size_t offset, std::span<const std::byte> in) { scatter_rows(destination, piece, offset, in); };
     return pipeline.send(BulkSink{.bytes = piece.size.bytes()}, scatter, [&](const BulkSink& kept, uint64_t& sequence) {
-      return send::begin_copy_2d_from_device(*caller.session, caller.context, copy_of(source, piece, stream, true), sequence, kept);
+      return send::begin_copy_2d_from_device(*caller.session, caller.context, copy_of(source, piece, stream, true),
+                                             sequence, kept);
     });
   });
   CUresult finished = pipeline.finish();

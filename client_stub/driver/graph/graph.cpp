@@ -38,8 +38,9 @@ void forget_graph(const Caller& caller, uint64_t owner) {
   for (size_t at = 0; at < nodes.size() || (at == 0 && !inner.empty()); at += wire::kListItemsMax) {
     size_t count = std::min<size_t>(nodes.size() - at, wire::kListItemsMax);
     size_t graphs = at == 0 ? std::min<size_t>(inner.size(), wire::kListItemsMax) : 0;
-    CUresult error = send::post_graph_forget(*caller.session, caller.context,
-                                             {.nodes = std::span(nodes).subspan(at, count), .graphs = std::span(inner).first(graphs)});
+    CUresult error = send::post_graph_forget(
+        *caller.session, caller.context,
+        {.nodes = std::span(nodes).subspan(at, count), .graphs = std::span(inner).first(graphs)});
     if (error) return;  // the session is over
   }
   for (uint64_t node : nodes) handles().forget(wire::HandleKind::graph_node, node);
@@ -68,7 +69,8 @@ CUresult graph_text(const Caller& caller, CUgraph graph, unsigned flags, std::st
   do {
     size_t before = out.size();
     CUresult result = send::call_graph_text(
-        *caller.session, caller.context, {.graph = word_of(graph), .flags = flags, .offset = before}, [&](schema::GraphTextReply::Reader reply) {
+        *caller.session, caller.context, {.graph = word_of(graph), .flags = flags, .offset = before},
+        [&](schema::GraphTextReply::Reader reply) {
           whole = reply.getBytes();
           out.append(reinterpret_cast<const char*>(reply.getText().begin()), reply.getText().size());
         });

@@ -225,8 +225,10 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   }
   uint64_t sequence = 0;
   CUresult result = send::post_graph_launch(
-      *on.caller.session, on.caller.context, {.exec = reinterpret_cast<uint64_t>(exec), .stream = on.wire_stream, .blocks = blocks}, &sequence,
-      [&] { server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence); });  // so that what comes back is waited for
+      *on.caller.session, on.caller.context,
+      {.exec = reinterpret_cast<uint64_t>(exec), .stream = on.wire_stream, .blocks = blocks}, &sequence, [&] {
+        server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence);
+      });  // so that what comes back is waited for
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
   return leave(on.caller, result);
 }

@@ -72,7 +72,8 @@ CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::
 }
 
 CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) noexcept {
-  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_memory_create))) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_memory_create)))
+    return CUDA_ERROR_NOT_SUPPORTED;
   auto block = std::make_shared<GraphBlock>(*this);
   block->base = address;
   block->bytes = bytes;
@@ -82,8 +83,9 @@ CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t by
     block->number = next_++;
   }
   uint64_t place = 0;
-  CUresult result = send::call_graph_memory_create(
-      *caller.session, caller.context, {.address = block->number, .bytes = bytes}, [&](schema::GraphMemoryCreateReply::Reader reply) { place = reply.getPlace(); });
+  CUresult result =
+      send::call_graph_memory_create(*caller.session, caller.context, {.address = block->number, .bytes = bytes},
+                                     [&](schema::GraphMemoryCreateReply::Reader reply) { place = reply.getPlace(); });
   if (result) return result;
   block->place = place;
   std::lock_guard lock(mutex_);

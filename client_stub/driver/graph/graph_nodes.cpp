@@ -47,7 +47,8 @@ CUresult check(const Target& target) {
 
 // Sends a graph_node call; `message` has what is about the kind. A new node's handle is target.node.
 template <class Read>
-CUresult ask(const Caller& caller, CUgraphNodeType kind, const Target& target, wire::message::GraphNode message, Read&& read) {
+CUresult ask(const Caller& caller, CUgraphNodeType kind, const Target& target, wire::message::GraphNode message,
+             Read&& read) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_node))) return CUDA_ERROR_NOT_SUPPORTED;
   message.operation = uint8_t(target.operation);
   message.kind = kind;
@@ -60,7 +61,8 @@ CUresult ask(const Caller& caller, CUgraphNodeType kind, const Target& target, w
 }
 
 // The same for calls that make or change a node. `out`: where a new one's handle goes.
-CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, CUgraphNode* out, const wire::message::GraphNode& message) {
+CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, CUgraphNode* out,
+                     const wire::message::GraphNode& message) {
   bool adds = target.operation == Operation::add;
   if (adds && !out) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = check(target)) return error;
@@ -185,7 +187,8 @@ CUresult tell_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS
   Target target{.operation = Operation::tell, .node = node};
   if (CUresult error = check(target)) return error;
   uint64_t number = 0;
-  CUresult result = ask(caller, CU_GRAPH_NODE_TYPE_HOST, target, {}, [&](schema::GraphNodeReply::Reader reply) { number = reply.getCallback(); });
+  CUresult result = ask(caller, CU_GRAPH_NODE_TYPE_HOST, target, {},
+                        [&](schema::GraphNodeReply::Reader reply) { number = reply.getCallback(); });
   HostCallback callback;
   if (!result && !caller.server->host_callbacks.find(number, callback)) result = CUDA_ERROR_INVALID_VALUE;
   if (!result) out = {callback.host_function, callback.user_data};
@@ -208,7 +211,10 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
   }
   if (!result) {
     result = send_change(caller, CU_GRAPH_NODE_TYPE_CONDITIONAL, target, out,
-                         {.context = word_of(conditional.ctx), .condition = conditional.handle, .condition_type = conditional.type, .bodies = bodies});
+                         {.context = word_of(conditional.ctx),
+                          .condition = conditional.handle,
+                          .condition_type = conditional.type,
+                          .bodies = bodies});
   }
   if (result) {
     for (CUgraph body : bodies) forget_handle(wire::HandleKind::graph, word_of(body));

@@ -147,8 +147,9 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
   CUresult result = memory ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_OUT_OF_MEMORY;
   for (unsigned tries = 0; tries < kTriesMax && result == CUDA_ERROR_NOT_FOUND; ++tries) {
     if (!road->give_descriptor(given, file)) break;
-    result = send::call_region_share(*caller.session, caller.context,
-                                     {.address = reinterpret_cast<uint64_t>(memory), .bytes = mapped_bytes, .descriptor = given});
+    result = send::call_region_share(
+        *caller.session, caller.context,
+        {.address = reinterpret_cast<uint64_t>(memory), .bytes = mapped_bytes, .descriptor = given});
   }
   close(file);
   if (result == CUDA_SUCCESS) {

@@ -9,7 +9,9 @@ void post_changes(const std::vector<MirroredChange>& changes,
   Session::Answering room;
   for (const MirroredChange& change : changes) {
     Bulk bulk{.data = change.bytes.bytes.data(), .bytes = change.bytes.bytes.size()};
-    if (post({.address = change.number, .offset = change.offset + change.bytes.offset, .changed = change.bytes.mask}, bulk)) return;
+    if (post({.address = change.number, .offset = change.offset + change.bytes.offset, .changed = change.bytes.mask},
+             bulk))
+      return;
   }
 }
 

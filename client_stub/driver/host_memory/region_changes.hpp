@@ -20,9 +20,10 @@ struct MirroredChange {
   wire::ByteChanges bytes;
 };
 
-// Posts them in order, each as `post` does. The caller holds the lock that keeps changes in the order in which they were found; the thread of the host functions
-// takes that lock too before it answers, so the holder must not stand still for want of room: it sends as those who answer do. An error is
-// not told: the session is over, which the call that follows reports.
+// Posts them in order, each as `post` does. The caller holds the lock that keeps changes in the order in which they
+// were found; the thread of the host functions takes that lock too before it answers, so the holder must not stand
+// still for want of room: it sends as those who answer do. An error is not told: the session is over, which the call
+// that follows reports.
 void post_changes(const std::vector<MirroredChange>& changes,
                   const std::function<CUresult(const wire::message::RegionChange& change, const Bulk& bulk)>& post);
 

@@ -120,7 +120,9 @@ CUresult check_cooperative(const Caller& caller, FunctionState& function, const 
 
 CUresult send(const Caller& caller, const Launch& launch, const FunctionState& function, const LaunchParameters& parameters, uint64_t stream,
               uint64_t& sequence) {
-  auto pack = [&](std::span<std::byte> out) { static_cast<void>(pack_parameters(parameters, function.offsets, function.sizes, out)); };
+  auto pack = [&](std::span<std::byte> out) {
+    static_cast<void>(pack_parameters(parameters, function.offsets, function.sizes, out));
+  };
   const wire::message::Launch message{.function = function.handle,
                                       .stream = stream,
                                       .grid_x = launch.shape.grid[0],

@@ -237,7 +237,8 @@ void ManagedMemory::send_hidden() noexcept {
         note_state();
       }
       for (const Change& change : changes) {
-        if (send_change(session_.connection(), change)) break;  // the session is over, which the call that follows reports
+        if (send_change(session_.connection(), change))
+          break;  // the session is over, which the call that follows reports
       }
     }
   } catch (const std::bad_alloc&) {

@@ -99,12 +99,12 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
   caller.server->shares.sweep(caller);
   ShareToken token{};
   bool given = false;
-  CUresult result = send::call_share_export(
-      *caller.session, caller.context, {.handle = handle, .flags = flags}, [&](schema::ShareExportReply::Reader results) {
-        auto data = results.getToken();
-        given = data.size() == token.size();
-        if (given) std::copy(data.begin(), data.end(), token.begin());
-      });
+  CUresult result = send::call_share_export(*caller.session, caller.context, {.handle = handle, .flags = flags},
+                                            [&](schema::ShareExportReply::Reader results) {
+                                              auto data = results.getToken();
+                                              given = data.size() == token.size();
+                                              if (given) std::copy(data.begin(), data.end(), token.begin());
+                                            });
   if (result) return result;
   bool close_on_exec = wire::handle_kind(handle) == wire::HandleKind::memory_allocation;
   int descriptor = given ? caller.server->shares.give_out(token, close_on_exec) : -1;
@@ -121,7 +121,8 @@ CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descri
   if (!token) return CUDA_ERROR_UNKNOWN;  // what the driver says of a descriptor that is none of its own
   handle = create_handle(caller, kind);
   if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = send::call_share_import(*caller.session, caller.context, {.handle = handle, .token = *token, .flags = flags});
+  CUresult result =
+      send::call_share_import(*caller.session, caller.context, {.handle = handle, .token = *token, .flags = flags});
   if (result) forget_handle(kind, handle);
   return result;
 }

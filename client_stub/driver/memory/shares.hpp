@@ -1,6 +1,6 @@
-// File descriptors that stand for memory or a pool of the server. Natively they are the driver's; here each is an end of a socket pair with a
-// message in it that nobody takes out: the token under which the server keeps the driver's own (protocol/api/session.toml, share_export). It can be
-// passed on, inherited and duplicated like any descriptor.
+// File descriptors that stand for memory or a pool of the server. Natively they are the driver's; here each is an end
+// of a socket pair with a message in it that nobody takes out: the token under which the server keeps the driver's own
+// (protocol/api/session.toml, share_export). It can be passed on, inherited and duplicated like any descriptor.
 #pragma once
 
 #include <array>

@@ -44,9 +44,13 @@ CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const Pr
   if (input.bytes() > wire::kModuleBytesMax || given.size() >= wire::kNameBytesMax) return CUDA_ERROR_INVALID_VALUE;
   for (int attempt = 0; attempt < kAddAttemptsMax; ++attempt) {
     Reply reply{linker};
-    CUresult result = send::call_link_add(
-        *caller.session, caller.context,
-        {.state = linker.handle, .type = int32_t(type), .digest = input.digest(), .name = given, .jit_options = options.jit}, reply);
+    CUresult result = send::call_link_add(*caller.session, caller.context,
+                                          {.state = linker.handle,
+                                           .type = int32_t(type),
+                                           .digest = input.digest(),
+                                           .name = given,
+                                           .jit_options = options.jit},
+                                          reply);
     if (!reply.missing) return result;
     if (CUresult error = deliver_image(caller, input)) return error;
   }
@@ -147,7 +151,8 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
   if (!cubinOut) return CUDA_ERROR_INVALID_VALUE;
   Linker& linker = *begun.linker;
   Reply reply{linker};
-  CUresult result = send::call_link_complete(*begun.caller.session, begun.caller.context, {.state = linker.handle}, reply);
+  CUresult result =
+      send::call_link_complete(*begun.caller.session, begun.caller.context, {.state = linker.handle}, reply);
   if (!result && reply.image_bytes > wire::kModuleBytesMax) result = CUDA_ERROR_OUT_OF_MEMORY;
   if (!result) {
     linker.image.resize(reply.image_bytes);

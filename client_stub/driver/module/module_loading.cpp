@@ -33,7 +33,8 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
     std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t at, std::span<std::byte> out) { image.read(offset + at, out); };
     Bulk bulk{.bytes = bytes, .gather = &gather};
     CUresult error = send::post_module_data(
-        *caller.session, caller.context, {.digest = image.digest(), .offset = offset, .last = offset + bytes == image.bytes()}, bulk);
+        *caller.session, caller.context,
+        {.digest = image.digest(), .offset = offset, .last = offset + bytes == image.bytes()}, bulk);
     if (error) return error;
     offset += bytes;
   }

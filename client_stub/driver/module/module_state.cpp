@@ -60,8 +60,9 @@ void end_function(FunctionState& function) noexcept { handles().forget(function.
 
 CUresult FunctionQuestion::begin(const Caller& caller) {
   device_ = module_.context ? module_.context->device : caller.state ? caller.state->device : 0;
-  CUresult result = send::begin_module_function(
-      *caller.session, caller.context, {.module = module_.handle, .name = name_, .handle = function_.handle}, sequence_);
+  CUresult result =
+      send::begin_module_function(*caller.session, caller.context,
+                                  {.module = module_.handle, .name = name_, .handle = function_.handle}, sequence_);
   under_way_ = result == CUDA_SUCCESS;
   return result;
 }

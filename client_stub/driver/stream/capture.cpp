@@ -74,7 +74,8 @@ CUresult ask(const StreamCall& on, ToldOfCapture& out) {
     if (!graph.create(on.caller, 1) || !nodes.create(on.caller, room)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = send::call_capture_info(
         *on.caller.session, on.caller.context,
-        {.stream = on.wire_stream, .graph = graph.handles()[0], .nodes = {nodes.handles(), room}}, [&](schema::CaptureInfoReply::Reader reply) {
+        {.stream = on.wire_stream, .graph = graph.handles()[0], .nodes = {nodes.handles(), room}},
+        [&](schema::CaptureInfoReply::Reader reply) {
           if (reply.getResult()) return;
           count = reply.getCount();
           out.graph = reply.getGraph();

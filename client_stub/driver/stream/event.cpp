@@ -73,7 +73,8 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
 CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
   if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
   raise(on.state->watched, record);
-  CUresult error = send::post_watch_event(*on.caller.session, on.caller.context, {.event = reinterpret_cast<uint64_t>(event), .record = record});
+  CUresult error = send::post_watch_event(*on.caller.session, on.caller.context,
+                                          {.event = reinterpret_cast<uint64_t>(event), .record = record});
   if (error == CUDA_SUCCESS) on.caller.session->flush();
   return error;
 }

@@ -147,7 +147,8 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
   uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint64_t sequence = 0;
-  error = send::post_host_function(*caller.session, caller.context, {.stream = wire_stream, .callback = number, .kind = kind}, &sequence);
+  error = send::post_host_function(*caller.session, caller.context,
+                                   {.stream = wire_stream, .callback = number, .kind = kind}, &sequence);
   if (error) {
     caller.server->host_callbacks.remove(number);
     return leave(caller, error);

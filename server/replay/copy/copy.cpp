@@ -129,7 +129,8 @@ void answer_failed_download(Replay& replay, Call& call, CUresult result) {
 void copy_from_device(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::CopyFromDevice>();
   uint64_t bytes = params.getBytes();
-  if (bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::copy_from_device)) throw ProtocolFault{"copy_from_device: more bytes than a reply may carry"};
+  if (bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::copy_from_device))
+    throw ProtocolFault{"copy_from_device: more bytes than a reply may carry"};
   Context* context = replay.state().contexts().current();
   if (!context) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   CUstream stream = nullptr;

@@ -23,7 +23,8 @@ void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result) {
     replay.state().host_regions().deliver();
     return send_result(replay, copy.sequence, result, bulk, std::move(keeper));
   }
-  notify::copy_data(replay.outbox(), {.sequence = copy.sequence, .result = result, .last = true}, bulk, std::move(keeper));
+  notify::copy_data(replay.outbox(), {.sequence = copy.sequence, .result = result, .last = true}, bulk,
+                    std::move(keeper));
 }
 
 void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {

@@ -113,7 +113,8 @@ void GraphMemory::deliver() {
   for (auto& [number, block] : blocks_) {
     if (block.running == 0) continue;
     wire::take_changes(block.memory, block.shadow.bytes(), [&, at = number](const wire::ByteChanges& changes) {
-      notify::graph_memory_data(replay_.outbox(), {.address = at, .offset = changes.offset, .changed = changes.mask}, changes.bytes);
+      notify::graph_memory_data(replay_.outbox(), {.address = at, .offset = changes.offset, .changed = changes.mask},
+                                changes.bytes);
     });
   }
 }

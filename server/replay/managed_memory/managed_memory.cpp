@@ -109,7 +109,8 @@ void managed_write(Replay& replay, Call& call) {
 void managed_read(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ManagedRead>();
   uint64_t bytes = params.getBytes();
-  if (bytes == 0 || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::managed_read)) throw ProtocolFault{"managed_read: a wrong number of bytes"};
+  if (bytes == 0 || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::managed_read))
+    throw ProtocolFault{"managed_read: a wrong number of bytes"};
   CUresult result = check_managed(replay, params.getAddress(), bytes);
   if (result != CUDA_SUCCESS) return finish(replay, call, result);
   StagingBlock block = staging_of(replay, bytes);

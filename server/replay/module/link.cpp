@@ -97,7 +97,8 @@ void link_image(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::LinkImage>();
   Link* link = replay.state().links().find(params.getState());
   uint64_t size = link ? link->image.size() : 0, offset = params.getOffset(), bytes = params.getBytes();
-  if (offset > size || bytes > size - offset || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::link_image)) throw ProtocolFault{"link_image: more than there is"};
+  if (offset > size || bytes > size - offset || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::link_image))
+    throw ProtocolFault{"link_image: more than there is"};
   call.answered = true;
   send_result(replay, call.header.sequence, CUDA_SUCCESS, link ? link->image.subspan(offset, bytes) : std::span<const std::byte>());
 }

@@ -382,8 +382,9 @@ SessionEnd Session::connection_ended() {
 
 void Session::tell_ending(const SessionEnd& end) {
   if (end.cause == EndCause::finished || end.cause == EndCause::cut || end.cause == EndCause::resume_grace) return;
-  notify::ending(outbox_, {.reason = end.reason,
-                           .result = end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN});
+  notify::ending(outbox_,
+                 {.reason = end.reason,
+                  .result = end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN});
 }
 
 bool Session::release() {

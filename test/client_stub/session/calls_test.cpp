@@ -50,9 +50,10 @@ TEST_CASE("posted calls arrive without anybody waiting or flushing") {
 
 // Codes that tell a call from its neighbours.
 CUresult code_of(uint64_t count) {
-  constexpr CUresult kCodes[] = {CUDA_ERROR_INVALID_VALUE,  CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED,
-                                 CUDA_ERROR_NO_DEVICE,      CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE,
-                                 CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_NOT_FOUND,     CUDA_ERROR_NOT_READY,       CUDA_ERROR_ILLEGAL_ADDRESS,
+  constexpr CUresult kCodes[] = {CUDA_ERROR_INVALID_VALUE,   CUDA_ERROR_OUT_OF_MEMORY,  CUDA_ERROR_NOT_INITIALIZED,
+                                 CUDA_ERROR_DEINITIALIZED,   CUDA_ERROR_NO_DEVICE,      CUDA_ERROR_INVALID_IMAGE,
+                                 CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_ILLEGAL_STATE,
+                                 CUDA_ERROR_NOT_FOUND,       CUDA_ERROR_NOT_READY,      CUDA_ERROR_ILLEGAL_ADDRESS,
                                  CUDA_ERROR_LAUNCH_FAILED};
   return kCodes[count % std::size(kCodes)];
 }
@@ -70,7 +71,8 @@ TEST_CASE("the stream of calls has the order of the calls, over eight threads") 
           ordered &= last[thread] + 1 == count;
           last[thread] = count;
           ++frames;
-          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence, code_of(count));
+          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called)
+            server.reply(server.header().sequence, code_of(count));
         }
       });
       std::vector<std::thread> threads;

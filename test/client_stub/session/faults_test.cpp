@@ -186,7 +186,8 @@ TEST_CASE("the reason that the server gives for ending reaches the user") {
 }
 
 // 917: a gap in CUDA's own codes, as a newer server's driver might fill it.
-constexpr int32_t kNoCodesOfCuda[] = {917, 12345, -1, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()};
+constexpr int32_t kNoCodesOfCuda[] = {917, 12345, -1, std::numeric_limits<int32_t>::min(),
+                                      std::numeric_limits<int32_t>::max()};
 
 TEST_CASE("bulk behind a reply that none was asked of ends the session") {
   Fixture fixture(pair_kinds()[0].make(1), [](FakeServer& server) {
@@ -203,7 +204,8 @@ TEST_CASE("a reply with a code that is none of CUDA's is an unknown error, and t
   on_every_transport([](const PairKind& kind) {
     Fixture fixture(kind.make(test_seed()), [](FakeServer& server) {
       for (size_t answered = 0; server.next(); ++answered)
-        server.reply(server.header().sequence, answered < std::size(kNoCodesOfCuda) ? kNoCodesOfCuda[answered] : CUDA_ERROR_NOT_FOUND);
+        server.reply(server.header().sequence,
+                     answered < std::size(kNoCodesOfCuda) ? kNoCodesOfCuda[answered] : CUDA_ERROR_NOT_FOUND);
     });
     for (size_t i = 0; i < std::size(kNoCodesOfCuda); ++i) CHECK(fixture.call(1) == CUDA_ERROR_UNKNOWN);
     CHECK(fixture.call(1) == CUDA_ERROR_NOT_FOUND);

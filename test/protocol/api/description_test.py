@@ -77,7 +77,8 @@ class Description(unittest.TestCase):
                     self.assertEqual([t for t, _ in self.header[symbol]], [t for t, _ in self.header[function.name]])
 
     def test_the_table_of_error_codes_has_every_code_of_the_header_and_no_other(self):
-        enumerators = dict(re.findall(r"^\s*(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)", (OPTIONS.cuda / "include/cuda.h").read_text(), re.MULTILINE))
+        header = (OPTIONS.cuda / "include/cuda.h").read_text()
+        enumerators = dict(re.findall(r"^\s*(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)", header, re.MULTILINE))
         rows = re.findall(r'^\{(\d+), "(\w+)"', (ROOT / "protocol/cuda_abi/error_text.inc").read_text(), re.MULTILINE)
         self.assertGreater(len(enumerators), 90)
         self.assertEqual({name: code for code, name in rows}, enumerators)

@@ -5,8 +5,10 @@
 
 namespace gpuwire::test {
 
-CUresult KeepingSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t most, const client::Bulk& bulk, Slot& slot) noexcept {
-  header = {.kind = uint8_t(kind), .ordinal = ordinal, .sequence = ++sequence, .context = context, .bulk_bytes = bulk.bytes};
+CUresult KeepingSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t most,
+                               const client::Bulk& bulk, Slot& slot) noexcept {
+  header = {
+      .kind = uint8_t(kind), .ordinal = ordinal, .sequence = ++sequence, .context = context, .bulk_bytes = bulk.bytes};
   words_max = most;
   words.assign(most, 0);
   slot.words = kj::arrayPtr(reinterpret_cast<capnp::word*>(words.data()), words.size());
@@ -43,7 +45,8 @@ void KeepingOutbox::notice(wire::NoticeOrdinal which, capnp::MessageBuilder& mes
 void SessionRound::leaves() { left_ += sequence == session.sequence && session.frames == 0; }
 
 void SessionRound::begun(CUresult result) {
-  found.note("begun", result == CUDA_SUCCESS && sequence == session.sequence && session.frames == 1 && replies_read == 0);
+  found.note("begun",
+             result == CUDA_SUCCESS && sequence == session.sequence && session.frames == 1 && replies_read == 0);
 }
 
 void SessionRound::sent_frame(wire::FrameKind kind, uint32_t ordinal) {

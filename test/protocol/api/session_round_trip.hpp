@@ -1,5 +1,6 @@
-// What the generated round trips of the session's own calls and notices (protocol/codegen/emit_session_tests.py) are made of: random contents,
-// a session and an outbox that keep what is sent, and a list of the fields that came out differently.
+// What the generated round trips of the session's own calls and notices (protocol/codegen/emit_session_tests.py) are
+// made of: random contents, a session and an outbox that keep what is sent, and a list of the fields that came out
+// differently.
 #pragma once
 
 #include <cstdint>
@@ -94,8 +95,12 @@ class Differences {
   void same(const char* name, T sent, T got) {
     note(name, std::memcmp(&sent, &got, sizeof sent) == 0);
   }
-  void same(const char* name, std::string_view sent, capnp::Text::Reader got) { note(name, sent == std::string_view(got.begin(), got.size())); }
-  void same(const char* name, const wire::Bytes& sent, capnp::Data::Reader got) { note(name, equal(sent.data, sent.size, got)); }
+  void same(const char* name, std::string_view sent, capnp::Text::Reader got) {
+    note(name, sent == std::string_view(got.begin(), got.size()));
+  }
+  void same(const char* name, const wire::Bytes& sent, capnp::Data::Reader got) {
+    note(name, equal(sent.data, sent.size, got));
+  }
   void same(const char* name, const wire::Filled& sent, capnp::Data::Reader got) {
     std::vector<std::byte> bytes(sent.size);
     if (sent.size) sent.write(sent.user, bytes);
@@ -117,7 +122,8 @@ class Differences {
   }
   void same(const char* name, std::span<const std::string_view> sent, capnp::List<capnp::Text>::Reader got) {
     bool equal = sent.size() == got.size();
-    for (unsigned i = 0; equal && i < got.size(); ++i) equal = sent[i] == std::string_view(got[i].begin(), got[i].size());
+    for (unsigned i = 0; equal && i < got.size(); ++i)
+      equal = sent[i] == std::string_view(got[i].begin(), got[i].size());
     note(name, equal);
   }
   void note(const char* name, bool equal) {
@@ -144,7 +150,8 @@ class KeepingSession final : public client::Session {
   const client::ServerFacts& facts() const noexcept override { return facts_; }
   client::SessionStats& stats() noexcept override { return stats_; }
   CUresult state() const noexcept override { return CUDA_SUCCESS; }
-  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk& bulk, Slot& slot) noexcept override;
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk& bulk,
+                 Slot& slot) noexcept override;
   void commit(Slot& slot, size_t words_used) noexcept override;
   void abandon(Slot&) noexcept override { ++abandoned; }
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const client::BulkSink& sink) noexcept override;
@@ -181,7 +188,8 @@ class KeepingOutbox final : public server::Outbox {
 // One call or notice, sent in one way.
 class SessionRound {
  public:
-  explicit SessionRound(uint64_t seed) : contents(seed), context(uint32_t(contents.bits())), bulk_(1 + contents.bits() % 100) {}
+  explicit SessionRound(uint64_t seed)
+      : contents(seed), context(uint32_t(contents.bits())), bulk_(1 + contents.bits() % 100) {}
 
   client::Bulk bulk() { return {.data = bulk_.data(), .bytes = bulk_.size()}; }
   client::BulkSink sink() { return {.data = bulk_.data(), .bytes = bulk_.size()}; }

@@ -1,4 +1,5 @@
-// Every call and notice of the session's own: from the sender's fields through the words of the message, and back out of them.
+// Every call and notice of the session's own: from the sender's fields through the words of the message, and back out
+// of them.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -18,7 +19,9 @@ constexpr uint64_t kSeed = 20261122;
 constexpr unsigned kRounds = 30;
 constexpr unsigned kForgedReplies = 60;
 
-TEST_CASE("every call and notice of the session brings its fields across, in every way it can be sent, in as many words as were reserved") {
+TEST_CASE(
+    "every call and notice of the session brings its fields across, in every way it can be sent, in as many words as "
+    "were reserved") {
   MESSAGE("seed " << kSeed);
   std::vector<SentWay> ways = sent_ways();
   CHECK(ways.size() > 100);
@@ -54,7 +57,8 @@ TEST_CASE("the table of frames has every call and notice, each once, and nothing
 
 // Numbers of the wire never change: the ordinals that older peers know, a few of each kind.
 static_assert(uint32_t(wire::SessionOrdinal::ping) == 1 && uint32_t(wire::SessionOrdinal::launch) == 10);
-static_assert(uint32_t(wire::SessionOrdinal::region_share) == 55 && uint32_t(wire::SessionOrdinal::management_query) == 90);
+static_assert(uint32_t(wire::SessionOrdinal::region_share) == 55 &&
+              uint32_t(wire::SessionOrdinal::management_query) == 90);
 static_assert(uint32_t(wire::NoticeOrdinal::completion) == 1 && uint32_t(wire::NoticeOrdinal::graph_memory_data) == 20);
 
 TEST_CASE("a message longer than messages may be is never begun with") {

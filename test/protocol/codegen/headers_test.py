@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Code generated for functions that the installed headers do not have yet (`since` of the description) compiles all the same.
+"""Code generated for functions that the installed headers do not have yet (`since` of the description) compiles all
+the same.
 
 The description beside this file has functions of CUDA 99.0, with types that no header has.
 """
@@ -25,7 +26,7 @@ GUARD = re.compile(r"^#if CUDA_VERSION >= \d+\n|^#endif\n", re.MULTILINE)
 
 
 def sources(files):
-    """All that are compiled, but those that follow from the session's own calls alone, in which there is nothing of CUDA's."""
+    """All that are compiled, but those that follow from the session's own calls: there is nothing of CUDA's in them."""
     return sorted(path for path in files if path.endswith(".cpp") and "session" not in path and "trace" not in path)
 
 
@@ -39,14 +40,16 @@ class Headers(unittest.TestCase):
         for path, text in cls.files.items():
             generate.write_if_changed(cls.folder / path, text)
         schema = cls.folder / "schema"
-        subprocess.run(["capnp", "compile", "-I/usr/include", f"--src-prefix={schema}", f"-oc++:{schema}", *schema.glob("*.capnp")], check=True)
+        command = ["capnp", "compile", "-I/usr/include", f"--src-prefix={schema}", f"-oc++:{schema}"]
+        subprocess.run([*command, *schema.glob("*.capnp")], check=True)
 
     @classmethod
     def tearDownClass(cls):
         cls.scratch.cleanup()
 
     def compile(self, path):
-        includes = [f"-I{folder}" for folder in (self.folder, ROOT, OPTIONS.generated)] + ["-isystem", f"{OPTIONS.cuda}/include"]
+        includes = [f"-I{folder}" for folder in (self.folder, ROOT, OPTIONS.generated)]
+        includes += ["-isystem", f"{OPTIONS.cuda}/include"]
         command = [OPTIONS.compiler, "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", *includes, self.folder / path]
         return subprocess.run(command, capture_output=True, text=True)
 

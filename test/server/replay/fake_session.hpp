@@ -168,8 +168,10 @@ class FakeSession final : public server::Replay {
     header.bulk_bytes = bulk.size();
     FakeBulk reader(bulk);
     server::Call call{header, message, reader};
-    auto table = ordinal < wire::kFirstDriverOrdinal ? server::session_replay_table() : server::generated_replay_table();
-    const server::ReplayEntry& entry = table[ordinal < wire::kFirstDriverOrdinal ? ordinal : ordinal - wire::kFirstDriverOrdinal];
+    auto table =
+        ordinal < wire::kFirstDriverOrdinal ? server::session_replay_table() : server::generated_replay_table();
+    const server::ReplayEntry& entry =
+        table[ordinal < wire::kFirstDriverOrdinal ? ordinal : ordinal - wire::kFirstDriverOrdinal];
     check_bulk(entry, header);
     if (CUresult error = state_->enter(header, entry, context_)) {
       server::finish(*this, call, error);

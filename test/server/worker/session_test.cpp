@@ -165,7 +165,8 @@ TEST_CASE("frames are acknowledged before the client's window is full") {
   REQUIRE(client.open_session(server.port()));
   uint64_t last = 0;
   std::vector<std::byte> bulk(wire::kPostedBulkBytesMax);
-  for (size_t bytes = 0; bytes < wire::kAcknowledgeBytes; bytes += bulk.size()) last = client.send_empty(FrameKind::called, uint32_t(SessionOrdinal::sink), 0, bulk);
+  for (size_t bytes = 0; bytes < wire::kAcknowledgeBytes; bytes += bulk.size())
+    last = client.send_empty(FrameKind::called, uint32_t(SessionOrdinal::sink), 0, bulk);
   bool acknowledged = false;
   for (uint64_t replies = 0; replies < last;) {
     auto frame = client.receive();
@@ -277,8 +278,9 @@ TEST_CASE("frames that cannot be end their session with a reason, and no other s
   constexpr uint32_t kDriverCall = 1100;  // protocol/api/: cuDeviceGetP2PAttribute takes no bulk, like all of them
   ends_with("ping (frame 1): bulk of 1 bytes, which it has no use for", with_bulk(uint32_t(SessionOrdinal::ping), 1));
   ends_with("bulk of 1 bytes, which it has no use for", with_bulk(kDriverCall, 1));
-  ends_with("managed_write (frame 1): bulk of 262145 bytes, where 262144 are the most",
-            with_bulk(uint32_t(SessionOrdinal::managed_write), wire::bulk_bytes_max(SessionOrdinal::managed_write) + 1));
+  ends_with(
+      "managed_write (frame 1): bulk of 262145 bytes, where 262144 are the most",
+      with_bulk(uint32_t(SessionOrdinal::managed_write), wire::bulk_bytes_max(SessionOrdinal::managed_write) + 1));
   ends_with("may not come from a client", [&](WireClient& client) {
     wire::FrameHeader header = header_of(1);
     header.kind = uint8_t(FrameKind::reply);
