@@ -41,6 +41,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       pools_(io, options_.worker, options_.spare_workers, pool_events(), options_.keeping),
       connections_(io, options_.login_program, {admission_, sessions_, registry_},
                  {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
+  admission_.set_job_of([this](const std::string& credential) { return connections_.job_of(credential); });
   sessions_.set_graces(graces_of(options_.configuration));
   sessions_.keep(options_.keeping);
   registry_.observe([this](const SessionEvent& event) {

@@ -15,6 +15,7 @@
 #include "server/cli/admin_server.hpp"
 #include "server/cli/admin_text.hpp"
 #include "server/config/configuration.hpp"
+#include "server/config/quantities.hpp"
 #include "server/identity/administration.hpp"
 
 namespace gpuwire::server {
@@ -35,6 +36,8 @@ struct AdminOptions {
   std::string out;
   std::string authority_out;
   std::string revoke;
+  JobToken job{.lifetime = std::chrono::hours(24)};
+  std::string lifetime = "1d";
   bool end_sessions = false;
   bool replace_hosts = false;
   bool json = false;
@@ -104,11 +107,28 @@ int add_tenant(const AdminOptions& options) {
   return 0;
 }
 
+int job_token(const AdminOptions& options) {
+  JobToken wanted = options.job;
+  auto lifetime_ms = parse_duration_ms(options.lifetime);
+  if (!lifetime_ms) return fail("--lifetime: " + lifetime_ms.error());
+  wanted.lifetime = std::chrono::seconds(*lifetime_ms / 1000);
+  auto made = add_job_token(options.directory, wanted, now());
+  if (!made) return fail(made.error());
+  print(admin_text::job_token_json(*made));
+  return 0;
+}
+
 // A running server sees the revocation by itself; what it is told here is who has done it.
 int revoke(const AdminOptions& options) {
-  auto revoked = revoke_credentials(options.directory, options.revoke, options.end_sessions, now());
+  const std::string& job = options.job.job;
+  if (options.revoke.empty() == job.empty()) {
+    std::fprintf(stderr, "gpuwire admin: revoke wants a tenant, a serial or a token id, or --job\n");
+    return kUsageError;
+  }
+  auto revoked = job.empty() ? revoke_credentials(options.directory, options.revoke, options.end_sessions, now())
+                             : revoke_job(options.directory, job, options.end_sessions, now());
   if (!revoked) return fail(revoked.error());
-  print(admin_text::revoked(options.revoke, *revoked, options.end_sessions));
+  print(admin_text::revoked(job.empty() ? options.revoke : "job " + job, *revoked, options.end_sessions));
   for (const Credential& one : *revoked) {
     auto noted = options.server.note_revocation(options.directory, one.tenant, one.id);
     if (!noted && !options.server.control.empty()) return fail("revoked, but not in the server's audit log: " + noted.error());
@@ -185,11 +205,23 @@ void declare_add(CLI::App& app, AdminOptions& options) {
 
 void declare_revoke(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("revoke", "Take certificates and tokens back: they are no longer accepted");
-  command->add_option("WHAT", options.revoke, "A tenant: all that it has; a serial or a token id: that one")->required();
+  command->add_option("WHAT", options.revoke, "A tenant: all that it has; a serial or a token id: that one");
+  command->add_option("--job", options.job.job, "Instead of WHAT: all tokens that job-token has made for this job. None is no error")->type_name("JOB");
   command->add_flag("--end-sessions", options.end_sessions, "End the sessions that were begun with it, too");
   add_control(*command, options);
   command->footer("Counts from the next login on: a running server sees the change by itself, and needs no signal. Who waits in the queue is refused.\n"
                   "Cannot be taken back; add-tenant gives a new one.\n");
+}
+
+void declare_job_token(CLI::App& app, AdminOptions& options) {
+  CLI::App* command = app.add_subcommand("job-token", "Make a token for one job of a batch system, and print it");
+  command->add_option("NAME", options.job.tenant, "The tenant whose job it is, as in the server's configuration")->required();
+  command->add_option("--job", options.job.job, "The job, such as slurm/CLUSTER/17: letters, digits, and any of ._-:/@+")->type_name("JOB")->required();
+  command->add_option("--gpus", options.job.gpus, "How many GPUs the job's sessions may have, all together")->type_name("N")->check(CLI::Range(1u, kJobGpusMax))
+      ->capture_default_str();
+  command->add_option("--lifetime", options.lifetime, "How long it counts if nobody revokes it before, such as 90min or 2d")->type_name("TIME")->capture_default_str();
+  command->footer("One JSON object on standard output: token, id, tenant, job, gpus, expires, ca (the authority's certificate). A job may have several tokens, one for\n"
+                  "each of its nodes: they share its GPUs. revoke --job JOB --end-sessions takes all of them back.\n");
 }
 
 void declare_renew(CLI::App& app, AdminOptions& options) {
@@ -224,6 +256,7 @@ void declare(CLI::App& app, AdminOptions& options) {
   app.add_option("--directory", options.directory, "The folder of the server's identity")->type_name("DIR")->capture_default_str();
   declare_init(app, options);
   declare_add(app, options);
+  declare_job_token(app, options);
   declare_revoke(app, options);
   declare_renew(app, options);
   declare_list(app, options);
@@ -232,7 +265,7 @@ void declare(CLI::App& app, AdminOptions& options) {
 
 int run(const CLI::App& app, const AdminOptions& options) {
   constexpr std::pair<const char*, int (*)(const AdminOptions&)> kCommands[] = {
-      {"init", init}, {"add-tenant", add_tenant}, {"revoke", revoke}, {"renew", renew}, {"list", list},
+      {"init", init}, {"add-tenant", add_tenant}, {"job-token", job_token}, {"revoke", revoke}, {"renew", renew}, {"list", list},
       {"sessions", sessions}, {"end", end}, {"reload", reload}};
   for (auto [name, command] : kCommands)
     if (app.got_subcommand(name)) return command(options);

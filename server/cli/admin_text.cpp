@@ -77,6 +77,12 @@ std::string configuration_lines(const std::string& tenant, const fs::path& file)
   return fmt::format("\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nThen have it read again: systemctl reload gpuwire-server, or SIGHUP.\n", who, key);
 }
 
+std::string job_token_json(const NewCredential& made) {
+  const Credential& credential = made.credential;
+  return nlohmann::json{{"token", made.text}, {"id", credential.id}, {"tenant", credential.tenant}, {"job", credential.job}, {"gpus", credential.gpus},
+                        {"expires", to_text(credential.expires)}, {"ca", made.authority}}.dump(2) + "\n";
+}
+
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions) {
   std::string text;
   for (const Credential& one : credentials) text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, one.tenant);
@@ -97,7 +103,8 @@ std::string list(const ServerFacts& facts, const Register& credentials, WallTime
   for (const Credential& one : credentials.credentials()) width = std::max(width, one.tenant.size());
   text += fmt::format("\n{:{}}  {:11}  {:32}  {:20}  {}\n", "TENANT", width, "KIND", "SERIAL OR ID", "EXPIRES", "STATE");
   for (const Credential& one : credentials.credentials())
-    text += fmt::format("{:{}}  {:11}  {:32}  {:20}  {}\n", one.tenant, width, name_of(one.kind), one.id, to_words(one.expires), state_of(one, now));
+    text += fmt::format("{:{}}  {:11}  {:32}  {:20}  {}{}\n", one.tenant, width, name_of(one.kind), one.id, to_words(one.expires), state_of(one, now),
+                        one.job.empty() ? std::string() : fmt::format(", job {} ({} GPU{})", one.job, one.gpus, one.gpus == 1 ? "" : "s"));
   return text;
 }
 
@@ -107,6 +114,10 @@ std::string list_json(const ServerFacts& facts, const Register& credentials, Wal
     nlohmann::json entry{{"tenant", one.tenant}, {"kind", name_of(one.kind)}, {"id", one.id}, {"issued", to_text(one.issued)}, {"expires", to_text(one.expires)},
                          {"counts", why_invalid(one, now).empty()}};
     if (one.revoked) entry["revoked"] = to_text(*one.revoked);
+    if (!one.job.empty()) {
+      entry["job"] = one.job;
+      entry["gpus"] = one.gpus;
+    }
     entries.push_back(entry);
   }
   return nlohmann::json{{"authority", {{"name", facts.name}, {"expires", to_text(facts.authority_expires)}}},

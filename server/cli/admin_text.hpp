@@ -18,6 +18,7 @@ std::string added(const NewCredential& made, const std::filesystem::path& out);
 std::string how_to_use(const NewCredential& made, const std::filesystem::path& out, const std::filesystem::path& authority);
 // The lines that the server's configuration lacks. `file`: empty: nobody knows whether it does.
 std::string configuration_lines(const std::string& tenant, const std::filesystem::path& file);
+std::string job_token_json(const NewCredential& made);
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions);
 std::string names_gone(const std::vector<std::string>& hosts);
 std::string renewed(const ServerFacts& facts);

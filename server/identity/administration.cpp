@@ -35,10 +35,26 @@ std::string subject_of(const X509* certificate) {
   return name;
 }
 
+// A token for which the caller says what else it is.
+tl::expected<NewCredential, std::string> make_token(const fs::path& directory, const std::string& tenant, WallTime now, WallTime expires) {
+  if (!is_tenant_name(tenant)) return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
+  auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
+  if (!authority_pem) return Failure(authority_pem.error() + " (gpuwire admin init makes it)");
+  auto token = new_token();
+  if (!token) return Failure(token.error());
+  NewCredential made;
+  const TokenHash hash = hash_token(*token);
+  made.credential = {.kind = CredentialKind::token, .id = token_id(hash), .tenant = tenant, .issued = now, .expires = expires, .hash = hash};
+  made.text = std::move(*token);
+  made.authority = std::move(*authority_pem);
+  return made;
+}
+
 // Writes the tenant's file, then the register; takes the file away again when the register cannot be written.
 tl::expected<void, std::string> enter(const fs::path& directory, const NewCredential& made, const fs::path& out) {
   auto credentials = read_register(directory);
   if (!credentials) return Failure(credentials.error());
+  credentials->forget_jobs(made.credential.issued - kJobTokensKeptFor);
   if (!credentials->add(made.credential)) return Failure(fmt::format("{}: no room for another credential", (directory / kRegisterFile).string()));
   if (!out.empty())
     if (auto written = create_private_file(out, made.text); !written) return written;
@@ -95,23 +111,43 @@ tl::expected<NewCredential, std::string> add_certificate(const fs::path& directo
 }
 
 tl::expected<NewCredential, std::string> add_token(const fs::path& directory, const std::string& tenant, unsigned days, const fs::path& out, WallTime now) {
-  if (!is_tenant_name(tenant)) return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
   if (days < 1 || days > kValidityDaysMax) return Failure(fmt::format("a validity of {} days; 1 to {} are possible", days, kValidityDaysMax));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
-  auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
-  if (!authority_pem) return Failure(authority_pem.error() + " (gpuwire admin init makes it)");
-  auto authority = read_certificate(*authority_pem);
+  auto made = make_token(directory, tenant, now, now + std::chrono::hours(24) * days);
+  if (!made) return made;
+  auto authority = read_certificate(made->authority);
   if (!authority) return Failure(authority.error());
-  auto token = new_token();
-  if (!token) return Failure(token.error());
-  NewCredential made;
-  const TokenHash hash = hash_token(*token);
-  made.credential = {.kind = CredentialKind::token, .id = token_id(hash), .tenant = tenant, .issued = now, .expires = now + std::chrono::hours(24) * days, .hash = hash};
-  made.text = heading(authority->get(), tenant, made.credential) + *token + "\n";
-  made.authority = *authority_pem;
-  if (auto entered = enter(directory, made, out); !entered) return Failure(entered.error());
+  made->text = heading(authority->get(), tenant, made->credential) + made->text + "\n";
+  if (auto entered = enter(directory, *made, out); !entered) return Failure(entered.error());
   return made;
+}
+
+tl::expected<NewCredential, std::string> add_job_token(const fs::path& directory, const JobToken& wanted, WallTime now) {
+  if (!is_job_name(wanted.job))
+    return Failure(fmt::format("\"{:.{}}\" is no job's name: 1 to {} letters, digits, and any of ._-:/@+", wanted.job, kJobNameBytesMax, kJobNameBytesMax));
+  if (wanted.gpus < 1 || wanted.gpus > kJobGpusMax) return Failure(fmt::format("{} GPUs for a job; 1 to {} are possible", wanted.gpus, kJobGpusMax));
+  if (wanted.lifetime < kJobLifetimeMin || wanted.lifetime > kJobLifetimeMax)
+    return Failure(fmt::format("a lifetime of {} s; {} to {} are possible", wanted.lifetime.count(), kJobLifetimeMin.count(), kJobLifetimeMax.count()));
+  auto lock = IdentityLock::take(directory);
+  if (!lock) return Failure(lock.error());
+  auto made = make_token(directory, wanted.tenant, now, now + wanted.lifetime);
+  if (!made) return made;
+  made->credential.job = wanted.job;
+  made->credential.gpus = wanted.gpus;
+  if (auto entered = enter(directory, *made, {}); !entered) return Failure(entered.error());
+  return made;
+}
+
+tl::expected<std::vector<Credential>, std::string> revoke_job(const fs::path& directory, const std::string& job, bool end_sessions, WallTime now) {
+  if (!is_job_name(job)) return Failure(fmt::format("\"{:.{}}\" is no job's name", job, kJobNameBytesMax));
+  auto lock = IdentityLock::take(directory);
+  if (!lock) return Failure(lock.error());
+  auto credentials = read_register(directory);
+  if (!credentials) return Failure(credentials.error());
+  std::vector<Credential> revoked = credentials->revoke_job(job, end_sessions, now);
+  if (auto written = write_register(directory, *credentials); !written) return Failure(written.error());
+  return revoked;
 }
 
 tl::expected<std::vector<Credential>, std::string> revoke_credentials(const fs::path& directory, const std::string& tenant_or_id, bool end_sessions, WallTime now) {

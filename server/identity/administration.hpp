@@ -29,6 +29,18 @@ tl::expected<NewCredential, std::string> add_certificate(const std::filesystem::
 tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& directory, const std::string& tenant, unsigned days,
                                                    const std::filesystem::path& out, WallTime now);
 
+// A token for one job of a batch system.
+struct JobToken {
+  std::string tenant, job;
+  unsigned gpus = 1;               // that the job's sessions may have, all together
+  std::chrono::seconds lifetime{};
+};
+inline constexpr std::chrono::seconds kJobLifetimeMin{60}, kJobLifetimeMax{std::chrono::hours(24) * 366};
+// A job may have several (one for each of its nodes); they share its GPUs. `text`: the token alone. Tokens of jobs long over are forgotten.
+tl::expected<NewCredential, std::string> add_job_token(const std::filesystem::path& directory, const JobToken& wanted, WallTime now);
+// All tokens of a job. What has been revoked by this call; empty: none counted, which is no error, for a job may be over before it began.
+tl::expected<std::vector<Credential>, std::string> revoke_job(const std::filesystem::path& directory, const std::string& job, bool end_sessions, WallTime now);
+
 // By tenant, serial or token id: what has been revoked by this call. The error: nothing has this name.
 tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std::filesystem::path& directory, const std::string& tenant_or_id, bool end_sessions, WallTime now);
 

@@ -47,6 +47,12 @@ Credential credential_of(const json& entry) {
   if (entry.contains("revoked")) credential.revoked = time_of(entry, "revoked");
   credential.end_sessions = entry.value("end_sessions", false);
   if (credential.kind == CredentialKind::token && !from_hex(string_of(entry, "sha256"), credential.hash)) throw BadEntry{"\"sha256\" is no SHA-256"};
+  if (entry.contains("job")) {
+    credential.job = string_of(entry, "job");
+    credential.gpus = entry.value("gpus", 0u);
+    if (!is_job_name(credential.job)) throw BadEntry{fmt::format("\"{:.64}\" is no job's name", credential.job)};
+    if (credential.gpus < 1 || credential.gpus > kJobGpusMax) throw BadEntry{"\"gpus\" of a job is out of range"};
+  }
   return credential;
 }
 
@@ -59,7 +65,26 @@ json json_of(const Credential& credential) {
   if (credential.revoked) entry["revoked"] = to_text(*credential.revoked);
   if (credential.end_sessions) entry["end_sessions"] = true;
   if (credential.kind == CredentialKind::token) entry["sha256"] = to_hex(credential.hash);
+  if (!credential.job.empty()) {
+    entry["job"] = credential.job;
+    entry["gpus"] = credential.gpus;
+  }
   return entry;
+}
+
+// Those that match do not count any more; the answer: those that did until now.
+template <class Matches>
+std::vector<Credential> revoke_matching(std::vector<Credential>& credentials, bool end_sessions, WallTime now, Matches matches) {
+  std::vector<Credential> revoked;
+  for (Credential& one : credentials) {
+    if (!matches(one)) continue;
+    if (!one.revoked) {
+      one.revoked = now;
+      revoked.push_back(one);
+    }
+    one.end_sessions = one.end_sessions || end_sessions;
+  }
+  return revoked;
 }
 
 }  // namespace
@@ -117,20 +142,24 @@ const Credential* Register::find_token(std::string_view token) const {
 }
 
 std::vector<Credential> Register::revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now) {
-  std::vector<Credential> revoked;
-  for (Credential& one : credentials_) {
-    if (one.tenant != tenant_or_id && one.id != tenant_or_id) continue;
-    if (!one.revoked) {
-      one.revoked = now;
-      revoked.push_back(one);
-    }
-    one.end_sessions = one.end_sessions || end_sessions;
-  }
-  return revoked;
+  return revoke_matching(credentials_, end_sessions, now, [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+}
+
+std::vector<Credential> Register::revoke_job(std::string_view job, bool end_sessions, WallTime now) {
+  return revoke_matching(credentials_, end_sessions, now, [&](const Credential& one) { return !one.job.empty() && one.job == job; });
+}
+
+void Register::forget_jobs(WallTime before) {
+  std::erase_if(credentials_, [&](const Credential& one) { return !one.job.empty() && (one.expires < before || (one.revoked && *one.revoked < before)); });
 }
 
 bool Register::knows(std::string_view tenant_or_id) const {
   return std::any_of(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+}
+
+bool is_job_name(std::string_view name) {
+  constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-:/@+";
+  return !name.empty() && name.size() <= kJobNameBytesMax && name.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
 std::string why_invalid(const Credential& credential, WallTime now) {

@@ -16,6 +16,10 @@ namespace gpuwire::server {
 
 inline constexpr size_t kCredentialsMax = 65'536;
 inline constexpr size_t kRegisterBytesMax = 32u << 20;
+inline constexpr size_t kJobNameBytesMax = 128;
+inline constexpr unsigned kJobGpusMax = 1024;
+// Tokens of jobs are forgotten when they have not counted for so long: a cluster makes many, and by then nothing that they began runs.
+inline constexpr std::chrono::hours kJobTokensKeptFor{1};
 
 enum class CredentialKind : uint8_t { certificate, token };
 
@@ -27,6 +31,8 @@ struct Credential {
   std::optional<WallTime> revoked;
   bool end_sessions = false;  // with `revoked`: running sessions that it began are ended
   TokenHash hash{};           // of a token
+  std::string job;            // of a token that was made for a batch system's job: the job, in the batch system's words
+  unsigned gpus = 0;          // with `job`: how many GPUs the job's sessions may have, all together
 };
 
 // A value; no locks.
@@ -47,12 +53,19 @@ class Register {
   // Those of a tenant of this name, or the one with this id, that counted until now; all of them do not any more. Those already revoked are
   // only given `end_sessions`.
   std::vector<Credential> revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now);
+  // The same for all tokens of a job.
+  std::vector<Credential> revoke_job(std::string_view job, bool end_sessions, WallTime now);
+  // Drops the tokens of jobs that were revoked or expired before this time.
+  void forget_jobs(WallTime before);
   // Whether any, revoked or not, matches.
   bool knows(std::string_view tenant_or_id) const;
 
  private:
   std::vector<Credential> credentials_;
 };
+
+// 1 to kJobNameBytesMax letters, digits, and any of ._-:/@+
+bool is_job_name(std::string_view name);
 
 // Why a credential does not count now ("was revoked on 2026-11-21 17:00 UTC", "expired on ..."); empty: it does.
 std::string why_invalid(const Credential& credential, WallTime now);

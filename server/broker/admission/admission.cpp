@@ -53,6 +53,11 @@ std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
   return found;
 }
 
+std::vector<DeviceIndex> Admission::allowed(const SessionRecord& session, const Tenant& tenant) {
+  JobOfCredential job = job_of(session);
+  return job.job.empty() ? allowed(tenant) : jobs_->among(job, session, allowed(tenant));
+}
+
 uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
   uint64_t bytes = device < devices_.size() ? devices_[device].bytes : 0;
   uint64_t most = bytes;
@@ -72,25 +77,26 @@ size_t Admission::usual_gpus(const Tenant& tenant) const {
   return tenant.settings.gpus_wanted ? tenant.settings.gpus_wanted : may;
 }
 
-scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const {
+scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
   return {.session = session.number,
           .tenant = tenant.id,
           .service_class = tenant.settings.service_class,
           .gpus = unsigned(std::max<size_t>(1, gpus ? gpus : usual_gpus(tenant))),
           .memory_bytes = session.memory_bytes,
-          .allowed = allowed(tenant),
+          .allowed = allowed(session, tenant),
           .tenant_sessions_max = tenant.settings.sessions_max};
 }
 
 // As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all: those of the same client's
 // session, or of the tenant's newest one, and then others.
-std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const {
-  std::vector<DeviceIndex> may = allowed(tenant);
+std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
+  std::vector<DeviceIndex> may = allowed(session, tenant);
   size_t wanted = gpus ? gpus : usual_gpus(tenant);
   const SessionRecord* like = nullptr;
   bool same_client = false;
+  const std::string job = job_of(session).job;
   for (const auto& [number, other] : registry_.all()) {
-    if (other.management || other.tenant_id != session.tenant_id || other.devices.empty()) continue;
+    if (other.management || other.tenant_id != session.tenant_id || other.devices.empty() || job_of(other).job != job) continue;
     bool same = other.client_pid == session.client_pid && other.host == session.host && session.client_pid != 0;
     if (same || !same_client) like = &other;
     same_client |= same;
@@ -124,6 +130,8 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
   std::string no_place = tenant ? why_no_place(*tenant, request.management) : std::string();
   const SessionRecord& session = registry_.add(std::move(record));
   SessionId number = session.number;
+  const JobOfCredential job = job_of(session);
+  if (!job.job.empty() && request.gpus == 0) request.gpus = job.gpus;
   unanswered_[number] = {std::move(answer), request.gpus, Clock::now()};
   if (!closed_.empty()) {
     refuse(number, closed_cause_, closed_);
@@ -133,6 +141,8 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
     refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
   } else if (!no_place.empty()) {
     refuse(number, RefusalCause::busy, std::move(no_place));
+  } else if (!job.job.empty() && request.gpus > job.gpus) {
+    refuse(number, RefusalCause::never_fits, fmt::format("the job {} has {} GPU{}; {} were asked for", job.job, job.gpus, job.gpus == 1 ? "" : "s", request.gpus));
   } else if (request.management) {
     admit(number, devices_to_show(session, *tenant, request.gpus));
   } else {
@@ -167,6 +177,12 @@ size_t Admission::waiting_of(TenantId tenant) const {
 void Admission::place(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
   SessionId number = session.number;
   scheduler::PlacementAnswer answer = placement_->ask(placement_request(session, tenant, gpus));
+  if (JobOfCredential job = job_of(session); !job.job.empty() && !std::holds_alternative<scheduler::NeverFits>(answer)) {
+    auto* placed = std::get_if<scheduler::Placed>(&answer);
+    jobs_->settle(job, session, placed ? placed->devices : std::vector<DeviceIndex>{}, allowed(tenant));
+    // One that waits, waits for its job's GPUs only: others of the job may begin at the same moment.
+    if (!placed) placement_->revise(placement_request(session, tenant, gpus));
+  }
   if (auto* never = std::get_if<scheduler::NeverFits>(&answer)) {
     refuse(number, RefusalCause::never_fits, std::move(never->reason));
   } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "scheduler/placement.hpp"
 #include "scheduler/types.hpp"
+#include "server/broker/admission/job_devices.hpp"
 #include "server/ipc/inventory.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/admission/tenants.hpp"
@@ -65,6 +67,8 @@ class Admission {
   void devices_known(std::span<const ServerDevice> devices);
   // How much memory could be reserved on the device for this tenant now; without it: all that the tenant may ever have.
   void set_free_bytes(scheduler::Placement::Bytes free_bytes);
+  // Which credentials were made for jobs of a batch system, and for how many GPUs; without it: none. Before the first request.
+  void set_job_of(JobDevices::JobOf job_of) { jobs_.emplace(registry_, std::move(job_of)); }
 
   // The session stands in the registry until it is refused or over.
   scheduler::SessionId request(LoginRequest request, Answer answer);
@@ -97,9 +101,12 @@ class Admission {
     Clock::time_point since;
   };
   std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
+  // Of these, those that the session may use as one of its job.
+  std::vector<scheduler::DeviceIndex> allowed(const SessionRecord& session, const Tenant& tenant);
+  JobOfCredential job_of(const SessionRecord& session) const { return jobs_ ? jobs_->job_of(session) : JobOfCredential{}; }
   uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
-  scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const;
-  std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) const;
+  scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
+  std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
   std::string why_no_place(const Tenant& tenant, bool management) const;
   size_t waiting_of(scheduler::TenantId tenant) const;
   void place(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
@@ -117,6 +124,7 @@ class Admission {
   std::vector<ServerDevice> devices_;
   std::unique_ptr<scheduler::Placement> placement_;    // null until the devices are known
   scheduler::Placement::Bytes free_bytes_;
+  std::optional<JobDevices> jobs_;
   std::map<scheduler::SessionId, Unanswered> unanswered_;  // those that have neither been granted nor refused
   bool starting_ = false, start_again_ = false;
   std::string closed_;                                 // not empty: why

@@ -155,6 +155,11 @@ void ConnectionManager::identity_changed() {
   for (const auto& [number, why] : over) parts_.sessions.stop(number, why);
 }
 
+JobOfCredential ConnectionManager::job_of(const std::string& id) const {
+  const Credential* credential = identity_ ? identity_->credentials().find(id) : nullptr;
+  return credential ? JobOfCredential{credential->job, credential->gpus} : JobOfCredential{};
+}
+
 std::string ConnectionManager::why_revoked(const std::string& id) const {
   const Credential* credential = identity_ && !id.empty() ? identity_->credentials().find(id) : nullptr;
   if (!credential || !credential->revoked) return {};

@@ -44,6 +44,8 @@ class ConnectionManager {
   void configure(const Configuration& configuration);
   // Empty: there is no identity.
   std::filesystem::path identity_directory() const { return identity_ ? identity_->directory() : std::filesystem::path(); }
+  // What a credential of the identity says of the job that it was made for.
+  JobOfCredential job_of(const std::string& credential) const;
   // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
   void refresh_identity();
 

@@ -2,6 +2,7 @@
 #include "server/broker/admission/admission.hpp"
 
 #include <optional>
+#include <set>
 
 #include <doctest/doctest.h>
 
@@ -249,4 +250,81 @@ TEST_CASE("queries take no GPU, and are shown as many as a program would get, th
   CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 8, .management = true})).size() == 1);
   CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 3, .management = true})).size() == 3);
   CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{2});
+}
+
+namespace {
+
+// Credentials "A..." are of a job A with two GPUs, "B..." of a job B with one, others of none.
+void give_jobs(Desk& desk) {
+  desk.admission.set_job_of([](const std::string& credential) {
+    if (credential.starts_with("A")) return JobOfCredential{"job A", 2};
+    if (credential.starts_with("B")) return JobOfCredential{"job B", 1};
+    return JobOfCredential{};
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a job's sessions share the GPUs that its token is for, on whichever of its nodes they are") {
+  Desk desk({{.name = "anna"}});
+  give_jobs(desk);
+  SessionId first = desk.ask({.tenant = "anna", .credential = "A, node 1"});
+  REQUIRE(desk.devices(first).size() == 2);  // what the job has, when the program does not say
+  const auto chosen = desk.devices(first);
+  const std::set<scheduler::DeviceIndex> of_job(chosen.begin(), chosen.end());
+  for (int i = 0; i < 6; ++i) {
+    SessionId next = desk.ask({.tenant = "anna", .gpus = unsigned(1 + i % 2), .credential = i % 2 ? "A, node 1" : "A, node 2"});
+    for (scheduler::DeviceIndex device : desk.devices(next)) CHECK(of_job.contains(device));
+  }
+  SessionId other = desk.ask({.tenant = "anna", .gpus = 2, .credential = "of a person"});
+  for (scheduler::DeviceIndex device : desk.devices(other)) CHECK_FALSE(of_job.contains(device));
+  SessionId too_much = desk.ask({.tenant = "anna", .gpus = 3, .credential = "A, node 1"});
+  REQUIRE(desk.refused(too_much));
+  CHECK(desk.refused(too_much)->reason == "the job job A has 2 GPUs; 3 were asked for");
+}
+
+TEST_CASE("a job whose sessions begin with one GPU each has no more than its number of them") {
+  Desk desk({{.name = "anna"}});
+  give_jobs(desk);
+  std::set<scheduler::DeviceIndex> used;
+  for (int i = 0; i < 8; ++i)
+    for (scheduler::DeviceIndex device : desk.devices(desk.ask({.tenant = "anna", .gpus = 1, .credential = "A"}))) used.insert(device);
+  CHECK(used.size() == 2);
+}
+
+TEST_CASE("a job's queries show its own GPUs, and a job that begins anew may have others") {
+  Desk desk({{.name = "anna"}});
+  give_jobs(desk);
+  SessionId person = desk.ask({.tenant = "anna", .gpus = 1});
+  SessionId job = desk.ask({.tenant = "anna", .credential = "B"});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .credential = "B", .management = true})) == desk.devices(job));
+  auto before = desk.devices(job);
+  desk.end(job);
+  desk.end(person);
+  desk.ask({.tenant = "anna", .gpus = 1});
+  SessionId second = desk.ask({.tenant = "anna", .gpus = 1});
+  CHECK(desk.devices(second) == before);
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .credential = "B"})) != before);
+}
+
+TEST_CASE("sessions of a job that wait begin on the same GPUs") {
+  Desk desk({{.name = "anna"}}, {.sessions_per_gpu_max = 4});
+  give_jobs(desk);
+  std::vector<SessionId> full;
+  for (int i = 0; i < 16; ++i) full.push_back(desk.ask({.tenant = "anna", .gpus = 1}));
+  SessionId one = desk.ask({.tenant = "anna", .credential = "B"}), other = desk.ask({.tenant = "anna", .credential = "B"});
+  CHECK(desk.place(one) == 1);
+  CHECK(desk.place(other) == 2);
+  for (SessionId session : full) desk.end(session);
+  REQUIRE(desk.devices(one).size() == 1);
+  CHECK(desk.devices(one) == desk.devices(other));
+}
+
+TEST_CASE("sessions that an earlier broker began keep later ones of their job on their GPUs") {
+  Desk desk({{.name = "anna"}});
+  give_jobs(desk);
+  SessionRecord adopted{.number = SessionId(77), .tenant = "anna", .tenant_id = desk.tenants.find("anna")->id, .devices = {3}, .credential = "B", .state = SessionState::running};
+  desk.registry.restore(adopted);
+  desk.admission.adopted(adopted.number);
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .credential = "B"})) == std::vector<scheduler::DeviceIndex>{3});
 }

@@ -81,6 +81,25 @@ class Admin(unittest.TestCase):
         self.assertEqual([one["counts"] for one in self.credentials()], [False, True])
         self.assertIn("was revoked before", self.ok("revoke", first["id"]))
 
+    def test_a_jobs_token_is_made_and_taken_back_with_its_job(self):
+        self.ok("init")
+        made = json.loads(self.ok("job-token", "alice", "--job", "slurm/lab/17", "--gpus", "2", "--lifetime", "3h"))
+        self.assertTrue(made["token"].startswith("gpuwire_"))
+        self.assertIn("BEGIN CERTIFICATE", made["ca"])
+        second = json.loads(self.ok("job-token", "alice", "--job", "slurm/lab/17", "--gpus", "2"))
+        self.assertIn("counts, job slurm/lab/17 (2 GPUs)", self.ok("list"))
+        self.assertEqual([(one["job"], one["gpus"]) for one in self.credentials()], [("slurm/lab/17", 2)] * 2)
+        revoked = self.ok("revoke", "--job", "slurm/lab/17", "--end-sessions")
+        self.assertIn(made["id"], revoked)
+        self.assertIn(second["id"], revoked)
+        self.assertEqual([one["counts"] for one in self.credentials()], [False, False])
+        self.ok("revoke", "--job", "slurm/lab/18")
+        self.fails(1, "is no job's name", "job-token", "alice", "--job", "a job")
+        self.fails(1, "lifetime", "job-token", "alice", "--job", "17", "--lifetime", "1s")
+        self.fails(1, "--lifetime", "job-token", "alice", "--job", "17", "--lifetime", "soon")
+        self.fails(2, "--job", "revoke")
+        self.fails(2, "--job", "revoke", "alice", "--job", "17")
+
     def test_a_token_can_go_to_standard_output(self):
         self.ok("init")
         self.assertIn("gpuwire_", self.ok("add-tenant", "bob", "--token", "--out", "-"))

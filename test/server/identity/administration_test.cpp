@@ -93,6 +93,37 @@ TEST_CASE("a token is written for its owner and kept only as a hash") {
   for (const auto& entry : fs::directory_iterator(folder.path)) CHECK(content(entry.path()).find(token) == std::string::npos);
 }
 
+TEST_CASE("a job's token counts for its job's time, and no longer than until it is revoked") {
+  Folder folder;
+  auto made = add_job_token(folder.path, {.tenant = "bob", .job = "slurm/lab/17", .gpus = 2, .lifetime = std::chrono::hours(3)}, kNow).value();
+  CHECK(made.text.size() == kTokenBytes);
+  CHECK(made.authority.starts_with("-----BEGIN CERTIFICATE-----"));
+  Register credentials = read_register(folder.path).value();
+  const Credential* kept = credentials.find_token(made.text);
+  REQUIRE(kept);
+  CHECK(kept->tenant == "bob");
+  CHECK(kept->job == "slurm/lab/17");
+  CHECK(kept->gpus == 2);
+  CHECK(why_invalid(*kept, kNow + std::chrono::minutes(179)).empty());
+  CHECK_FALSE(why_invalid(*kept, kNow + std::chrono::minutes(181)).empty());
+  CHECK(revoke_job(folder.path, "slurm/lab/18", true, kNow).value().empty());
+  CHECK(revoke_job(folder.path, "slurm/lab/17", true, kNow).value().size() == 1);
+  CHECK_FALSE(why_invalid(*read_register(folder.path).value().find_token(made.text), kNow).empty());
+  CHECK_FALSE(add_job_token(folder.path, {.tenant = "bob", .job = "a job", .gpus = 1, .lifetime = std::chrono::hours(3)}, kNow));
+  CHECK_FALSE(add_job_token(folder.path, {.tenant = "bob", .job = "17", .gpus = 0, .lifetime = std::chrono::hours(3)}, kNow));
+  CHECK_FALSE(add_job_token(folder.path, {.tenant = "bob", .job = "17", .gpus = 1, .lifetime = std::chrono::seconds(1)}, kNow));
+}
+
+TEST_CASE("a register does not grow with every job that there ever was") {
+  Folder folder;
+  for (int i = 0; i < 5; ++i) {
+    auto now = kNow + std::chrono::hours(4) * i;
+    REQUIRE(add_job_token(folder.path, {.tenant = "bob", .job = std::to_string(i), .gpus = 1, .lifetime = std::chrono::hours(3)}, now));
+    REQUIRE(revoke_job(folder.path, std::to_string(i), true, now + std::chrono::hours(2)));
+    CHECK(read_register(folder.path).value().credentials().size() <= 1);
+  }
+}
+
 TEST_CASE("a file that is there is not overwritten, and then there is no credential") {
   Folder folder;
   fs::path out = folder.temporary.path() / "alice.pem";

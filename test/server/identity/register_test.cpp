@@ -112,3 +112,58 @@ TEST_CASE("a register that cannot be is refused with the entry and the reason") 
   CHECK(error_of(changed("\"0a\"", "7")) == "credential 1: \"id\" is missing or no text");
   CHECK(error_of(changed("\"certificate\"", "\"token\",\"sha256\":\"zz\"")) == "credential 1: \"sha256\" is no SHA-256");
 }
+
+TEST_CASE("a job's tokens are revoked together, and those of other jobs and of people are left alone") {
+  Register credentials;
+  std::string first = new_token().value(), second = new_token().value(), other = new_token().value(), person = new_token().value();
+  for (const auto& [token, job] : {std::pair(first, "slurm/lab/17"), std::pair(second, "slurm/lab/17"), std::pair(other, "slurm/lab/18")}) {
+    Credential credential = token_of("anna", token);
+    credential.job = job;
+    credential.gpus = 2;
+    REQUIRE(credentials.add(credential));
+  }
+  REQUIRE(credentials.add(token_of("anna", person)));
+  Register again = Register::parse(credentials.text()).value();
+  CHECK(again.find_token(first)->job == "slurm/lab/17");
+  CHECK(again.find_token(first)->gpus == 2);
+  CHECK(again.find_token(person)->job.empty());
+  CHECK(again.revoke_job("slurm/lab/17", true, kNow).size() == 2);
+  CHECK(again.revoke_job("slurm/lab/17", true, kNow).empty());
+  CHECK(again.revoke_job("", true, kNow).empty());
+  CHECK(again.find_token(second)->end_sessions);
+  CHECK_FALSE(again.find_token(other)->revoked);
+  CHECK_FALSE(again.find_token(person)->revoked);
+}
+
+TEST_CASE("tokens of jobs that are over are forgotten, and nothing else is") {
+  Register credentials;
+  std::string over = new_token().value(), expired = new_token().value(), runs = new_token().value(), person = new_token().value();
+  for (const auto& [token, expires] : {std::pair(over, kNow + 24h), std::pair(expired, kNow - 2h), std::pair(runs, kNow + 24h)}) {
+    Credential credential = token_of("anna", token, expires);
+    credential.job = token.substr(8, 8);
+    credential.gpus = 1;
+    REQUIRE(credentials.add(credential));
+  }
+  REQUIRE(credentials.add(token_of("anna", person, kNow - 24h)));
+  credentials.revoke_job(over.substr(8, 8), false, kNow - 3h);
+  credentials.forget_jobs(kNow - 1h);
+  CHECK_FALSE(credentials.find_token(over));
+  CHECK_FALSE(credentials.find_token(expired));
+  CHECK(credentials.find_token(runs));
+  CHECK(credentials.find_token(person));
+}
+
+TEST_CASE("a register with a job that cannot be is not read") {
+  Register credentials;
+  Credential credential = token_of("anna", new_token().value());
+  credential.job = "17";
+  credential.gpus = 1;
+  credentials.add(credential);
+  std::string text = credentials.text();
+  auto with = [&](std::string_view from, std::string_view to) { return std::string(text).replace(text.find(from), from.size(), to); };
+  CHECK(Register::parse(text));
+  CHECK_FALSE(Register::parse(with("\"17\"", "\"1 7\"")));
+  CHECK_FALSE(Register::parse(with("\"17\"", "\"\"")));
+  CHECK_FALSE(Register::parse(with("\"gpus\": 1", "\"gpus\": 0")));
+  CHECK_FALSE(Register::parse(with("\"gpus\": 1", "\"gpus\": \"1\"")));
+}

@@ -1,0 +1,48 @@
+// Which GPUs the sessions of one job of a batch system share: as many as its token says, whatever each of its programs asks for.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "scheduler/types.hpp"
+#include "server/broker/session/session_registry.hpp"
+
+namespace gpuwire::server {
+
+// What a credential says of the job that it was made for.
+struct JobOfCredential {
+  std::string job;    // empty: of none
+  unsigned gpus = 0;  // that its sessions may have, all together
+};
+
+// A job's GPUs are chosen with its first session, and are its own until its last one has ended. The broker's thread only.
+class JobDevices {
+ public:
+  using Devices = std::vector<scheduler::DeviceIndex>;
+  using JobOf = std::function<JobOfCredential(const std::string& credential)>;
+  JobDevices(const SessionRegistry& registry, JobOf job_of) : registry_(registry), job_of_(std::move(job_of)) {}
+
+  JobOfCredential job_of(const SessionRecord& session) const { return session.credential.empty() ? JobOfCredential{} : job_of_(session.credential); }
+  // Those of `may` that this session of the job may use; all of them while the job has none.
+  Devices among(const JobOfCredential& job, const SessionRecord& session, const Devices& may);
+  // The session is placed, or has to wait: its job's GPUs are settled. `devices`: its own, or none yet.
+  void settle(const JobOfCredential& job, const SessionRecord& session, const Devices& devices, const Devices& may);
+
+ private:
+  bool has_others(const std::string& job, const SessionRecord& session) const;
+  Devices in_use(const std::string& job) const;
+  Devices filled(Devices devices, unsigned gpus, const Devices& may) const;
+  void forget_ended();
+
+  const SessionRegistry& registry_;
+  const JobOf job_of_;
+  struct Settled {
+    Devices devices;                    // ascending
+    scheduler::SessionId by{};          // the session with which they were chosen
+  };
+  std::map<std::string, Settled> settled_;  // by job
+};
+
+}  // namespace gpuwire::server
