@@ -70,7 +70,8 @@ tl::expected<LoginSettings, std::string> login_settings() {
 
 tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted) {
   LoginSecrets secrets;
-  bool identity = !settings.identity.empty() && (encrypted || settings.identity_given);
+  // Who names a token (a batch system, for a job) wants to be that tenant, and not the one whose certificate lies in the home folder.
+  bool identity = !settings.identity.empty() && (settings.identity_given || (encrypted && !settings.token_given));
   // A token beside an identity that nobody has named is the weaker of two defaults.
   bool token = !settings.token.empty() && (settings.token_given || (encrypted && !identity));
   bool authorities = !settings.authorities.empty() && (settings.authorities_given || encrypted);

@@ -57,6 +57,10 @@ class Identity(ServerCase):
         self.assertNotEqual(ran.returncode, 0, ran.stdout)
         self.assertTrue(one_line_naming(ran.stderr, *words), f"expected one line with {words} in:\n{ran.stderr}")
 
+    def audit(self):
+        with open(self.path("audit.jsonl"), encoding="utf-8") as file:
+            return file.readlines()
+
     def assert_audited(self, *words):
         def found():
             with open(self.path("audit.jsonl"), encoding="utf-8") as file:
@@ -71,6 +75,17 @@ class Identity(ServerCase):
     def test_a_token_makes_its_tenant(self):
         self.assert_passed(self.vector_add("--token-file", self.path("ben.token"), "--ca", self.path("ca.pem")))
         self.assert_audited('"ben"', "tls token")
+
+    def test_a_token_that_is_named_comes_before_a_certificate_that_is_not(self):
+        home = self.path("home")
+        os.makedirs(os.path.join(home, "gpuwire"))
+        shutil.copy(self.path("anna.pem"), os.path.join(home, "gpuwire", "identity.pem"))
+        line = command(self.server.address, os.path.join(BUILD, "examples", "add_one"))
+        line[2:2] = ["--token-file", self.path("ben.token"), "--ca", self.path("ca.pem")]
+        before = len(self.audit())
+        self.assert_passed(subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": home}))
+        wait_until(lambda: any('"ben"' in one for one in self.audit()[before:]), 10, "an audit line")
+        self.assertFalse([one for one in self.audit()[before:] if '"anna"' in one])
 
     def test_nobody_comes_in_without_saying_who(self):
         self.assert_refused(self.run_as(), "this server wants to know who calls")
