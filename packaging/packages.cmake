@@ -8,6 +8,9 @@ set(CPACK_RESOURCE_FILE_LICENSE ${CMAKE_SOURCE_DIR}/LICENSE)
 set(CPACK_PACKAGE_DIRECTORY ${CMAKE_BINARY_DIR}/packages)
 set(CPACK_GENERATOR DEB)
 set(CPACK_COMPONENTS_ALL client server)
+if(TARGET gpuwire_slurm)
+  list(APPEND CPACK_COMPONENTS_ALL slurm)
+endif()
 set(CPACK_THREADS 1)
 # Files of /etc are named by their whole path.
 set(CPACK_SET_DESTDIR ON)
@@ -41,6 +44,16 @@ set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "logrotate, prometheus")
 set(server_scripts ${CMAKE_CURRENT_LIST_DIR}/debian/server)
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${server_scripts}/conffiles ${server_scripts}/postinst ${server_scripts}/prerm ${server_scripts}/postrm)
+
+# The plugins are of the Slurm whose header was there: another major release refuses them.
+set(CPACK_DEBIAN_SLURM_PACKAGE_NAME gpuwire-slurm)
+set(CPACK_COMPONENT_SLURM_DESCRIPTION "CUDA programs on machines without a GPU: Slurm
+ Lets Slurm hand out the GPUs of gpuwire servers: srun --gpuwire=2, licences for
+ Slurm's queue, and a credential for each job that its prolog makes and its
+ epilog takes back.")
+set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${own_glibc}), python3 (>= 3.9)")
+set(CPACK_DEBIAN_SLURM_PACKAGE_SUGGESTS "slurm-client, openssh-client")
+set(CPACK_DEBIAN_SLURM_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/slurm/conffiles)
 
 # The client in one folder, for machines without a package manager: `cpack -G TGZ`.
 set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)

@@ -79,7 +79,7 @@ class Packages(unittest.TestCase):
             sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True, timeout=60).stdout
             self.assertNotIn(".debug_line", sections, name)
         symbols = [name for name in os.listdir(os.path.join(BUILD, "packages")) if "dbgsym" in name]
-        self.assertEqual(len(symbols), 2, symbols)
+        self.assertEqual(len(symbols), len(self.packages), symbols)
 
     def test_a_program_runs_from_the_unpacked_packages(self):
         program = os.path.join(BUILD, "examples", "vector_add")
@@ -194,6 +194,30 @@ class Packages(unittest.TestCase):
             subprocess.run(["sh", "-n", path], check=True, timeout=60)
         with open(os.path.join(folder, "conffiles"), encoding="ascii") as file:
             self.assertEqual(file.read().split(), ["/etc/gpuwire/server.toml", "/etc/logrotate.d/gpuwire-server"])
+
+    def test_the_slurm_package_has_plugins_scripts_and_a_configuration_that_is_right(self):
+        if "gpuwire-slurm" not in self.packages:
+            self.skipTest("gpuwire-slurm was not built: no slurm/spank.h")
+        root = os.path.join(self.folder.name, "slurm")
+        self.unpack("gpuwire-slurm", root)
+        names = tree(root)
+        for name in ("usr/lib/gpuwire/slurm/prolog.sh", "usr/lib/gpuwire/slurm/sync.py", "usr/lib/systemd/system/gpuwire-slurm-sync.service", "etc/gpuwire/slurm.conf",
+                     "usr/share/doc/gpuwire-slurm/examples/plugstack.conf", "usr/share/doc/gpuwire-slurm/examples/slurm.conf"):
+            self.assertIn(name, names)
+        plugins = sorted(name for name in names if name.endswith(".so"))
+        self.assertEqual([os.path.basename(name) for name in plugins], ["job_submit_gpuwire.so", "spank_gpuwire.so"])
+        # Every file that the examples and the unit name is where they say.
+        for name in ("usr/share/doc/gpuwire-slurm/examples/plugstack.conf", "usr/share/doc/gpuwire-slurm/examples/slurm.conf", "usr/lib/systemd/system/gpuwire-slurm-sync.service"):
+            with open(os.path.join(root, name), encoding="utf-8") as file:
+                for path in re.findall(r"/usr/lib/\S*gpuwire[^\s;]*", file.read()):
+                    self.assertIn(path.lstrip("/"), names)
+        sys.path.insert(0, os.path.join(root, "usr", "lib", "gpuwire", "slurm"))
+        import site_configuration  # pylint: disable=import-error,import-outside-toplevel
+        site = site_configuration.Site(os.path.join(root, "etc", "gpuwire", "slurm.conf"))
+        self.assertEqual([server.address for server in site.servers], ["gpuhost:9750"])
+        folder = self.control("gpuwire-slurm")
+        with open(os.path.join(folder, "conffiles"), encoding="ascii") as file:
+            self.assertEqual(file.read().split(), ["/etc/gpuwire/slurm.conf"])
 
     def test_the_tarball_runs_from_wherever_it_is_unpacked(self):
         tarball, = (name for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".tar.gz"))

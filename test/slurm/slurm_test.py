@@ -54,11 +54,11 @@ class SlurmCase(unittest.TestCase):
         cls.server = Server(BUILD, ["--device", "software", "--software-devices", "2", "--config", cls.cluster.path("server.toml"), "--module-cache", "none"]).__enter__()
         cls.addClassCleanup(cls.server.stop)
         port = cls.server.address.rsplit(":", 1)[1]
-        # What an SSH command with a forced command is at a site.
+        # As SSH with a forced command is at a site, without the network.
         cls.command = cls.cluster.path("on-the-server")
-        cls.cluster.write("on-the-server", f"#!/bin/sh\n[ -e {cls.cluster.path('unreachable')} ] && echo 'no route to host' >&2 && exit 255\ncommand=$1; shift\ncase $command in\n"
-                                           f"  admin) exec {GPUWIRE} admin --directory {cls.identity} \"$@\" ;;\n"
-                                           f"  *) exec {GPUWIRE} \"$command\" --control {cls.cluster.path('control')} \"$@\" ;;\nesac\n")
+        cls.cluster.write("on-the-server", f"#!/bin/sh\n[ -e {cls.cluster.path('unreachable')} ] && echo 'no route to host' >&2 && exit 255\n"
+                                           f'SSH_ORIGINAL_COMMAND="gpuwire $*" exec {sys.executable} -B {cls.cluster.adapter("remote_admin.py")} --gpuwire {GPUWIRE} '
+                                           f"--directory {cls.identity} --control {cls.cluster.path('control')}\n")
         os.chmod(cls.command, 0o755)
         cls.cluster.write("gpuwire.conf", f"""[gpuwire]
 tenant = slurm
@@ -222,6 +222,16 @@ class Credentials(SlurmCase):
         return subprocess.run([GPUWIRE, "run", "--server", f"tls://localhost:{port}", "--token-file", token, "--ca", os.path.join(self.identity, "ca.pem"), "--", PROGRAM],
                               capture_output=True, text=True, timeout=LIMIT_SECONDS, user=user, env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}, check=False)
 
+    def test_the_clusters_key_can_do_nothing_else_at_the_server(self):
+        subprocess.run([GPUWIRE, "admin", "--directory", self.identity, "add-tenant", "anna", "--token", "--out", self.cluster.path("anna.token")],
+                       check=True, capture_output=True, timeout=LIMIT_SECONDS)
+        anna, = [one["id"] for one in self.server_says("admin", "list")["credentials"] if one["tenant"] == "anna"]
+        for words in ("admin add-tenant eve", "admin revoke slurm", f"admin revoke {anna} --end-sessions", "admin revoke --job slurm/lab/1;reboot --end-sessions", "admin end 1",
+                      "admin list --json --directory /", "serve", "", "admin job-token slurm --job lsf/lab/1 --gpus 1 --lifetime 60s"):
+            ran = subprocess.run([self.command, *words.split()], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+            self.assertEqual((ran.returncode, ran.stdout), (1, ""), words)
+        self.assertEqual([one["counts"] for one in self.server_says("admin", "list")["credentials"] if one["tenant"] == "anna"], [True])
+
     def test_a_token_is_its_users_and_bound_to_its_job(self):
         job = self.hold("--gpuwire=2", "--time=60")
         facts = os.stat(self.token_file(job))
@@ -312,7 +322,7 @@ class Counting(SlurmCase):
     def test_tokens_of_jobs_that_slurm_does_not_know_are_taken_back_and_others_stay(self):
         job = self.hold("--gpuwire=1")
         for name in ("slurm/lab/999999", "slurm/other/999999"):
-            subprocess.run([self.command, "admin", "job-token", "slurm", "--job", name], check=True, capture_output=True, timeout=LIMIT_SECONDS)
+            subprocess.run([self.command, *f"admin job-token slurm --job {name} --gpus 1 --lifetime 3600s".split()], check=True, capture_output=True, timeout=LIMIT_SECONDS)
         self.sync()
         self.assertEqual([one["counts"] for one in self.tokens(999999)], [False])
         self.assertEqual([one["counts"] for one in self.tokens(job)], [True])
@@ -322,4 +332,7 @@ class Counting(SlurmCase):
 
 
 if __name__ == "__main__":
+    if REASON:
+        print(f"skipped: {REASON}")
+        sys.exit(77)
     unittest.main(verbosity=2)
