@@ -167,6 +167,12 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
                         pass
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def kill_node(self, number):
+        """Its slurmd, without a word."""
+        slurmd = self.processes[2 + number]
+        slurmd.kill()
+        slurmd.wait(LIMIT_SECONDS)
+
     def logs(self):
         """The ends of all logs, for a test that failed."""
         text = ""

@@ -331,6 +331,33 @@ class Counting(SlurmCase):
         self.assertEqual(len(self.sessions()), 1)
 
 
+@unittest.skipIf(REASON, REASON or "")
+class DeadNode(SlurmCase):
+    """A node whose slurmd is gone."""
+
+    def steps_of(self, job):
+        """Processes that look after the job on its node, whether or not slurmd lives."""
+        found = []
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    if file.read().startswith(b"slurmstepd: [%d." % job):
+                        found.append(int(entry))
+            except OSError:
+                pass
+        return found
+
+    def test_a_node_that_dies_gives_its_jobs_gpus_back_without_its_epilog(self):
+        job = self.hold("--gpuwire=2", "--no-requeue")
+        self.assertTrue(self.steps_of(job))
+        self.cluster.kill_node(0)
+        self.cluster.run("scontrol", "update", "NodeName=node0", "State=DOWN", "Reason=died", check=True)
+        wait_until(lambda: not any(one["counts"] for one in self.tokens(job)), f"the controller revokes the job's token: {self.cluster.logs()}")
+        wait_until(lambda: not self.sessions(), "the server has no session left")
+        self.assertTrue(os.path.exists(self.cluster.path("jobs", str(job))), "no epilog has run on the node")
+        wait_until(lambda: not self.steps_of(job), "what was left on the node has ended")
+
+
 if __name__ == "__main__":
     if REASON:
         print(f"skipped: {REASON}")
