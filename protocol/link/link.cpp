@@ -137,6 +137,12 @@ void Link::break_sending() {
   announce();
 }
 
+void Link::tell(State state) {
+  if (!observer_) return;
+  std::lock_guard telling(telling_);
+  if (this->state() == state) observer_(state);
+}
+
 void Link::announce() noexcept {
   { std::lock_guard slot(slot_mutex_); }
   slot_changed_.notify_all();
@@ -246,7 +252,7 @@ IoResult Link::connection_ended(const transport::Transport* which, const IoResul
     why_given_up_.clear();
     detach_locked();
     lock.unlock();
-    if (observer_) observer_(State::detached);
+    tell(State::detached);
   }
   return {state_.load(std::memory_order_relaxed) == State::ended ? IoStatus::closed : IoStatus::would_block};
 }
@@ -357,7 +363,7 @@ uint64_t Link::detach() noexcept {
   }
   changed_.wait(lock, [&] { return !sending_ && !receiving_.load(std::memory_order_seq_cst); });
   lock.unlock();
-  if (lost && observer_) observer_(State::detached);
+  if (lost) tell(State::detached);
   return received();
 }
 
@@ -369,7 +375,7 @@ bool Link::give_up(const transport::Transport& which, std::string why, GivingUp 
     why_given_up_ = std::move(why);
     detach_locked(how);
   }
-  if (observer_) observer_(State::detached);
+  tell(State::detached);
   return true;
 }
 
@@ -393,7 +399,7 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
     state_.store(State::attached, std::memory_order_seq_cst);
   }
   slot_changed_.notify_all();
-  if (observer_) observer_(State::attached);
+  tell(State::attached);
   pump();
   return true;
 }

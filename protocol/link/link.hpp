@@ -53,8 +53,8 @@ class Link final : public transport::ByteSource {
   Link& operator=(const Link&) = delete;
   bool valid() const { return window_.valid(); }
 
-  // Told after a connection was lost or given up, and after another one was attached, on the thread that has found or done that; no lock of the link is held. Before the
-  // first byte.
+  // Told after a connection was lost or given up, and after another one was attached, on the thread that has found or done that; one at a time, and only what still
+  // holds: of two changes on two threads the last is told last. No lock that the link's other functions take is held. Before the first byte.
   void observe(std::function<void(State)> observer) { observer_ = std::move(observer); }
   // From now on a connection that breaks leaves the link detached. Until then it is the end of the stream, as with a bare connection.
   void outlive_connections() { outlives_.store(true, std::memory_order_relaxed); }
@@ -163,6 +163,8 @@ class Link final : public transport::ByteSource {
   void publish_positions(bool room);
   void drop_unsent();
   void break_sending();
+  // Calls the observer, after the change and without mutex_.
+  void tell(State state);
   // Wakes who waits for a connection or for its end; after the change.
   void announce() noexcept;
   bool sends() const { return state_.load(std::memory_order_relaxed) == State::attached && !send_broken_.load(std::memory_order_relaxed); }
@@ -190,6 +192,7 @@ class Link final : public transport::ByteSource {
   bool woken_ = false;                               // by wake() while there was no connection
 
   std::function<void(State)> observer_;  // set before the first byte
+  std::mutex telling_;                   // held while it is called; the others are taken with it
 
   // Used by the thread that has set sending_ only: bytes that are not where they could be sent from.
   std::unique_ptr<std::byte[]> bounce_;

@@ -191,6 +191,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own hand-over: relaxed would do.
   std::atomic<ClientWay> way{ClientWay::indirect};
   std::atomic<uint32_t> stay_s{0};
+  std::function<void()> welcoming;  // needs what is made behind the session
   Session session({.link = &link,
                    .counters = driver.gated ? &driver.gated->page->link : nullptr,
                    .driver = &driver.table(prepared.guarded),
@@ -203,6 +204,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                      way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
                      return way != ClientWay::same_machine;  // whose system sees every end
                    },
+                   .welcoming = [&] { welcoming(); },
                    .claim_primary = [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
                    .host_memory = driver.ledger ? &driver.ledger->host_memory() : nullptr,
                    .cores = usable_cores(),
@@ -275,19 +277,20 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       reports.tell(IpcMessageKind::detached, stay, link.loss());
     }
   });
+  welcoming = [&] {
+    reports.tell(IpcMessageKind::begun, 0, describe(session.client()));
+    if (!session.resumable()) return;
+    watch_connection();
+    watchdog.outlive_connections();
+  };
   std::optional<SessionEnd> end = session.begin();
   if (!end) {
-    if (session.resumable()) {
-      watch_connection();
-      if (session.heartbeats())
-        watchdog.outlive_connections([&] {
-          heartbeat.look(link::Heartbeat::Clock::now());
-          return heartbeat.left(link::Heartbeat::Clock::now());
-        });
-      else
-        watchdog.outlive_connections();
-    }
-    reports.tell(IpcMessageKind::begun, 0, describe(session.client()));
+    // Nothing may be sent before Welcome.
+    if (session.heartbeats())
+      watchdog.outlive_connections([&] {
+        heartbeat.look(link::Heartbeat::Clock::now());
+        return heartbeat.left(link::Heartbeat::Clock::now());
+      });
     end = session.run();
   }
   watchdog.begin_grace();

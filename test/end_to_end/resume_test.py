@@ -91,10 +91,10 @@ class ResumeCase(unittest.TestCase):
             with self.subTest(program=program, seed=seed):
                 way = self.way(share, seed)
                 there, cut = run(self.server.address, *program, **extra), run(way.address, *program, **extra)
-                self.assertEqual(there.returncode, 0, there.stderr)
-                self.assertEqual(cut.returncode, 0, cut.stderr)
-                self.assertEqual(cut.stdout, there.stdout)
                 left -= way.lost
+                self.assertEqual(there.returncode, 0, there.stderr)
+                self.assertEqual(cut.returncode, 0, cut.stderr + "".join(self.server.log[-20:]))
+                self.assertEqual(cut.stdout, there.stdout)
         return cuts - left
 
 

@@ -12,8 +12,8 @@ FIRST_BYTES = 20_000
 
 
 class UnreliableWay:
-    """Listens on `address`. The first `cuts` connections are cut after `cut_bytes` (least, most; both directions together), half of them with a reset; those behind
-    them last. `made` counts connections, `lost` those that were cut, `carried` the bytes of all. `recorded`: what clients have sent at the beginning of each connection,
+    """Listens on `address`. Connections are cut after `cut_bytes` (least, most; both directions together), half of them with a reset, until `cuts` have been; those
+    behind them last. One that ends by itself before leaves its cut to the next. `made` counts connections, `lost` those that were cut, `carried` the bytes of all. `recorded`: what clients have sent at the beginning of each connection,
     when `record_bytes` says how much of it is wanted."""
 
     def __init__(self, server_address, cuts, seed, cut_bytes, record_bytes=0):
@@ -58,6 +58,11 @@ class UnreliableWay:
             for link in (client, server):
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _Connection(self, client, server).start()
+
+    def not_cut(self):
+        """A connection that was to be cut has ended by itself."""
+        with self._lock:
+            self._left += 1
 
     def planned(self):
         """After how many bytes the next connection is to be cut, and whether with a reset; None: never."""
@@ -131,6 +136,8 @@ class _Connection:
             self.running -= 1
             last = self.running == 0
         if last:
+            if self.left is not None and self.left >= 0:
+                self.way.not_cut()
             with self.way._lock:
                 self.way._open.discard(self)
             for link in self.links:

@@ -133,12 +133,14 @@ std::optional<SessionEnd> Session::begin() {
     welcome.setHeartbeats(heartbeats_);
     parts_.link->outlive_connections();
   }
+  // Another connection may be there, and its end be heard of, before Welcome has left.
+  state_ = std::make_unique<SessionState>(*this, parts_.settings);
+  if (parts_.welcoming) parts_.welcoming();
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
   enter_thread();
   primary_warm_ = parts_.claim_primary && parts_.claim_primary();
   if (parts_.gate) parts_.gate->enter_executor();
   if (parts_.captures_output) start_capture();
-  state_ = std::make_unique<SessionState>(*this, parts_.settings);
   state_->host_regions().take_descriptors_from(
       [this](uint64_t number) { return parts_.link->transport()->take_descriptor(number); });
   return std::nullopt;

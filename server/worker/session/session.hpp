@@ -52,6 +52,8 @@ struct SessionParts {
   // Whether the connection may come to lead nowhere without a word, by what the client says of its own end of it. Once, in a session that outlives its connection,
   // whose client knows heartbeats. Null: they are not wanted.
   std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
+  // Called once, by begin(), right before Welcome leaves: from then on the client may lose its connection, and come back over another one.
+  std::function<void()> welcoming = {};
   // Makes the first device's primary context, which the process has ahead, the session's (Replay::take_prewarmed_primary); false: there is none for it.
   // Called once, by begin(): it may ask the broker, whose answers reach the process only once its watchdog runs.
   std::function<bool()> claim_primary;

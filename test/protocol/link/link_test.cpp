@@ -317,3 +317,42 @@ TEST_CASE("who waits is woken by the end of the link, attached or not") {
     CHECK(one.state() == Link::State::ended);
   }
 }
+
+TEST_CASE("what an observer was told last is what holds, whichever of two threads is faster") {
+  auto first = transport::simulated_pair({.seed = 1});
+  Link link(std::move(first.first), kSmall);
+  link.outlive_connections();
+  std::atomic<Link::State> told{Link::State::attached};
+  std::atomic<unsigned> inside{0}, together{0};
+  link.observe([&](Link::State state) {
+    together += inside.fetch_add(1);
+    std::this_thread::yield();  // as long as it takes to tell others
+    told = state;
+    inside.fetch_sub(1);
+  });
+  std::unique_ptr<transport::Transport> peer = std::move(first.second);
+  std::atomic<bool> over{false};
+  // Finds each end, as who reads does.
+  std::thread reader([&] {
+    std::byte bytes[64];
+    while (!over) {
+      link.try_receive(bytes);
+      std::this_thread::yield();
+    }
+  });
+  for (int round = 0; round < 3000; ++round) {
+    auto next = transport::simulated_pair({.seed = uint64_t(round)});
+    peer->shutdown();
+    while (link.state() == Link::State::attached) std::this_thread::yield();
+    peer = std::move(next.second);
+    REQUIRE(link.attach(std::move(next.first), 0));
+    INFO("round ", round);
+    // attach() has told, or somebody else has who was at it.
+    while (inside != 0) std::this_thread::yield();
+    CHECK(told == Link::State::attached);
+    CHECK(link.state() == Link::State::attached);
+  }
+  over = true;
+  reader.join();
+  CHECK(together == 0);
+}
