@@ -35,6 +35,11 @@ class Programs(ServerCase):
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         self.assert_passed(run(self.server.address, "forks"))
 
+    def test_what_a_blocking_copy_brought_is_there_for_whoever_looks(self):
+        for way in ("stream", "rows", "priority", "earlier", "green", "context", "process"):
+            with self.subTest(way):
+                self.assert_passed(run(self.server.address, "upload_order", way))
+
     def test_copies_of_every_shape_and_order_are_right(self):
         self.assert_passed(run(self.server.address, "copies"))
 

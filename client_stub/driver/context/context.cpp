@@ -67,6 +67,7 @@ void end_context(ContextState& context) noexcept {
     if (stream && stream->context == &context) forget_stream_handle(handle);
   });
   context.server->captures.remove_of(context);
+  context.server->posted_uploads.context_ends();
 }
 
 void set_flags(ContextState& context, Session& session, unsigned flags) noexcept {
@@ -99,6 +100,8 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   for (unsigned i = 0; i < kContextLimits; ++i) context->limits[i] = i < limits.size() ? limits[i] : ~0ull;
   context->alive.store(true, std::memory_order_release);
   handles().attach(wire::HandleKind::context, context->handle, context);
+  context->server->posted_uploads.context_begins();
+  context->server->posted_uploads.end_if_several_contexts(caller);
   result = push(context);
   if (result == CUDA_SUCCESS) *out = handle;
   return result;

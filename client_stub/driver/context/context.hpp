@@ -52,10 +52,6 @@ struct ContextState {
   std::atomic<uint32_t> captures{0};
   std::atomic<uint32_t> blocking_captures{0};
 
-  // A stream that does not wait for the NULL stream was created at some time. Relaxed: whoever uses such a stream behind a copy was told
-  // of it by the program's own means.
-  std::atomic<bool> unordered_streams{false};
-
   std::mutex mutex;                      // all below; a leaf lock
   uint64_t limits[kContextLimits] = {};  // ~0: not asked, or the query failed
   uint32_t usage = 0;                    // primary: retains, with those of green contexts; others: cuCtxAttach

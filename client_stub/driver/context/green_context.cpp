@@ -7,6 +7,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 #include "schema/session.capnp.h"
@@ -45,9 +46,6 @@ ContextState* make_green(ContextState& primary) noexcept {
   context->id = process()->next_id++;
   context->legacy.id = process()->next_id++;
   context->legacy.context = context;
-  // Streams of the one do not wait for the NULL stream of the other.
-  context->unordered_streams.store(true, std::memory_order_relaxed);
-  primary.unordered_streams.store(true, std::memory_order_relaxed);
   return context;
 }
 
@@ -67,6 +65,8 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& dev
   Caller caller = enter(Needs::initialised);
   CUresult result = caller.error;
   if (!result) {
+    // Streams of the one do not wait for the NULL stream of the other.
+    caller.server->posted_uploads.end(caller);
     result = send::call_green_create(*caller.session, 0,
                                      {.context = context->handle,
                                       .primary = device.primary->handle,

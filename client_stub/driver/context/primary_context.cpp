@@ -4,6 +4,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -48,15 +49,20 @@ CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   if (primary.error) return primary.error;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *primary.device->primary;
-  std::lock_guard lock(context.mutex);
-  if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (!context.alive.load(std::memory_order_relaxed)) {
-    clear_faults(context);
-    if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device)))
-      return error;
-    context.alive.store(true, std::memory_order_release);
+  PostedUploads& uploads = context.server->posted_uploads;
+  {
+    std::lock_guard lock(context.mutex);
+    if (process()->lost.load(std::memory_order_relaxed)) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+    if (!context.alive.load(std::memory_order_relaxed)) {
+      clear_faults(context);
+      if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device)))
+        return error;
+      context.alive.store(true, std::memory_order_release);
+      uploads.context_begins();
+    }
+    ++context.usage;
   }
-  ++context.usage;
+  uploads.end_if_several_contexts(primary.caller);
   *out = as_cuda(&context);
   return CUDA_SUCCESS;
 }

@@ -87,8 +87,7 @@ namespace {
 
 // Data need not be waited for, unless the program may go on with them in a stream that does not wait for this one.
 bool may_be_posted(const Caller& caller, uint64_t stream, bool arrived) noexcept {
-  bool ordered = stream <= wire::kStreamLegacy && !caller.state->unordered_streams.load(std::memory_order_relaxed);
-  return !arrived || ordered;
+  return !arrived || (stream <= wire::kStreamLegacy && caller.server->posted_uploads.allowed());
 }
 
 }  // namespace
@@ -108,6 +107,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
   }
   if (stays || kept || (bytes <= wire::kPostedBulkBytesMax && may_be_posted(caller, stream, arrived))) {
+    if (arrived) caller.server->posted_uploads.posting(caller);
     for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
       Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
       uint64_t sequence = 0;
@@ -116,7 +116,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
       if (error) return error;
       note_stream_work(caller, stream, sequence);
     }
-    return CUDA_SUCCESS;
+    return arrived ? caller.server->posted_uploads.posted(caller) : CUDA_SUCCESS;
   }
   Pipeline pipeline(caller);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
@@ -233,11 +233,13 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
       gather(0, {kept.get(), bytes});
       bulk = {.data = kept.get(), .bytes = bytes, .keeper = kept};
     }
+    if (arrived) caller.server->posted_uploads.posting(caller);
     uint64_t sequence = 0;
     CUresult error = send::post_copy_2d_to_device(*caller.session, caller.context,
                                                   copy_of(destination, all, stream, arrived), bulk, &sequence);
-    if (!error) note_stream_work(caller, stream, sequence);
-    return error;
+    if (error) return error;
+    note_stream_work(caller, stream, sequence);
+    return arrived ? caller.server->posted_uploads.posted(caller) : CUDA_SUCCESS;
   }
   // Pieces of rows are gathered when they are sent, which may be later: one piece at a time.
   return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {

@@ -262,10 +262,18 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   return leave(caller, CUDA_SUCCESS);
 }
 
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  caller.server->posted_uploads.end(caller);
+  return leave(caller, forward::cuIpcGetMemHandle(caller, handle, address));
+}
+
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!pdptr) return CUDA_ERROR_INVALID_VALUE;
+  caller.server->posted_uploads.end(caller);
   CUresult result = allocate(
       caller, {.kind = RangeKind::imported}, pdptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {

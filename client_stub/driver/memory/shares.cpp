@@ -96,6 +96,7 @@ CUresult check_exported_type(CUmemAllocationHandleType type) {
 }
 
 CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, void* out) {
+  caller.server->posted_uploads.end(caller);
   caller.server->shares.sweep(caller);
   ShareToken token{};
   bool given = false;
@@ -119,6 +120,7 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
 CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descriptor, uint64_t flags, uint64_t& handle) {
   std::optional<ShareToken> token = Shares::token_of(int(reinterpret_cast<intptr_t>(descriptor)));
   if (!token) return CUDA_ERROR_UNKNOWN;  // what the driver says of a descriptor that is none of its own
+  caller.server->posted_uploads.end(caller);
   handle = create_handle(caller, kind);
   if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result =

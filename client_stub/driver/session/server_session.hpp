@@ -24,6 +24,7 @@
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/session/notices.hpp"
 #include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/session/session_part.hpp"
 #include "client_stub/driver/memory/shares.hpp"
@@ -91,6 +92,8 @@ class ServerSession {
   AllocationHolders allocation_holders{parts_};
   ArrayElements array_elements{parts_};
   ImageUploads image_uploads{parts_};
+  // Neither the end of the session nor a child has anything to do with it.
+  PostedUploads posted_uploads;
   // Small allocations that stay unused at the server, because their addresses are in use here. A counter alone.
   std::atomic<uint64_t> bytes_put_aside{0};
 

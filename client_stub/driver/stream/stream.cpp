@@ -42,6 +42,7 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
   // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
   priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
+  if (flags & CU_STREAM_NON_BLOCKING) caller.server->posted_uploads.end(caller);
   CUstream stream = nullptr;
   CUresult result = priority == 0 ? forward::cuStreamCreate(caller, &stream, flags)
                                   : forward::cuStreamCreateWithPriority(caller, &stream, flags, priority);
@@ -51,7 +52,6 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
     state->flags = flags | (caller.state->is_green() ? unsigned(CU_STREAM_NON_BLOCKING) : 0);
     state->priority.store(priority, std::memory_order_relaxed);
   }
-  if (flags & CU_STREAM_NON_BLOCKING) caller.state->unordered_streams.store(true, std::memory_order_relaxed);
   *out = stream;
   return leave(caller, CUDA_SUCCESS);
 }

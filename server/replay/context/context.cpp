@@ -168,6 +168,7 @@ void ContextTable::drain(Context& context) {
   drive(driver_.cuCtxSetCurrent, context.native);
   drive(driver_.cuCtxSynchronize);
   context.uploads.clear();
+  context.awaited.reset();
   if (context.green) return;
   // What waiter and watcher still hold leaves now that the device is at rest.
   context.events->all_returned(std::chrono::milliseconds(kContextDrainMs));

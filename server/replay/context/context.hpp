@@ -20,6 +20,7 @@ namespace gpuwire::server {
 struct Upload {
   StagingBlock block;
   PooledEvent done;
+  bool told = false;  // the program takes it that the device has the data
 };
 
 struct Context {
@@ -34,6 +35,7 @@ struct Context {
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
   std::deque<Upload> uploads;  // oldest first
+  std::shared_ptr<Upload> awaited;  // the newest that was told and is waited for: its answers hold it, too
   CUstream beside = nullptr;   // waits for no other stream; made when first used, managed_memory.cpp
 };
 

@@ -39,8 +39,9 @@ CUresult refuse_capture(Replay& replay, CUstream stream) {
   return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult keep_upload(Replay& replay, Context& context, CUstream stream, StagingBlock block) {
-  Upload upload{std::move(block), context.events->take()};
+CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstream stream, StagingBlock block, bool blocking) {
+  bool told = blocking && call.header.kind == uint8_t(wire::FrameKind::posted);
+  Upload upload{std::move(block), context.events->take(), told};
   CUresult result = upload.done ? drive(replay.driver().cuEventRecord, upload.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) {
     // No event to wait for (the stream may be of another context): the stream itself then.
@@ -50,26 +51,47 @@ CUresult keep_upload(Replay& replay, Context& context, CUstream stream, StagingB
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Answers when the event is done: at once if that is soon.
+void answer_after(Replay& replay, Call& call, std::shared_ptr<PooledEvent> event) {
+  CUresult result = poll_copy(replay, event->get());
+  if (result != CUDA_ERROR_NOT_READY) {
+    replay.state().host_regions().deliver();
+    return finish(replay, call, result);
+  }
+  DeviceWait wait;
+  wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event->get()); };
+  wait.events = [event] { return std::vector{event->get()}; };
+  wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
+    replay.state().host_regions().deliver();
+    send_result(replay, sequence, waited);
+  };
+  replay.poll_or_defer(call, std::move(wait));
+}
+
+// Answers when the copies that were told before they were done have arrived. Their own events say so: on the stream there may be work by
+// now that waits for the client.
+void answer_arrival(Replay& replay, Call& call, Context& context) {
+  reap_uploads(replay, context);
+  auto newest = std::find_if(context.uploads.rbegin(), context.uploads.rend(), [](const Upload& upload) { return upload.told; });
+  if (newest != context.uploads.rend()) {
+    context.awaited = std::make_shared<Upload>(std::move(*newest));
+    context.uploads.erase(std::next(newest).base());
+  }
+  if (!context.awaited) return finish(replay, call, CUDA_SUCCESS);
+  answer_after(replay, call, {context.awaited, &context.awaited->done});
+}
+
+}  // namespace
+
 void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream, bool blocking, CUresult result) {
   bool called = call.header.kind == uint8_t(wire::FrameKind::called);
   if (!called || !blocking || result != CUDA_SUCCESS) return finish(replay, call, result);
   PooledEvent event = context.events->take();
   result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) return finish(replay, call, drive(replay.driver().cuStreamSynchronize, stream));
-  result = poll_copy(replay, event.get());
-  if (result != CUDA_ERROR_NOT_READY) {
-    replay.state().host_regions().deliver();
-    return finish(replay, call, result);
-  }
-  auto shared = std::make_shared<PooledEvent>(std::move(event));
-  DeviceWait wait;
-  wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
-  wait.events = [shared] { return std::vector{shared->get()}; };
-  wait.finish = [&replay, shared, sequence = call.header.sequence](CUresult waited) {
-    replay.state().host_regions().deliver();
-    send_result(replay, sequence, waited);
-  };
-  replay.poll_or_defer(call, std::move(wait));
+  answer_after(replay, call, std::make_shared<PooledEvent>(std::move(event)));
 }
 
 void copy_to_device(Replay& replay, Call& call) {
@@ -79,6 +101,10 @@ void copy_to_device(Replay& replay, Call& call) {
   CUstream stream = nullptr;
   if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   context = replay.state().contexts().enter_stream(stream);
+  const bool blocking = params.getBlocking();
+  if (blocking && call.bulk.remaining() == 0 && call.header.kind == uint8_t(wire::FrameKind::called)) {
+    return answer_arrival(replay, call, *context);
+  }
   CUresult result = refuse_capture(replay, stream);
   CUdeviceptr destination = params.getDestination();
   while (result == CUDA_SUCCESS && call.bulk.remaining() > 0) {
@@ -91,10 +117,10 @@ void copy_to_device(Replay& replay, Call& call) {
     if (!call.bulk.read({block.data(), bytes})) return;
     result = drive(replay.driver().cuMemcpyHtoDAsync_v2, destination, static_cast<const void*>(block.data()), bytes, stream);
     if (result != CUDA_SUCCESS) break;
-    result = keep_upload(replay, *context, stream, std::move(block));
+    result = keep_upload(replay, call, *context, stream, std::move(block), blocking);
     destination += bytes;
   }
-  answer_upload(replay, call, *context, stream, params.getBlocking(), result);
+  answer_upload(replay, call, *context, stream, blocking, result);
 }
 
 void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block, uint64_t bytes) {

@@ -23,7 +23,7 @@ void copy_2d_from_device(Replay& replay, Call& call);
 // Executor. Staging for `bytes`, waiting for earlier copies if need be. Empty: CUDA_ERROR_OUT_OF_MEMORY.
 StagingBlock take_staging(Replay& replay, Context& context, size_t bytes);
 // Executor. Keeps the block until the stream has passed this point.
-CUresult keep_upload(Replay& replay, Context& context, CUstream stream, StagingBlock block);
+CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstream stream, StagingBlock block, bool blocking);
 // Executor. Lets go of the blocks that the device has read.
 void reap_uploads(Replay& replay, Context& context);
 // Executor. Answers a copy to the device: at once, or when the stream has passed this point.

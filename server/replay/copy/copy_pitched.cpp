@@ -70,7 +70,7 @@ void copy_2d_to_device(Replay& replay, Call& call) {
   copy.srcArray = nullptr;
   copy.srcXInBytes = copy.srcY = copy.srcZ = copy.srcLOD = 0;
   result = drive(replay.driver().cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&copy), pitched.stream);
-  if (result == CUDA_SUCCESS) result = keep_upload(replay, *pitched.context, pitched.stream, std::move(block));
+  if (result == CUDA_SUCCESS) result = keep_upload(replay, call, *pitched.context, pitched.stream, std::move(block), params.getBlocking());
   answer_upload(replay, call, *pitched.context, pitched.stream, params.getBlocking(), result);
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "descriptors.hpp"
 #include "driver_check.hpp"
 
 namespace {
@@ -16,36 +17,6 @@ struct Shared {
   CUmemPoolPtrExportData pointer[2];
 };
 
-void send_all(int socket, int descriptor, const Shared& shared) {
-  iovec data{const_cast<Shared*>(&shared), sizeof shared};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  DEMAND(sendmsg(socket, &message, 0) == sizeof shared);
-}
-
-int receive_all(int socket, Shared& shared) {
-  iovec data{&shared, sizeof shared};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  DEMAND(recvmsg(socket, &message, MSG_WAITALL) == sizeof shared && CMSG_FIRSTHDR(&message));
-  int descriptor;
-  std::memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
-  return descriptor;
-}
-
 void say(int socket) { DEMAND(write(socket, "s", 1) == 1); }
 void hear(int socket) {
   char byte;
@@ -55,7 +26,7 @@ void hear(int socket) {
 int importer(int socket) {
   CUdevice device = retain_primary();
   Shared shared;
-  int descriptor = receive_all(socket, shared);
+  int descriptor = receive_descriptor(socket, &shared, sizeof shared);
   CUmemoryPool pool;
   OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void*>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   close(descriptor);
@@ -111,7 +82,7 @@ void exporter(int socket) {
   OK(cuDeviceGetDefaultMemPool(&ordinary, device));
   FAILS(cuMemPoolExportToShareableHandle(&none, ordinary, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), CUDA_ERROR_INVALID_VALUE);
 
-  send_all(socket, descriptor, shared);
+  send_descriptor(socket, descriptor, &shared, sizeof shared);
   close(descriptor);
   hear(socket);
   std::vector<int> words(kWords);

@@ -8,41 +8,10 @@
 #include <cstring>
 #include <vector>
 
+#include "descriptors.hpp"
 #include "driver_check.hpp"
 
 namespace {
-
-void send_descriptor(int socket, int descriptor) {
-  char byte = 'd';
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  DEMAND(sendmsg(socket, &message, 0) == 1);
-}
-
-int receive_descriptor(int socket) {
-  char byte;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  DEMAND(recvmsg(socket, &message, 0) == 1 && CMSG_FIRSTHDR(&message));
-  int descriptor;
-  std::memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof descriptor);
-  return descriptor;
-}
 
 void say(int socket) { DEMAND(write(socket, "s", 1) == 1); }
 void hear(int socket) {

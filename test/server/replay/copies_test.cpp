@@ -116,6 +116,32 @@ TEST_CASE_FIXTURE(Fixture, "a blocking copy to the device is answered when the d
   CHECK(session.result(sequence) == CUDA_SUCCESS);
 }
 
+TEST_CASE_FIXTURE(Fixture, "an empty blocking copy is answered when what was posted as blocking has arrived, whatever came behind it") {
+  driver.hold = true;
+  auto bytes = pattern(100);
+  upload(kPosted, bytes, true);
+  upload(kPosted, pattern(50), true);
+  upload(kPosted, pattern(50), false);
+  uint64_t first = upload(kCalled, {}, true), second = upload(kCalled, {}, true);
+  CHECK(session.result(first) == -1);
+  driver.release(1);
+  CHECK(device[1] == bytes[1]);
+  CHECK(session.result(first) == -1);
+  driver.release(3);  // the events behind the first and the second
+  session.run_waiters();
+  CHECK(session.result(first) == CUDA_SUCCESS);
+  CHECK(session.result(second) == CUDA_SUCCESS);
+  driver.release();
+  CHECK(session.result(upload(kCalled, {}, true)) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "an empty blocking copy waits for nothing that the program did not take for done") {
+  driver.hold = true;
+  upload(kPosted, pattern(100), false);
+  CHECK(session.result(upload(kCalled, {}, true)) == CUDA_SUCCESS);
+  driver.release();
+}
+
 TEST_CASE_FIXTURE(Fixture, "an empty copy to the device succeeds without the driver") {
   CHECK(session.result(upload(kCalled, {})) == CUDA_SUCCESS);
   CHECK(driver.log.empty());

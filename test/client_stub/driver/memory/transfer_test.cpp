@@ -1,9 +1,12 @@
 #include "client_stub/driver/copy/transfer.hpp"
 
 #include <cstring>
+#include <functional>
 #include <random>
 #include <vector>
 
+#include "client/forward.hpp"
+#include "schema/api_ipc.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
 
 namespace gpuwire::client {
@@ -23,7 +26,7 @@ constexpr uint64_t kBase = 0x7000'0000'0000;
 
 // 256 MiB of device memory at kBase.
 struct MemoryProcess : test::DeviceProcess {
-  MemoryProcess() { address_map().insert({.base = kBase, .bytes = 256u << 20, .kind = RangeKind::device}); }
+  explicit MemoryProcess(int devices = 1) : DeviceProcess(devices) { address_map().insert({.base = kBase, .bytes = 256u << 20, .kind = RangeKind::device}); }
 };
 
 // Answers copies from "device memory" that begins at address `base`.
@@ -132,6 +135,87 @@ TEST_CASE("A copy of some megabytes without a stream waits until the device has 
   SentFrame frame = process.session->newest();
   CHECK(frame.kind == wire::FrameKind::called);
   frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+}
+
+TEST_CASE("A small copy without a stream is waited for as soon as something is there that does not wait for the NULL stream") {
+  struct Way {
+    const char* name;
+    std::function<CUresult()> begin;
+  };
+  CUstream stream = nullptr;
+  CUcontext context = nullptr;
+  CUipcMemHandle handle{};
+  const Way ways[] = {
+      {"a stream", [&] { return hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); }},
+      {"a stream with a priority", [&] { return hand::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1); }},
+      {"a context", [&] { return hand::cuDevicePrimaryCtxRetain(&context, 1); }},
+      {"another process", [&] { return hand::cuIpcGetMemHandle(&handle, kBase); }},
+  };
+  for (const Way& way : ways) {
+    CAPTURE(way.name);
+    MemoryProcess process(2);
+    process.session->serve(forward_ordinal::cuIpcGetMemHandle, [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+      reply.initRoot<schema::CuIpcGetMemHandleResults>().initPHandle(sizeof(CUipcMemHandle));
+    });
+    auto bytes = random_bytes(4096, 3);
+    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    const size_t before = process.session->total();
+    CHECK(way.begin() == CUDA_SUCCESS);
+    // What was posted is waited for, by a copy without bytes.
+    size_t awaited = 0;
+    auto frames = process.session->frames();
+    for (size_t i = before; i < frames.size(); ++i) {
+      if (frames[i].ordinal != uint32_t(SessionOrdinal::copy_to_device)) continue;
+      ++awaited;
+      CHECK(frames[i].kind == wire::FrameKind::called);
+      CHECK(frames[i].bulk.empty());
+      CHECK(frames[i].context == frames[before - 1].context);
+      frames[i].read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+    }
+    CHECK(awaited == 1);
+    // What comes now waits for itself.
+    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(process.session->newest().kind == wire::FrameKind::called);
+    // Once it is over there is nothing to wait for.
+    size_t copies = process.session->count(uint32_t(SessionOrdinal::copy_to_device));
+    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(process.session->count(uint32_t(SessionOrdinal::copy_to_device)) == copies);
+  }
+}
+
+TEST_CASE("A stream that waits for the NULL stream, or no copy before it, makes nobody wait") {
+  MemoryProcess process;
+  auto bytes = random_bytes(4096, 4);
+  CUstream stream = nullptr;
+  SUBCASE("the stream waits for the NULL stream") {
+    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(process.session->newest().kind == wire::FrameKind::posted);
+  }
+  SUBCASE("there was no copy") {
+    CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+    size_t copies = process.session->count(uint32_t(SessionOrdinal::copy_to_device));
+    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(process.session->count(uint32_t(SessionOrdinal::copy_to_device)) == copies);
+  }
+}
+
+TEST_CASE("A copy that was posted while another thread made a stream waits for itself") {
+  MemoryProcess process;
+  auto bytes = random_bytes(4096, 5);
+  // The stream is made after the copy was found fit to be posted, and before its frame is begun.
+  bool made = false;
+  process.session->before_frames([&](uint32_t ordinal) {
+    if (made || ordinal != uint32_t(SessionOrdinal::copy_to_device)) return;
+    made = true;
+    CUstream stream = nullptr;
+    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  });
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  SentFrame frame = process.session->newest();
+  CHECK(frame.kind == wire::FrameKind::called);
+  CHECK(frame.bulk.empty());
 }
 
 TEST_CASE("A copy beyond what the session keeps for its server waits until it has been sent") {

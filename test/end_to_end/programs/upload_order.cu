@@ -1,0 +1,180 @@
+// "upload_order WAY": the data of a blocking copy are on the device when it has returned, whoever looks: while the NULL stream is still busy
+// with what came before the copy, something comes into being that does not wait for the NULL stream.
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "descriptors.hpp"
+#include "driver_check.hpp"
+
+__global__ void busy(long long cycles) {
+  long long begin = clock64();
+  while (clock64() - begin < cycles) {
+  }
+}
+__global__ void take(const int* in, int* out, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = in[i];
+}
+
+namespace {
+
+constexpr int kCount = 2000;
+constexpr size_t kBytes = kCount * sizeof(int);
+constexpr long long kBusyCycles = 2'000'000'000;  // a second or so
+
+std::vector<int> g_values(kCount);
+CUdeviceptr g_data = 0, g_taken = 0;
+CUcontext g_context = nullptr;
+
+// A kernel that runs for long in the NULL stream, and the copy behind it.
+void upload() {
+  busy<<<1, 1>>>(kBusyCycles);
+  OK(cuMemcpyHtoD(g_data, g_values.data(), kBytes));
+}
+void upload_rows() {
+  CUDA_MEMCPY2D box{};
+  box.srcMemoryType = CU_MEMORYTYPE_HOST;
+  box.srcHost = g_values.data();
+  box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.dstDevice = g_data;
+  box.srcPitch = box.dstPitch = box.WidthInBytes = kBytes / 10;
+  box.Height = 10;
+  busy<<<1, 1>>>(kBusyCycles);
+  OK(cuMemcpy2D(&box));
+}
+
+void look_in(CUstream stream) {
+  std::vector<int> seen(kCount);
+  take<<<1, 128, 0, stream>>>(reinterpret_cast<int*>(g_data), reinterpret_cast<int*>(g_taken), kCount);
+  OK(cuMemcpyDtoHAsync(seen.data(), g_taken, kBytes, stream));
+  OK(cuStreamSynchronize(stream));
+  DEMAND(seen == g_values);
+}
+
+void a_stream() {
+  upload();
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  look_in(stream);
+}
+void a_stream_behind_rows() {
+  upload_rows();
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  look_in(stream);
+}
+void a_stream_with_priority() {
+  upload();
+  CUstream stream;
+  OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1));
+  look_in(stream);
+}
+// The copy is one of a thread that is told of no stream; another has made one before.
+void a_stream_that_is_there() {
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  upload();
+  look_in(stream);
+}
+void a_green_context() {
+  CUdevResource all{};
+  CUdevResourceDesc descriptor;
+  CUgreenCtx green;
+  CUstream stream;
+  OK(cuCtxGetDevResource(g_context, &all, CU_DEV_RESOURCE_TYPE_SM));
+  OK(cuDevResourceGenerateDesc(&descriptor, &all, 1));
+  upload();
+  OK(cuGreenCtxCreate(&green, descriptor, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+  OK(cuGreenCtxStreamCreate(&stream, green, CU_STREAM_NON_BLOCKING, 0));
+  look_in(stream);
+}
+void a_context() {
+  upload();
+  CUcontext other;
+  std::vector<int> seen(kCount);
+  OK(cuCtxCreate(&other, nullptr, 0, 0));
+  OK(cuMemcpyDtoH(seen.data(), g_data, kBytes));
+  DEMAND(seen == g_values);
+}
+
+constexpr size_t kSharedBytes = 2u << 20;  // a multiple of every granularity
+
+CUdeviceptr map(CUmemGenericAllocationHandle memory) {
+  CUdeviceptr address;
+  OK(cuMemAddressReserve(&address, kSharedBytes, 0, 0, 0));
+  OK(cuMemMap(address, kSharedBytes, 0, memory, 0));
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  OK(cuMemSetAccess(address, kSharedBytes, &access, 1));
+  return address;
+}
+
+int in_other_process(int socket) {
+  int descriptor = receive_descriptor(socket);
+  retain_primary();
+  CUmemGenericAllocationHandle memory;
+  std::vector<int> seen(kCount);
+  OK(cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  OK(cuMemcpyDtoH(seen.data(), map(memory), kBytes));
+  DEMAND(seen == g_values);
+  return 0;
+}
+
+int g_socket = -1;
+pid_t g_child = 0;
+
+void a_process() {
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle memory;
+  OK(cuMemCreate(&memory, kSharedBytes, &wanted, 0));
+  g_data = map(memory);
+  upload();
+  int descriptor, status = 1;
+  OK(cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  send_descriptor(g_socket, descriptor);
+  DEMAND(waitpid(g_child, &status, 0) == g_child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+const std::map<std::string, std::function<void()>> kWays = {
+    {"stream", a_stream},         {"rows", a_stream_behind_rows}, {"priority", a_stream_with_priority}, {"earlier", a_stream_that_is_there},
+    {"green", a_green_context},   {"context", a_context},         {"process", a_process},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  auto way = kWays.find(argc == 2 ? argv[1] : "");
+  if (way == kWays.end()) {
+    std::printf("usage: upload_order WAY, one of:");
+    for (auto& [name, _] : kWays) std::printf(" %s", name.c_str());
+    std::printf("\n");
+    return 2;
+  }
+  std::iota(g_values.begin(), g_values.end(), 1);
+  if (way->first == "process") {  // before there is a driver in this one
+    int sockets[2];
+    DEMAND(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    g_child = fork();
+    if (g_child == 0) return in_other_process(sockets[1]);
+    g_socket = sockets[0];
+  }
+  retain_primary();
+  OK(cuCtxGetCurrent(&g_context));
+  OK(cuMemAlloc(&g_data, kBytes));
+  OK(cuMemAlloc(&g_taken, kBytes));
+  OK(cuMemsetD8(g_data, 0, kBytes));
+  busy<<<1, 1>>>(1);
+  take<<<1, 1>>>(nullptr, nullptr, 0);
+  OK(cuCtxSynchronize());
+  way->second();
+  std::printf("PASSED\n");
+  return 0;
+}
