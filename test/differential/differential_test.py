@@ -29,6 +29,27 @@ class Sequences(unittest.TestCase):
             with self.subTest(family):
                 self.assertTrue(any(len(sequences.make(seed, API, [family])) > 8 for seed in range(1, 6)))
 
+    def test_what_is_shown_of_memory_names_the_lines_that_wrote_it(self):
+        for seed in SEEDS:
+            lines = [line.split() for line in sequences.make(seed, API)]
+            for line in lines:
+                if line[2] != "digest":
+                    continue
+                needs = [lines[int(number)][2] for number in line[6:]]
+                self.assertTrue([name for name in needs if name.lower().startswith(("cumem", "cudamem", "cugraphlaunch"))], line)
+
+    def test_branches_of_a_capture_write_memory_of_their_own(self):
+        writes = 0
+        for seed in SEEDS:
+            on = {}
+            for line in sequences.make(seed, API, ["capture"]):
+                words = line.split()
+                if words[2] in ("cuMemsetD32Async", "cuMemcpyDtoDAsync_v2") and words[3] != "0":
+                    memory, stream = words[3].split("+")[0], words[-1]
+                    writes += 1
+                    self.assertEqual(on.setdefault(memory, stream), stream, f"seed {seed}: {line}")
+        self.assertGreater(writes, 100)
+
     def test_a_call_has_at_most_one_wrong_argument(self):
         sequence = Sequence(1, 1)
         for _ in range(200):

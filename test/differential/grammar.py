@@ -13,7 +13,7 @@ KIND_PREFIX = {"memory": "m", "host": "h"}
 # - host addresses that are not the program's: the driver reads them.
 # - waits for a value that nobody will write, and kernels that do not end.
 # - device attributes about memory of the host that a server's device cannot reach.
-# - memory that nobody has written, times, identities (cuCtxGetId, buffer ids), free memory: they differ from run to run.
+# - memory that nobody has written, or that two streams write without an order between them, times, identities (cuCtxGetId, buffer ids), free memory: they differ from run to run.
 # - cuMemGetInfo and the marks of pools while other scenarios allocate: the driver's granularity is its own.
 
 
@@ -22,6 +22,7 @@ class Thing:
 
     def __init__(self, name, kind, size=0, context=None):
         self.name, self.kind, self.size, self.context = name, kind, size, context
+        self.needs = []  # lines that must have succeeded for its content to be anything but chance
 
     def __str__(self):
         return "$" + self.name
@@ -42,7 +43,13 @@ class Sequence:
         self.shared = {}                       # by kind: what scenarios leave for others
 
     def call(self, thread, name, *arguments):
+        """Adds a line; its number."""
         self.lines.append(" ".join([str(len(self.lines)), f"t{thread}", name, *map(str, arguments)]))
+        return len(self.lines) - 1
+
+    def digest(self, thread, host, offset, size, needs):
+        """Shows what is in host memory, where the lines that it depends on did what they should."""
+        self.call(thread, "digest", host.name, offset, size, *needs)
 
     def fresh(self, kind, size=0, context=None):
         self.counter += 1

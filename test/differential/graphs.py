@@ -82,7 +82,9 @@ def built(sequence, thread):
     yield
     for _ in range(sequence.random.randrange(1, 4)):
         sequence.risky(thread, "cuGraphLaunch", (exec_, 0), stream)
-        sequence.call(thread, "cuStreamSynchronize", stream)
+        done = sequence.call(thread, "cuStreamSynchronize", stream)
+        block.needs.append(done)
+        other.needs.append(done)
         sequence.risky(thread, "cuGraphUpload", (exec_, 0), stream, probability=0.3)
         sequence.call(thread, "cuGraphExecGetFlags", sequence.edge(exec_, 0), "?u64")
         if nodes:
@@ -124,8 +126,7 @@ def with_memory(sequence, thread):
     sequence.call(thread, "cuGraphInstantiateWithFlags", out, graph, sequence.pick(0, 0, 1))
     yield
     for _ in range(sequence.random.randrange(1, 5)):
-        sequence.call(thread, "cuGraphLaunch", exec_, stream)
-        sequence.call(thread, "cuStreamSynchronize", stream)
+        memory.needs = [sequence.call(thread, "cuGraphLaunch", exec_, stream), sequence.call(thread, "cuStreamSynchronize", stream)]
         if not inside:
             check(sequence, thread, memory, 1024)
             sequence.pick(
@@ -150,6 +151,8 @@ def captured(sequence, thread):
     joined, out = sequence.new("event")
     sequence.call(thread, "cuEventCreate", out, 2)
     block = allocate(sequence, thread, 4096)
+    # What is captured in the other stream may run beside it, so it writes elsewhere.
+    beside = allocate(sequence, thread, 4096)
     module = load(sequence, thread)
     fill = function_of(sequence, thread, module, "fill")
     host = sequence.host(thread, HOST_BYTES)
@@ -165,14 +168,14 @@ def captured(sequence, thread):
     yield
     forked = False
     for _ in range(sequence.random.randrange(2, 8)):
-        on = other if forked and sequence.chance(0.3) else stream
+        on, mine = (other, beside) if forked and sequence.chance(0.3) else (stream, block)
         action = sequence.pick("fill", "kernel", "copy", "host", "fork", "join", "unsafe", "ask", "alloc", "begin")
         if action == "fill":
-            sequence.risky(thread, "cuMemsetD32Async", (block, 0), 3, 256, on)
+            sequence.risky(thread, "cuMemsetD32Async", (mine, 0), 3, 256, on)
         elif action == "kernel":
-            sequence.risky(thread, "cuLaunchKernel", fill, (4, 0), 1, 1, 256, 1, 1, 0, on, f"(8:{block} 4:5 4:1024)", 0)
+            sequence.risky(thread, "cuLaunchKernel", fill, (4, 0), 1, 1, 256, 1, 1, 0, on, f"(8:{mine} 4:5 4:1024)", 0)
         elif action == "copy":
-            sequence.call(thread, "cuMemcpyDtoDAsync_v2", block.at(2048), block, 1024, on)
+            sequence.call(thread, "cuMemcpyDtoDAsync_v2", mine.at(2048), mine, 1024, on)
         elif action == "host":
             sequence.call(thread, "cuLaunchHostFunc", on, "%host", 0)
         elif action == "fork" and not forked:
@@ -218,11 +221,14 @@ def captured(sequence, thread):
     sequence.call(thread, "cuGraphInstantiateWithFlags", out, graph, 0)
     for _ in range(sequence.random.randrange(1, 3)):
         sequence.call(thread, "cuGraphLaunch", exec_, stream)
-        sequence.call(thread, "cuStreamSynchronize", stream)
+        done = sequence.call(thread, "cuStreamSynchronize", stream)
+        block.needs.append(done)
+        beside.needs.append(done)
         yield
     check(sequence, thread, block)
+    check(sequence, thread, beside)
     sequence.call(thread, "cuMemcpyDtoH_v2", host, block, 4096)
     sequence.call(thread, "counts")
     for name, thing in (("cuGraphExecDestroy", exec_), ("cuGraphDestroy", graph), ("cuStreamDestroy_v2", stream), ("cuStreamDestroy_v2", other),
-                        ("cuEventDestroy_v2", event), ("cuEventDestroy_v2", joined), ("cuMemFree_v2", block), ("cuModuleUnload", module)):
+                        ("cuEventDestroy_v2", event), ("cuEventDestroy_v2", joined), ("cuMemFree_v2", block), ("cuMemFree_v2", beside), ("cuModuleUnload", module)):
         sequence.call(thread, name, thing)

@@ -12,8 +12,8 @@ MEMORY_SIZES = (1, 255, 512, 4096, 65536, PAGE + 4)
 def allocate(sequence, thread, size):
     memory, out = sequence.new("memory", size)
     sequence.call(thread, "cuMemAlloc_v2", out, size)
-    sequence.call(thread, "cuMemsetD8_v2", memory, sequence.random.randrange(256), size)
-    sequence.call(thread, "cuStreamSynchronize", 0)  # the fill is asynchronous, and streams that do not block would not wait for it
+    filled = sequence.call(thread, "cuMemsetD8_v2", memory, sequence.random.randrange(256), size)
+    memory.needs = [filled, sequence.call(thread, "cuStreamSynchronize", 0)]  # the fill is asynchronous, and streams that do not block would not wait for it
     return memory
 
 
@@ -21,8 +21,8 @@ def check(sequence, thread, memory, size=None):
     """The memory's contents, as the host sees them."""
     size = min(size or memory.size, HOST_BYTES)
     host = sequence.host(thread, HOST_BYTES)
-    sequence.call(thread, "cuMemcpyDtoH_v2", host, memory, size)
-    sequence.call(thread, "digest", host.name, 0, size)
+    copied = sequence.call(thread, "cuMemcpyDtoH_v2", host, memory, size)
+    sequence.digest(thread, host, 0, size, [*memory.needs, copied])
 
 
 def memory(sequence, thread):
@@ -106,7 +106,7 @@ def virtual_memory(sequence, thread):
                 mapped.pop(page)
         elif action == "access" and page in mapped:
             if sequence.risky(thread, "cuMemSetAccess", place, (PAGE, 0), (access, 0), (1, 0), probability=0.15):
-                sequence.call(thread, "cuMemsetD8_v2", place, page + 1, PAGE)
+                space.needs.append(sequence.call(thread, "cuMemsetD8_v2", place, page + 1, PAGE))
                 mapped[page] = True
         elif action == "write" and mapped.get(page):
             sequence.call(thread, "cuMemsetD32_v2", place, 99, 1024)
@@ -154,8 +154,8 @@ def pools(sequence, thread):
             sequence.call(thread, "cuMemAllocAsync", out, size, stream)
         else:
             sequence.call(thread, "cuMemAllocFromPoolAsync", out, size, pool, stream)
-        sequence.call(thread, "cuMemsetD8Async", block, 5, size, stream)
-        sequence.call(thread, "cuStreamSynchronize", stream)
+        filled = sequence.call(thread, "cuMemsetD8Async", block, 5, size, stream)
+        block.needs = [filled, sequence.call(thread, "cuStreamSynchronize", stream)]
         blocks.append(block)
         yield
     nothing, out = sequence.new("memory")
@@ -257,7 +257,7 @@ def modules(sequence, thread):
             lambda: sequence.risky(thread, "cuOccupancyMaxActiveBlocksPerMultiprocessor", ("?i32", 0), (nothing, 0), (128, 0, -1, 2048), (0, 1 << 20)),
             lambda: launch_with_attributes(sequence, thread, nothing, stream),
         )()
-        sequence.call(thread, "cuCtxSynchronize")
+        target.needs.append(sequence.call(thread, "cuCtxSynchronize"))
         yield
     check(sequence, thread, target)
     sequence.call(thread, "cuModuleUnload", sequence.edge(module, 0))
@@ -290,7 +290,7 @@ def libraries(sequence, thread):
     yield
     target = allocate(sequence, thread, 4096)
     sequence.call(thread, "cuLaunchKernel", kernel, 4, 1, 1, 256, 1, 1, 0, 0, f"(8:{target} 4:7 4:1024)", 0)
-    sequence.call(thread, "cuCtxSynchronize")
+    target.needs.append(sequence.call(thread, "cuCtxSynchronize"))
     check(sequence, thread, target)
     sequence.call(thread, "cuMemFree_v2", target)
     sequence.call(thread, "cuLibraryUnload", library)
@@ -309,12 +309,12 @@ def textures(sequence, thread):
     host = sequence.host(thread, HOST_BYTES)
     copy = {"srcMemoryType": 1, "srcHost": host, "srcPitch": 256, "dstMemoryType": 3, "dstArray": array, "dstXInBytes": sequence.edge(0, 300),
             "WidthInBytes": 256, "Height": sequence.edge(32, 33, 0)}
-    sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", {**copy, "dstXInBytes": 0, "Height": 32}))
+    written = sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", {**copy, "dstXInBytes": 0, "Height": 32}))
     sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", copy))
     back = sequence.host(thread, HOST_BYTES)
-    sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", {"srcMemoryType": 3, "srcArray": array, "dstMemoryType": 1, "dstHost": back,
+    read = sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", {"srcMemoryType": 3, "srcArray": array, "dstMemoryType": 1, "dstHost": back,
                                                                          "dstPitch": 256, "WidthInBytes": 256, "Height": 32}))
-    sequence.call(thread, "digest", back.name, 0, 8192)
+    sequence.digest(thread, back, 0, 8192, [written, read])
     yield
     resource, without = (structure("CUDA_RESOURCE_DESC", {"resType": 0, "res.array.hArray": each}) for each in (array, 0))
     texture, out = sequence.new("texture")
@@ -341,10 +341,9 @@ def host_memory(sequence, thread):
     sequence.call(thread, "cuMemHostRegister_v2", plain, 16384, 0)
     yield
     block = allocate(sequence, thread, 4096)
-    sequence.call(thread, "cuMemcpyHtoDAsync_v2", block, plain.at(64), 4096, 0)
-    sequence.call(thread, "cuMemcpyDtoHAsync_v2", plain.at(8192), block, 4096, 0)
-    sequence.call(thread, "cuStreamSynchronize", 0)
-    sequence.call(thread, "digest", plain.name, 8192, 4096)
+    there = sequence.call(thread, "cuMemcpyHtoDAsync_v2", block, plain.at(64), 4096, 0)
+    back = sequence.call(thread, "cuMemcpyDtoHAsync_v2", plain.at(8192), block, 4096, 0)
+    sequence.digest(thread, plain, 8192, 4096, [there, back, sequence.call(thread, "cuStreamSynchronize", 0)])
     yield
     sequence.call(thread, "cuMemHostUnregister", sequence.edge(plain, plain.at(4096), 0))
     sequence.call(thread, "cuMemHostUnregister", plain)
@@ -360,9 +359,9 @@ def managed(sequence, thread):
     block, out = sequence.new("memory", size)
     if not sequence.risky(thread, "cuMemAllocManaged", (out, 0), (size, 0), (1, 0, 4, 99)):
         sequence.call(thread, "cuMemAllocManaged", out, size, 1)
-    sequence.call(thread, "cuMemsetD8_v2", block, 9, size)
-    sequence.call(thread, "cuCtxSynchronize")
-    sequence.call(thread, "digest", block.name, 0, size)
+    filled = sequence.call(thread, "cuMemsetD8_v2", block, 9, size)
+    block.needs = [filled, sequence.call(thread, "cuCtxSynchronize")]
+    sequence.digest(thread, block, 0, size, block.needs)
     yield
     sequence.risky(thread, "cuMemAdvise", (block, 0), (size, 0, size + 10000000), (sequence.pick(1, 2), 0, 99), 0)
     sequence.risky(thread, "cuMemPrefetchAsync", (block, 0), (size, 0, size + 10000000), (sequence.pick(0, -1), sequence.devices + 7), 0)
@@ -450,10 +449,12 @@ def memory_operations(sequence, thread):
     sequence.call(thread, "cuStreamSynchronize", 0)
     for _ in range(sequence.random.randrange(2, 6)):
         at = 8 * sequence.random.randrange(64)
-        sequence.risky(thread, "cuStreamWriteValue32_v2", sequence.pick(stream, 0), (block.at(at), block.at(at + 2), 0), 7, (0, 99))
+        # Nothing orders the NULL stream and this one: each has a half of its own.
+        writer, half = sequence.pick((stream, 0), (0, 2048))
+        sequence.risky(thread, "cuStreamWriteValue32_v2", writer, (block.at(half + at), block.at(half + at + 2), 0), 7, (0, 99))
         sequence.risky(thread, "cuStreamWriteValue64_v2", stream, (block.at(at), block.at(at + 4), 0), 7, 0)
         sequence.risky(thread, "cuStreamWaitValue32_v2", stream, (block.at(at), block.at(at + 2), 0), 0, (0, 99))
-        sequence.call(thread, "cuStreamSynchronize", stream)
+        block.needs.append(sequence.call(thread, "cuStreamSynchronize", stream))
         yield
     check(sequence, thread, block)
     sequence.call(thread, "cuMemFree_v2", block)
@@ -478,6 +479,7 @@ def runtime(sequence, thread):
     size = sequence.pick(64, 4096)
     block, out = sequence.new("memory", size)
     sequence.call(thread, "cudaMalloc", out, size)
+    filled = sequence.call(thread, "cudaMemset", block, 1, size)
     host = sequence.host(thread, HOST_BYTES)
     stream, made = sequence.new("stream")
     sequence.call(thread, "cudaStreamCreate", made)
@@ -504,8 +506,7 @@ def runtime(sequence, thread):
             lambda: sequence.call(thread, "cudaGetLastError"),
         )()
         yield
-    sequence.call(thread, "cudaStreamSynchronize", stream)
-    sequence.call(thread, "digest", host.name, 0, size)
+    sequence.digest(thread, host, 0, size, [filled, sequence.call(thread, "cudaStreamSynchronize", stream)])
     sequence.call(thread, "cudaGetLastError")
     sequence.call(thread, "cudaFree", block)
     sequence.call(thread, "cudaStreamDestroy", stream)

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -74,7 +75,7 @@ void map_host(Slots& slots, const std::string& name, size_t bytes) {
 }
 
 // What is not a call of the API. Empty: it is one.
-std::string own_command(Slots& slots, const Leftovers& leftovers, const std::string& command, std::istringstream& rest) {
+std::string own_command(Slots& slots, const Leftovers& leftovers, const std::set<std::string>& succeeded, const std::string& command, std::istringstream& rest) {
   std::string name;
   size_t bytes = 0, offset = 0;
   char text[128] = "done";
@@ -83,6 +84,9 @@ std::string own_command(Slots& slots, const Leftovers& leftovers, const std::str
     map_host(slots, name, bytes);
   } else if (command == "digest") {  // of host memory
     rest >> name >> offset >> bytes;
+    for (std::string line; rest >> line;) {
+      if (!succeeded.contains(line)) return "chance";
+    }
     const Slot& slot = slots[name];
     if (slot.value == 0 || offset + bytes > slot.bytes) return "none";
     std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(digest(reinterpret_cast<const std::byte*>(slot.value) + offset, bytes)));
@@ -96,12 +100,13 @@ std::string own_command(Slots& slots, const Leftovers& leftovers, const std::str
   return text;
 }
 
-void run_line(Slots& slots, Leftovers& leftovers, const std::string& line) {
+// `succeeded`: the numbers of lines whose calls did.
+void run_line(Slots& slots, Leftovers& leftovers, std::set<std::string>& succeeded, const std::string& line) {
   // NUMBER THREAD COMMAND ARGUMENTS
   std::istringstream in(line);
   std::string number, thread, command;
   in >> number >> thread >> command;
-  std::string shown = own_command(slots, leftovers, command, in);
+  std::string shown = own_command(slots, leftovers, succeeded, command, in);
   if (shown.empty()) {
     std::string text;
     std::getline(in, text);
@@ -116,6 +121,7 @@ void run_line(Slots& slots, Leftovers& leftovers, const std::string& line) {
       leftovers.note(command_name, arguments.all(), outcome);
     }
     if (loose && (outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady")) outcome.name = "CUDA_SUCCESS";
+    if (outcome.success) succeeded.insert(number);
     shown = outcome.name + arguments.finish(outcome.success);
   }
   std::printf("%s %s %s\n", number.c_str(), command.c_str(), shown.c_str());
@@ -127,6 +133,7 @@ void run_sequence(const char* path, Leftovers& leftovers) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("no sequence");
   Slots slots;
+  std::set<std::string> succeeded;
   std::map<std::string, Worker> workers;
   std::string line, error;
   while (error.empty() && std::getline(file, line)) {
@@ -136,7 +143,7 @@ void run_sequence(const char* path, Leftovers& leftovers) {
     in >> number >> thread;
     workers[thread].run([&] {
       try {
-        run_line(slots, leftovers, line);
+        run_line(slots, leftovers, succeeded, line);
       } catch (const std::exception& fault) {
         error = fault.what();
       }
