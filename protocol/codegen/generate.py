@@ -8,6 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import emit_captures
 import emit_client
 import emit_coverage
 import emit_gate
@@ -27,6 +28,7 @@ def outputs(api):
     """Path under the output folder -> text."""
     files = {
         "cuda_names.hpp": emit_names.emit(api),
+        "forbidden_by_captures.hpp": emit_captures.emit(api),
         "client/forward.hpp": emit_client.forward_header(api),
         "client/hand.hpp": emit_client.hand_header(api),
         "client/structures.hpp": emit_structures.client_header(api),

@@ -39,8 +39,10 @@ class Sequence:
         self.lines, self.threads, self.devices = [], threads, devices
         self.counter = 0
         self.contexts = []                     # live ones; the first is device 0's primary one
-        self.current = [None] * threads        # by thread
         self.shared = {}                       # by kind: what scenarios leave for others
+
+    def context_of(self, thread):
+        return self.contexts[thread % len(self.contexts)]
 
     def call(self, thread, name, *arguments):
         """Adds a line; its number."""

@@ -266,9 +266,10 @@ def modules(sequence, thread):
 
 
 def launch_with_attributes(sequence, thread, function, stream):
+    cluster, grid, block = sequence.one_wrong([(2, 0, 3, 32), (4, 0), (32, 0, 4096)], probability=0.4)
     attribute = sequence.pick({"id": 2, "value.cooperative": 1}, {"id": 8, "value.priority": 0},
-                              {"id": 4, "value.clusterDim.x": sequence.edge(2, 0, 3, 32), "value.clusterDim.y": 1, "value.clusterDim.z": 1})
-    shape = {"gridDimX": sequence.edge(4, 0), "gridDimY": 1, "gridDimZ": 1, "blockDimX": sequence.edge(32, 0, 4096), "blockDimY": 1, "blockDimZ": 1,
+                              {"id": 4, "value.clusterDim.x": cluster, "value.clusterDim.y": 1, "value.clusterDim.z": 1})
+    shape = {"gridDimX": grid, "gridDimY": 1, "gridDimZ": 1, "blockDimX": block, "blockDimY": 1, "blockDimZ": 1,
              "hStream": stream, "attrs": structure("CUlaunchAttribute", attribute), "numAttrs": 1}
     sequence.call(thread, "cuLaunchKernelEx", structure("CUlaunchConfig", shape), function, 0, 0)
 
@@ -396,7 +397,7 @@ def contexts(sequence, thread):
         )()
     block = allocate(sequence, thread, 512)
     sequence.call(thread, "cuCtxPopCurrent_v2", ">popped")
-    sequence.call(thread, "cuCtxSetCurrent", sequence.contexts[0])
+    sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))
     yield
     sequence.call(thread, "cuMemcpyDtoH_v2", sequence.host(thread, 4096), block, 512)
     sequence.call(thread, "cuCtxDestroy_v2", context)
@@ -498,7 +499,8 @@ def runtime(sequence, thread):
             lambda: sequence.call(thread, "cudaEventDestroy", 0),
             lambda: sequence.call(thread, "cudaStreamDestroy", 0),
             lambda: sequence.risky(thread, "cudaMallocHost", (">pinned", 0), (0, 64)),
-            lambda: sequence.risky(thread, "cudaSetDevice", (0, sequence.devices + 7)),
+            # Back to the thread's own context, whose things other scenarios go on with.
+            lambda: (sequence.risky(thread, "cudaSetDevice", (0, sequence.devices + 7)), sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))),
             lambda: sequence.risky(thread, "cudaDeviceGetAttribute", ("?i32", 0), (1, 9999), 0),
             lambda: sequence.call(thread, "cudaPointerGetAttributes", structure("cudaPointerAttributes", {}, "type device devicePointer hostPointer"),
                                   sequence.pick(block, host)),
@@ -514,7 +516,8 @@ def runtime(sequence, thread):
 
 
 def fault(sequence, thread):
-    """A kernel that traps, and what the context answers from then on. The last scenario of a sequence."""
+    """A kernel that traps, and what the context answers from then on. The last scenario of a sequence, in a context where nothing is captured."""
+    sequence.call(thread, "cuCtxCreate_v4", ">faulty", structure("CUctxCreateParams", {}), 0, 0)
     module = load(sequence, thread)
     trap = function_of(sequence, thread, module, "trap_always")
     stream = stream_of(sequence, thread)

@@ -88,7 +88,7 @@ def begin(sequence):
         sequence.call(0, "cuCtxCreate_v4", out, structure("CUctxCreateParams", {}), 0, 0)
         sequence.contexts.append(context)
     for thread in range(sequence.threads):
-        sequence.call(thread, "cuCtxSetCurrent", sequence.contexts[thread % len(sequence.contexts)])
+        sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))
 
 
 def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from support import BUILD, DEVICE, GONE_WITHIN_SECONDS, ServerCase, command, run, wait_until
+from support import BUILD, DEVICE, GONE_WITHIN_SECONDS, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, command, run, wait_until
 
 CUDA = os.environ.get("CUDA_PATH", "/usr/local/cuda")
 
@@ -39,6 +39,12 @@ class Programs(ServerCase):
         for way in ("stream", "rows", "priority", "earlier", "green", "context", "process"):
             with self.subTest(way):
                 self.assert_passed(run(self.server.address, "upload_order", way))
+
+    def test_what_captures_forbid_is_refused_with_a_server_and_without(self):
+        self.assert_passed(run(self.server.address, "forbidden_in_captures"))
+        if DEVICE == "software":
+            alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
+            self.assert_passed(subprocess.run([os.path.join(PROGRAMS, "forbidden_in_captures")], capture_output=True, text=True, env=alone, timeout=RUN_LIMIT_SECONDS))
 
     def test_copies_of_every_shape_and_order_are_right(self):
         self.assert_passed(run(self.server.address, "copies"))

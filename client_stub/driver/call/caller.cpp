@@ -160,7 +160,7 @@ uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, 
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) {
       error = CUDA_ERROR_INVALID_HANDLE;
-    } else if (caller.state && caller.state->captures.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    } else if (caller.state && caller.server->captures.any()) [[unlikely]] {  // of whatever context: the stream may be another's
       error = caller.server->captures.permit_work(*caller.state, handle);
     }
     return handle;

@@ -60,8 +60,11 @@ struct ContextState {
 
 inline CUcontext as_cuda(const ContextState* context) { return context ? reinterpret_cast<CUcontext>(context->handle) : nullptr; }
 
+inline constinit std::atomic<uint64_t> next_thread_number{1};
+
 // What one thread has of its own. Owned by the thread, freed when it ends.
 struct ThreadState {
+  uint64_t number = next_thread_number.fetch_add(1, std::memory_order_relaxed);  // never another thread's, unlike the address
   std::vector<ContextState*> stack;  // back() is current, and repeated in t_context
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   bool in_callback = false;          // runs a host function of the program

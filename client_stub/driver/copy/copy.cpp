@@ -153,7 +153,7 @@ CUresult unified(const Begun& begun, Places& places) {
   if (from) return from_device(begun, places);
   if (begun.form == Form::blocking && places.destination.bytes) {
     // Before the memory is touched, which the program may not have got.
-    if (CUresult error = begun.caller.server->captures.permit_unsafe_call()) return error;
+    if (CUresult error = begun.caller.server->captures.permit_copy()) return error;
   }
   return host_to_host(begun, places);
 }

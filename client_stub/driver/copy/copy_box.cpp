@@ -155,10 +155,9 @@ CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& siz
   return settle_source(caller, classify(reinterpret_cast<uint64_t>(first), size_t(last - first)), stream);
 }
 
-CUresult perform(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread, bool blocking) {
+CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream, CUstream stream, bool per_thread, bool blocking) {
   CUresult error = CUDA_SUCCESS;
-  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
-  if (error || copy.size.bytes() == 0) return error;
+  if (copy.size.bytes() == 0) return CUDA_SUCCESS;
   bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
   if (!from_host && !to_host) return copy_on_device(caller, copy, stream, per_thread);
   if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
@@ -201,11 +200,8 @@ CUDA_MEMCPY3D as_plain(const CUDA_MEMCPY3D_PEER& from) {
 
 // A node of the graph that the stream is captured into. True: `result` is the call's.
 template <class Copy3D>
-bool captured(const Caller& caller, const Copy3D& request, CUstream stream, bool per_thread, bool blocking, CUresult& result) {
-  if (blocking || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return false;
-  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, result);
-  if (result) return true;
-  uint64_t capture = capture_of(caller, wire_stream);
+bool captured(const Caller& caller, const Copy3D& request, uint64_t wire_stream, bool blocking, CUresult& result) {
+  uint64_t capture = blocking ? 0 : capture_of(caller, wire_stream);
   if (capture) result = capture_box(caller, capture, as_plain(request), wire_stream);
   return capture != 0;
 }
@@ -214,10 +210,13 @@ template <class Copy3D>
 CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool blocking) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
+  // The stream comes before the arguments (as measured on driver 580).
+  CUresult result = CUDA_SUCCESS;
+  uint64_t wire_stream = resolve_stream(caller, stream, per_thread, result);
+  if (result) return result;
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
-  CUresult result = CUDA_SUCCESS;
-  if (!captured(caller, request, stream, per_thread, blocking, result)) result = perform(caller, copy, stream, per_thread, blocking);
+  if (!captured(caller, request, wire_stream, blocking, result)) result = perform(caller, copy, wire_stream, stream, per_thread, blocking);
   // The program may change or read such memory as soon as a blocking copy has returned.
   if (!result && blocking && copy.mirrored) result = forward::cuStreamSynchronize(caller, stream, per_thread);
   if (!result && (copy.unknown || (copy.array && blocking))) result = await_verdict(caller);

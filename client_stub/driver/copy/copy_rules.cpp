@@ -31,8 +31,8 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
 }
 
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
-  if (blocking) return caller.server->captures.permit_unsafe_call();  // whatever context captures
-  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (blocking) return caller.server->captures.permit_copy();  // whatever context captures
+  if (!caller.server->captures.any()) [[likely]] return CUDA_SUCCESS;
   StreamState* state = find_stream(caller.state, stream);
   bool invalid = state && caller.server->captures.status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;

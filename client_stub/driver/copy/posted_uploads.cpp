@@ -8,7 +8,8 @@
 namespace gpuwire::client {
 namespace {
 
-// An empty copy is answered when the blocking copies before it in its context have arrived, whatever the streams have got to do since.
+// An empty copy is answered when the blocking copies before it in its context have arrived, whatever the streams have
+// got to do since.
 CUresult await_arrival(const Caller& caller, uint32_t context) noexcept {
   return send::call_copy_to_device(*caller.session, context, {.blocking = true}, {});
 }
@@ -23,8 +24,9 @@ CUresult PostedUploads::posted(const Caller& caller) noexcept {
   return state_.load() == State::posting ? CUDA_SUCCESS : await_arrival(caller, caller.context);
 }
 
-// Each thread that finds the end begun but not done waits for itself: what it was told of may be in its way yet. How the wait ends is of no
-// interest: a context that is gone has nothing on its way, and what is wrong with a living one its next call says.
+// Each thread that finds the end begun but not done waits for itself: what it was told of may be in its way yet. How
+// the wait ends is of no interest: a context that is gone has nothing on its way, and what is wrong with a living one
+// its next call says.
 void PostedUploads::end(const Caller& caller) noexcept {
   if (state_.load(std::memory_order_acquire) == State::ended) return;
   State posting = State::posting;

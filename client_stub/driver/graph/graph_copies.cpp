@@ -105,7 +105,8 @@ void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept {
 }
 
 uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept {
-  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return 0;
+  // A stream of another context than the current one may capture.
+  if (!caller.state || !caller.server->captures.any()) [[likely]] return 0;
   const StreamState* stream = find_stream(caller.state, wire_stream);
   return stream ? stream->capture.load(std::memory_order_acquire) : 0;
 }

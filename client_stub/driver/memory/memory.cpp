@@ -82,13 +82,13 @@ CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) 
 
 // In a stream that is captured an allocation becomes the graph's.
 void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address) {
-  if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return;
+  if (!caller.server->captures.any()) [[likely]] return;
   CUresult error = CUDA_SUCCESS;
   uint64_t capture = capture_of(caller, resolve_stream(caller, stream, per_thread, error));
   if (!error && capture) caller.server->graph_records.note_allocation(capture, address);
 }
 RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
-  if (caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return RangeKind::pool;
+  if (!caller.server->captures.any()) [[likely]] return RangeKind::pool;
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
@@ -156,7 +156,6 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
-  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
   // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the server's driver knows.
@@ -217,12 +216,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (dptr == 0) return CUDA_SUCCESS;
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   uint64_t capture = capture_of(caller, wire_stream);
+  // Before the address: what a capture forbids it forbids of NULL, too (as measured on driver 580).
   if (!capture && (error = caller.server->captures.permit_unsafe_call())) return error;
+  if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
   if (capture) caller.server->graph_records.note_free(capture, dptr);
@@ -231,6 +231,15 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
     return leave(caller, result ? result : await_verdict(caller));
   }
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
+}
+
+CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  // A wrong device is a wrong value here (as measured on driver 580).
+  bool known = location && (location->type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location->id));
+  if (!flags || !known) return CUDA_ERROR_INVALID_VALUE;
+  return leave(caller, forward::cuMemPoolGetAccess(caller, flags, pool, location));
 }
 
 // --- reserved addresses and memory of other processes ----------------------------------------------------------------------------------------

@@ -186,6 +186,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
+  if (!kernel) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   return parameter_info(*state, paramIndex, paramOffset, paramSize);

@@ -28,6 +28,12 @@ bool valid_mode(CUstreamCaptureMode mode) noexcept {
   return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
+// As captures remember it; 0: no memory for a thread's state.
+uint64_t this_thread() noexcept {
+  const ThreadState* thread = thread_state();
+  return thread ? thread->number : 0;
+}
+
 // May a capture begin in this stream?
 CUresult may_begin(const StreamCall& on, CUstreamCaptureMode mode) noexcept {
   if (on.error) return on.error;
@@ -43,7 +49,7 @@ CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph grap
   capture.origin = on.wire_stream;
   capture.blocking = !(on.state->flags & CU_STREAM_NON_BLOCKING);
   capture.mode = mode;
-  capture.thread = thread_state();
+  capture.thread = this_thread();
   capture.graph = graph;
   return on.caller.server->captures.add(std::move(capture), *on.state);
 }
@@ -229,7 +235,7 @@ void Captures::join(StreamState& stream, uint64_t capture) noexcept {
   stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
 }
 
-CUresult Captures::permit_unsafe_call() noexcept {
+CUresult Captures::refuse(bool valid_ones_only) noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
   const ThreadState* thread = thread_state();
   CUstreamCaptureMode mode = thread ? thread->capture_mode : CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -237,9 +243,9 @@ CUresult Captures::permit_unsafe_call() noexcept {
   CUresult result = CUDA_SUCCESS;
   std::lock_guard lock(mutex_);
   for (Capture& capture : active_) {
-    bool own = capture.thread == thread && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool own = capture.thread == this_thread() && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     bool foreign = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if (!own && !foreign) continue;
+    if ((!own && !foreign) || (valid_ones_only && capture.invalidated)) continue;
     capture.invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -273,15 +279,16 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   Captures& captures = on.caller.server->captures;
   GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
-  if (!captures.find(*on.state, capture)) return out ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
-  // A program has the graph that it began the capture with, and need not be given it again.
-  if (!out && !capture.graph) return CUDA_ERROR_INVALID_VALUE;
+  if (!captures.find(*on.state, capture)) return CUDA_ERROR_ILLEGAL_STATE;
+  // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has none to give, and ends
+  // (as measured on driver 580).
+  if (!out && !capture.graph && !capture.invalidated) return CUDA_ERROR_INVALID_VALUE;
   if (capture.origin != on.wire_stream) {
     captures.invalidate(capture.id);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   // In another thread it ends all the same, with an error.
-  bool foreign = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != thread_state();
+  bool foreign = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != this_thread();
   // First here, so that the stream is no part of an invalid capture when the call is sent.
   captures.remove(capture);
   CUgraph graph = nullptr;
@@ -294,11 +301,14 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
     if (out) *out = graph;
     return CUDA_SUCCESS;
   }
-  if (result == CUDA_SUCCESS && !capture.graph) forward::cuGraphDestroy(on.caller, graph);
-  // The program may have been told of the graph, which is gone.
-  if (capture.told_graph && !capture.graph) {
-    if (result) graph_records.note_inner(capture.id, capture.told_graph);
-    forget_graph(on.caller, result ? capture.id : capture.told_graph);
+  // The graph is gone, the program's own, too (on driver 580 its later uses are CUDA_ERROR_INVALID_VALUE), and with it what the program was
+  // told of it.
+  const uint64_t lost = capture.graph ? reinterpret_cast<uint64_t>(capture.graph) : capture.told_graph;
+  if (result == CUDA_SUCCESS) forward::cuGraphDestroy(on.caller, capture.graph ? capture.graph : graph);
+  if (lost) forget_graph(on.caller, lost);
+  if (lost && result) {  // the server's driver has ended it with the capture
+    graph_records.note_inner(capture.id, lost);
+    forget_graph(on.caller, capture.id);
   }
   if (foreign) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   return result && !capture.invalidated ? result : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

@@ -19,7 +19,6 @@ namespace gpuwire::client {
 class ServerSession;
 struct ContextState;
 struct StreamState;
-struct ThreadState;
 
 // What a program was told of a capture: the graph, and the nodes that the stream's next work comes behind.
 struct ToldOfCapture {
@@ -39,7 +38,7 @@ struct Capture {
   uint64_t origin = 0;           // wire stream
   bool blocking = false;         // the origin synchronises with the NULL stream
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  const ThreadState* thread = nullptr;
+  uint64_t thread = 0;           // ThreadState::number
   CUgraph graph = nullptr;       // cuStreamBeginCaptureToGraph: the program's own
   bool invalidated = false;
   uint64_t told_graph = 0;       // the handle that the program was given for the graph, 0: none
@@ -74,7 +73,11 @@ class Captures final : public SessionPart {
   // For calls that CUDA forbids while a capture may notice them (allocating memory, for one). Success, or
   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then the captures in question are invalid. Costs one atomic load while
   // nothing is captured.
-  CUresult permit_unsafe_call() noexcept;
+  CUresult permit_unsafe_call() noexcept { return refuse(false); }
+  // The same for blocking copies, which captures that are invalid do not mind.
+  CUresult permit_copy() noexcept { return refuse(true); }
+  // Is anything captured? Costs one atomic load.
+  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
   // Is this the graph of a capture under way?
   bool has_graph(uint64_t graph) noexcept;
 
@@ -107,6 +110,7 @@ class Captures final : public SessionPart {
 
  private:
   Capture* find(uint64_t id) noexcept;
+  CUresult refuse(bool valid_ones_only) noexcept;
 
   std::mutex mutex_;
   std::vector<Capture> active_;  // a handful

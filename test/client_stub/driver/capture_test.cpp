@@ -170,6 +170,46 @@ TEST_CASE("an unsafe call invalidates a global capture, unless the thread is rel
   CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
 }
 
+TEST_CASE("an invalid capture ends although nobody takes its graph, a valid one does not") {
+  Capturing process;
+  CUgraph graph = nullptr;
+  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_ILLEGAL_STATE);
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+}
+
+TEST_CASE("a graph of the program into which a capture went that became invalid is gone") {
+  Capturing process;
+  auto graph = reinterpret_cast<CUgraph>(create_handle(enter(Needs::context), wire::HandleKind::graph));
+  REQUIRE(hand::cuStreamBeginCaptureToGraph(process.origin, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(!known_handle(wire::HandleKind::graph, reinterpret_cast<uint64_t>(graph)));
+}
+
+TEST_CASE("a blocking copy minds a valid capture and no invalid one") {
+  Capturing process;
+  Captures& captures = test::server_session().captures;
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(captures.permit_copy() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(captures.permit_copy() == CUDA_SUCCESS);
+  CHECK(captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+TEST_CASE("a capture that its thread left behind is not that of a thread which comes later") {
+  Capturing process;
+  std::thread([&] {
+    REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  }).join();
+  for (int i = 0; i < 8; ++i) {  // the state of one of them lies where that of the first did
+    std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS); }).join();
+  }
+}
+
 TEST_CASE("another thread's capture that is bound to it is no hindrance") {
   Capturing process;
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);

@@ -1,4 +1,5 @@
-// A file descriptor on its way from one process to another over a socket, with bytes beside it: one where the caller has none to say.
+// A file descriptor on its way from one process to another over a socket, with bytes beside it: one where the caller
+// has none to say.
 #pragma once
 
 #include <sys/socket.h>
@@ -35,7 +36,8 @@ inline void send_descriptor(int socket, int descriptor, const void* beside = nul
 
 inline int receive_descriptor(int socket, void* beside = nullptr, size_t bytes = 0) {
   DescriptorMessage packed(beside, bytes);
-  DEMAND(recvmsg(socket, &packed.message, MSG_WAITALL) == ssize_t(packed.data.iov_len) && CMSG_FIRSTHDR(&packed.message));
+  DEMAND(recvmsg(socket, &packed.message, MSG_WAITALL) == ssize_t(packed.data.iov_len));
+  DEMAND(CMSG_FIRSTHDR(&packed.message) != nullptr);
   int descriptor;
   std::memcpy(&descriptor, CMSG_DATA(CMSG_FIRSTHDR(&packed.message)), sizeof descriptor);
   return descriptor;

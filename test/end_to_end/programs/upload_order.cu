@@ -1,5 +1,6 @@
-// "upload_order WAY": the data of a blocking copy are on the device when it has returned, whoever looks: while the NULL stream is still busy
-// with what came before the copy, something comes into being that does not wait for the NULL stream.
+// "upload_order WAY": the data of a blocking copy are on the device when it has returned, whoever looks: while the NULL
+// stream is still busy with what came before the copy, something comes into being that does not wait for the NULL
+// stream.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -119,7 +120,8 @@ int in_other_process(int socket) {
   retain_primary();
   CUmemGenericAllocationHandle memory;
   std::vector<int> seen(kCount);
-  OK(cuMemImportFromShareableHandle(&memory, reinterpret_cast<void*>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  auto shared = reinterpret_cast<void*>(intptr_t(descriptor));
+  OK(cuMemImportFromShareableHandle(&memory, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   OK(cuMemcpyDtoH(seen.data(), map(memory), kBytes));
   DEMAND(seen == g_values);
   return 0;
@@ -144,8 +146,10 @@ void a_process() {
 }
 
 const std::map<std::string, std::function<void()>> kWays = {
-    {"stream", a_stream},         {"rows", a_stream_behind_rows}, {"priority", a_stream_with_priority}, {"earlier", a_stream_that_is_there},
-    {"green", a_green_context},   {"context", a_context},         {"process", a_process},
+    {"stream", a_stream},           {"rows", a_stream_behind_rows},
+    {"earlier", a_stream_that_is_there}, {"priority", a_stream_with_priority},
+    {"green", a_green_context},     {"context", a_context},
+    {"process", a_process},
 };
 
 }  // namespace

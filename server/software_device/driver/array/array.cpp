@@ -79,7 +79,7 @@ tl::expected<std::shared_ptr<ArrayObject>, CUresult> make_array(Context& context
   return array;
 }
 
-CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description) {
+CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description, const char* function = __builtin_FUNCTION()) {
   return with_context([&](Context& context) -> CUresult {
     if (out == nullptr || description == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -94,23 +94,23 @@ CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description) 
     *out = (*array)->handle;
     driver().arrays.insert(*out, *array);
     return CUDA_SUCCESS;
-  });
+  }, function);
 }
 
 template <typename Body>
-CUresult with_array(CUarray handle, Body&& body) noexcept {
+CUresult with_array(CUarray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_any_context([&](Context&) -> CUresult {
     const auto array = driver().arrays.find(handle);
     return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*array);
-  });
+  }, function);
 }
 
 template <typename Body>
-CUresult with_mipmap(CUmipmappedArray handle, Body&& body) noexcept {
+CUresult with_mipmap(CUmipmappedArray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_any_context([&](Context&) -> CUresult {
     const auto mipmap = driver().mipmapped_arrays.find(handle);
     return mipmap == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*mipmap);
-  });
+  }, function);
 }
 
 // A level's extents: those of the one before, halved. Layers and faces stay.

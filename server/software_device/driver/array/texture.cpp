@@ -177,7 +177,7 @@ CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Bod
 // What is no object is destroyed with success, as NVIDIA's driver does. Kernels that were launched before still find it: it goes when all
 // that its context had to do by now is done.
 template <typename Table>
-CUresult destroy_object(Table Driver::*table, uint64_t handle) noexcept {
+CUresult destroy_object(Table Driver::*table, uint64_t handle, const char* function = __builtin_FUNCTION()) noexcept {
   return with_any_context([&](Context&) -> CUresult {
     const auto object = (driver().*table).find(handle);
     if (object == nullptr || object->destroyed.exchange(true, std::memory_order_relaxed)) {
@@ -192,7 +192,7 @@ CUresult destroy_object(Table Driver::*table, uint64_t handle) noexcept {
       driver().scheduler.submit([table, handle] { (driver().*table).take(handle); }, {&before, 1});
     }
     return CUDA_SUCCESS;
-  });
+  }, function);
 }
 
 }  // namespace

@@ -120,8 +120,6 @@ class Context : public std::enable_shared_from_this<Context> {
   Limits limits;
   std::atomic<size_t> heap_limit_bytes;
   unsigned flags;
-  // Blocking streams being captured: work in the legacy stream would have to wait for work that is not done. A count: no order needed.
-  std::atomic<int> captured_blocking_streams{0};
   unsigned api_version = 3020;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;

@@ -95,9 +95,6 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     if (address == 0) {
       return CUDA_SUCCESS;
     }
-    if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
-      return result;
-    }
     const auto range = driver().memory.find(address);
     const auto freeable = [](const MemoryRange& found) {
       return (found.kind == MemoryKind::device || found.kind == MemoryKind::managed) && !found.variable;

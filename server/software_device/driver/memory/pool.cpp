@@ -11,20 +11,11 @@ using namespace gpuwire::software_device;
 namespace {
 
 template <typename Body>
-CUresult with_pool(CUmemoryPool handle, Body&& body) noexcept {
+CUresult with_pool(CUmemoryPool handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_driver([&]() -> CUresult {
     const auto pool = driver().pools.find(handle);
     return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : body(pool);
-  });
-}
-
-// What captures forbid (as measured on driver 580).
-template <typename Body>
-CUresult with_pool_outside_captures(CUmemoryPool handle, Body&& body) noexcept {
-  return with_driver([&]() -> CUresult {
-    const CUresult refused = permit_unsafe_call();
-    return refused != CUDA_SUCCESS ? refused : with_pool(handle, std::forward<Body>(body));
-  });
+  }, function);
 }
 
 template <typename Body>
@@ -129,11 +120,11 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (const CUresult refused = is_capturing(stream) ? permit_captured(stream) : permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     if (address == 0) {
       return CUDA_SUCCESS;
-    }
-    if (const CUresult refused = is_capturing(stream) ? CUDA_SUCCESS : permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
     }
     const auto range = driver().memory.find(address);
     if (!range || range->begin != address || range->kind != MemoryKind::device || range->variable) {
@@ -163,9 +154,6 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
   return with_driver([&]() -> CUresult {
-    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
-    }
     if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -187,7 +175,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (!pool->created) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -237,11 +225,11 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
 
 // Freed memory goes back at once, so there is never anything to trim.
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
-  return with_pool_outside_captures(handle, [](const std::shared_ptr<Pool>&) { return CUDA_SUCCESS; });
+  return with_pool(handle, [](const std::shared_ptr<Pool>&) { return CUDA_SUCCESS; });
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (value == nullptr || !valid_setting(attribute)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -267,7 +255,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (value == nullptr || !valid_setting(attribute)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -282,7 +270,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries, size_t count) {
-  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (entries == nullptr && count != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -302,12 +290,12 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries,
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmemLocation* location) {
-  return with_pool_outside_captures(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
+  return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
     if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (driver().device(location->id) == nullptr) {
-      return CUDA_ERROR_INVALID_DEVICE;
+      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
     }
     *flags = (devices_allowed(*pool) >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;

@@ -227,6 +227,9 @@ CUresult cuKernelGetName(const char** name, CUkernel handle) {
 CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* bytes) {
   // NVIDIA's driver answers this, unlike other questions about a kernel, only where a context is current.
   return with_any_context([&](Context&) {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     return with_kernel(handle, [&](Kernel& kernel) { return parameter_info(kernel.info(), index, offset, bytes); });
   });
 }

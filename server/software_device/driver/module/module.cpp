@@ -69,9 +69,6 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 
 CUresult cuModuleUnload(CUmodule handle) {
   return with_context([&](Context& context) -> CUresult {
-    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
-    }
     const auto module = driver().modules.find(handle);
     if (module == nullptr || module->library != nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;

@@ -21,17 +21,11 @@ void join(const std::shared_ptr<CaptureSession>& session, const std::shared_ptr<
   stream->capture = session;
   stream->capturing.store(true, std::memory_order_release);
   session->frontiers[stream] = std::move(frontier);
-  if (const auto context = stream->context.lock(); context != nullptr && stream->blocking()) {
-    context->captured_blocking_streams.fetch_add(1, std::memory_order_relaxed);
-  }
 }
 
 void end_session(CaptureSession& session) {
   note_capture_end(session);
   for (const auto& [stream, frontier] : std::exchange(session.frontiers, {})) {
-    if (const auto context = stream->context.lock(); context != nullptr && stream->blocking()) {
-      context->captured_blocking_streams.fetch_sub(1, std::memory_order_relaxed);
-    }
     stream->capturing.store(false, std::memory_order_release);
     stream->capture = nullptr;
   }
@@ -103,6 +97,11 @@ CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
 
 }  // namespace
 
+CUresult permit_captured(const Stream& stream) {
+  const std::lock_guard lock(graph_mutex());
+  return stream.capture == nullptr || stream.capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+}
+
 CUresult capture_work(Context& context, Stream& stream, NodePayload payload) {
   const std::lock_guard lock(graph_mutex());
   if (stream.capture == nullptr || stream.capture->invalidated) {
@@ -127,6 +126,14 @@ CUresult invalidate_capture(Stream& stream, CUresult reason) {
   return reason;
 }
 
+CUresult refuse_captured(Event& event) {
+  const std::lock_guard lock(graph_mutex());
+  if (const auto session = event.captured_in.lock()) {
+    session->invalidated = true;
+  }
+  return CUDA_ERROR_CAPTURED_EVENT;
+}
+
 CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external) {
   if (external) {
     return capture_work(context, stream, RecordEvent{event});
@@ -145,11 +152,20 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
   if (external) {
     return capture_work(context, *stream, WaitForEvent{event});
   }
+  bool recorded = false;
+  {
+    const std::lock_guard lock(event->mutex);
+    recorded = event->recorded != nullptr;
+  }
   const std::lock_guard lock(graph_mutex());
   if (stream->capture != nullptr && stream->capture->invalidated) {
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   const auto session = event->captured_in.lock();
+  // An event that was never recorded has nothing to wait for.
+  if (!event->captured.load(std::memory_order_acquire) && !recorded) {
+    return CUDA_SUCCESS;
+  }
   if (!event->captured.load(std::memory_order_acquire) || session == nullptr || session->frontiers.empty()) {
     if (stream->capture != nullptr) {
       stream->capture->invalidated = true;
@@ -206,11 +222,12 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (stream->capture == nullptr) {
-      return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_ILLEGAL_STATE;
+      return CUDA_ERROR_ILLEGAL_STATE;
     }
     const auto session = stream->capture;
-    // A program has the graph that it began the capture with, and need not be given it again.
-    if (out == nullptr && !session->into_existing) {
+    // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has none to give, and ends
+    // (as measured on driver 580).
+    if (out == nullptr && !session->into_existing && !session->invalidated) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (session->origin != stream.get()) {
@@ -224,7 +241,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
                             : joined(*session)     ? CUDA_SUCCESS
                                                    : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     end_session(*session);
-    if (result != CUDA_SUCCESS && !session->into_existing) {
+    // The program's own graph goes, too (as measured on driver 580).
+    if (result != CUDA_SUCCESS) {
       forget_graph(*session->graph);
     }
     if (out != nullptr) {
@@ -240,7 +258,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* statu
     if (status == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (stream->kind == Stream::Kind::legacy && context.captured_blocking_streams.load(std::memory_order_relaxed) > 0) {
+    if (stream->kind == Stream::Kind::legacy && blocking_capture_in(context)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     const std::lock_guard lock(graph_mutex());

@@ -31,10 +31,14 @@ class CaptureSession {
 
 inline bool is_capturing(const Stream& stream) { return stream.capturing.load(std::memory_order_acquire); }
 
+// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a captured stream that can take nothing any more.
+CUresult permit_captured(const Stream& stream);
 // Adds work to the graph that the stream is captured into.
 CUresult capture_work(Context& context, Stream& stream, NodePayload payload);
 // For calls that a captured stream cannot take: makes the capture invalid and returns `reason`.
 CUresult invalidate_capture(Stream& stream, CUresult reason);
+// For questions about an event that was recorded in a capture, which becomes invalid: CUDA_ERROR_CAPTURED_EVENT.
+CUresult refuse_captured(Event& event);
 // cuEventRecord and cuStreamWaitEvent where a capture is involved.
 CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external);
 CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool external);

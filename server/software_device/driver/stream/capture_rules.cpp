@@ -4,6 +4,8 @@
 #include <atomic>
 #include <utility>
 
+#include "forbidden_by_captures.hpp"
+
 namespace gpuwire::software_device {
 namespace {
 
@@ -31,6 +33,13 @@ CUresult refuse(CUresult error, Matters&& matters) {
     }
   }
   return result;
+}
+
+// Whether a capture minds what the calling thread does.
+bool noticed(const CaptureSession& session) {
+  const CUstreamCaptureMode mode = capture_mode();
+  const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+  return own || (mode == CU_STREAM_CAPTURE_MODE_GLOBAL && session.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 }  // namespace
@@ -61,19 +70,29 @@ void end_captures(const Context& context) {
   active_count.store(active().size(), std::memory_order_relaxed);
 }
 
-CUresult permit_unsafe_call() {
-  const CUstreamCaptureMode mode = capture_mode();
-  if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) {
+CUresult permit_unsafe_call() { return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, noticed); }
+
+CUresult permit_function(const char* name) {
+  if (active_count.load(std::memory_order_relaxed) == 0 || !std::ranges::binary_search(api::kForbiddenByCaptures, std::string_view(name))) {
     return CUDA_SUCCESS;
   }
-  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) {
-    const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    return own || (mode == CU_STREAM_CAPTURE_MODE_GLOBAL && session.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-  });
+  return permit_unsafe_call();
+}
+
+CUresult permit_copy() {
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [](const CaptureSession& session) { return !session.invalidated && noticed(session); });
 }
 
 CUresult permit_synchronisation(const Context& context) {
   return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) { return session.context == &context; });
+}
+
+bool blocking_capture_in(const Context& context) {
+  if (active_count.load(std::memory_order_relaxed) == 0) {
+    return false;
+  }
+  const std::lock_guard lock(graph_mutex());
+  return std::ranges::any_of(active(), [&](const auto& session) { return session->context == &context && session->blocking; });
 }
 
 CUresult permit_stream_call(const Context& context, const Stream& stream) {

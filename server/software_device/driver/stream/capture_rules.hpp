@@ -19,10 +19,16 @@ void note_capture_end(const CaptureSession& session);
 void end_captures(const Context& context);
 
 // The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question are invalid.
-// For calls that a capture may notice: allocating memory, blocking copies.
+// For calls that a capture may notice: allocating memory, for one.
 CUresult permit_unsafe_call();
+// The same for each exported function that protocol/api/ says captures forbid; success for all others.
+CUresult permit_function(const char* name);
+// For blocking copies, which an invalid capture does not mind (as measured on driver 580).
+CUresult permit_copy();
 // For calls that wait for all of a context.
 CUresult permit_synchronisation(const Context& context);
+// Is a capture under way that began in a blocking stream of the context?
+bool blocking_capture_in(const Context& context);
 // For every call that names a stream, before its other arguments are looked at. The legacy stream waits for blocking ones, which never end while
 // they are captured.
 CUresult permit_stream_call(const Context& context, const Stream& stream);

@@ -103,7 +103,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream) { return cuEventRecordWi
 CUresult cuEventQuery(CUevent handle) {
   return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
     if (event->captured.load(std::memory_order_acquire)) {
-      return CUDA_ERROR_CAPTURED_EVENT;
+      return refuse_captured(*event);
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
@@ -118,7 +118,7 @@ CUresult cuEventQuery(CUevent handle) {
 CUresult cuEventSynchronize(CUevent handle) {
   return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
     if (event->captured.load(std::memory_order_acquire)) {
-      return CUDA_ERROR_CAPTURED_EVENT;
+      return refuse_captured(*event);
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;

@@ -1,0 +1,197 @@
+// What a capture forbids, to its own thread and to others, and how a capture that became invalid ends. As measured on
+// driver 580.
+#include <cuda.h>
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "driver_check.hpp"
+
+namespace {
+
+constexpr size_t kBytes = 4096;
+constexpr char kText[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+
+CUcontext g_context;
+CUstream g_stream;
+CUdeviceptr g_memory;
+alignas(4096) char g_registered[2 * kBytes], g_plain[2 * kBytes];
+
+struct Call {
+  const char* name;
+  std::function<CUresult()> make;
+};
+
+std::vector<Call> forbidden() {
+  static CUarray array;
+  static CUtexObject texture;
+  static void* pinned;
+  static CUlibrary library;
+  static CUmemoryPool pool;
+  static CUdeviceptr in_order;
+  static CUstream other;
+  static CUDA_ARRAY_DESCRIPTOR shape{};
+  static CUDA_RESOURCE_DESC resource{};
+  static CUDA_TEXTURE_DESC how{};
+  static CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  shape.Width = 16;
+  shape.Height = 16;
+  shape.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+  shape.NumChannels = 1;
+  OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  OK(cuArrayCreate(&array, &shape));
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  resource.res.array.hArray = array;
+  OK(cuTexObjectCreate(&texture, &resource, &how, nullptr));
+  OK(cuMemHostAlloc(&pinned, kBytes, 0));
+  OK(cuMemHostRegister(g_registered, kBytes, 0));
+  OK(cuLibraryLoadData(&library, kText, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  OK(cuMemAllocAsync(&in_order, kBytes, other));
+  OK(cuStreamSynchronize(other));
+  return {
+      {"cuMemAlloc", [] { CUdeviceptr made; return cuMemAlloc(&made, 64); }},
+      {"cuMemFree", [] { return cuMemFree(g_memory); }},
+      {"cuMemFree of NULL", [] { return cuMemFree(0); }},
+      {"cuMemFreeAsync in another stream", [] { return cuMemFreeAsync(in_order, other); }},
+      {"cuMemFreeAsync of NULL in another stream", [] { return cuMemFreeAsync(0, other); }},
+      {"cuMemFreeHost", [] { return cuMemFreeHost(pinned); }},
+      {"cuMemFreeHost of NULL", [] { return cuMemFreeHost(nullptr); }},
+      {"cuMemHostRegister", [] { return cuMemHostRegister(g_plain, kBytes, 0); }},
+      {"cuMemHostRegister of what is registered", [] { return cuMemHostRegister(g_registered, kBytes, 0); }},
+      {"cuMemHostUnregister", [] { return cuMemHostUnregister(g_registered); }},
+      {"cuMemHostUnregister of what is not registered", [] { return cuMemHostUnregister(g_plain); }},
+      {"cuArrayCreate", [] { CUarray made; return cuArrayCreate(&made, &shape); }},
+      {"cuArrayDestroy", [] { return cuArrayDestroy(array); }},
+      {"cuTexObjectCreate", [] { CUtexObject made; return cuTexObjectCreate(&made, &resource, &how, nullptr); }},
+      {"cuTexObjectDestroy", [] { return cuTexObjectDestroy(texture); }},
+      {"cuLibraryUnload", [] { return cuLibraryUnload(library); }},
+      {"cuCtxSetLimit", [] { return cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20); }},
+      {"cuCtxSetCacheConfig", [] { return cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1); }},
+      {"cuMemPoolGetAccess", [] { CUmemAccess_flags flags; return cuMemPoolGetAccess(&flags, pool, &here); }},
+      {"cuMemcpyDtoH", [] { return cuMemcpyDtoH(g_plain, g_memory, 64); }},
+  };
+}
+
+CUstreamCaptureStatus status() {
+  CUstreamCaptureStatus status;
+  OK(cuStreamIsCapturing(g_stream, &status));
+  return status;
+}
+void begin() { OK(cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_GLOBAL)); }
+
+// The capture is invalid, and ends as such.
+void end_invalid() {
+  CUgraph graph = nullptr;
+  DEMAND(status() == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  DEMAND(graph == nullptr && status() == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+void make_invalid() {
+  CUdeviceptr made;
+  begin();
+  FAILS(cuMemAlloc(&made, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+bool refused(const Call& call, const char* whose) {
+  CUresult result = call.make();
+  if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) return true;
+  std::printf("%s beside a capture of %s: %s\n", call.name, whose, error_name(result));
+  return false;
+}
+
+bool check_forbidden() {
+  bool right = true;
+  for (const Call& call : forbidden()) {
+    begin();
+    right = refused(call, "its own thread") && right;
+    end_invalid();
+    begin();
+    std::thread([&] {
+      OK(cuCtxSetCurrent(g_context));
+      right = refused(call, "another thread") && right;
+    }).join();
+    end_invalid();
+  }
+  return right;
+}
+
+// Blocking copies do not mind a capture that is invalid; allocating does.
+void check_copies() {
+  CUdeviceptr made;
+  make_invalid();
+  OK(cuMemcpyHtoD(g_memory, g_plain, 64));
+  OK(cuMemcpyDtoH(g_plain, g_memory, 64));
+  FAILS(cuMemAlloc(&made, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  end_invalid();
+}
+
+void check_ends() {
+  CUgraph graph = nullptr;
+  FAILS(cuStreamEndCapture(g_stream, nullptr), CUDA_ERROR_ILLEGAL_STATE);
+  FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
+  // An invalid capture has no graph to give, so where it would go does not matter.
+  make_invalid();
+  DEMAND(cuStreamEndCapture(g_stream, nullptr) != CUDA_SUCCESS);
+  DEMAND(status() == CU_STREAM_CAPTURE_STATUS_NONE);
+  FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
+  // A valid one has.
+  begin();
+  FAILS(cuStreamEndCapture(g_stream, nullptr), CUDA_ERROR_INVALID_VALUE);
+  OK(cuStreamEndCapture(g_stream, &graph));
+  OK(cuGraphDestroy(graph));
+}
+
+// An event that was never recorded has nothing to wait for; one that a capture recorded cannot be asked.
+void check_events() {
+  CUevent event, never;
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuEventCreate(&never, CU_EVENT_DISABLE_TIMING));
+  begin();
+  OK(cuStreamWaitEvent(g_stream, never, 0));
+  DEMAND(status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  OK(cuEventRecord(event, g_stream));
+  FAILS(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT);
+  end_invalid();
+  OK(cuEventDestroy(event));
+  OK(cuEventDestroy(never));
+}
+
+// Work in a stream of another context than the current one.
+void check_other_context() {
+  CUcontext other;
+  make_invalid();
+  OK(cuCtxCreate(&other, nullptr, 0, 0));
+  FAILS(cuMemsetD8Async(g_memory, 0, 64, g_stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  OK(cuCtxDestroy(other));
+  OK(cuCtxSetCurrent(g_context));
+  end_invalid();
+}
+
+void check_orders() {
+  CUmemoryPool pool;
+  CUmemAccess_flags flags;
+  CUmemLocation nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 99};
+  size_t offset, bytes;
+  OK(cuDeviceGetDefaultMemPool(&pool, 0));
+  FAILS(cuMemPoolGetAccess(&flags, pool, &nowhere), CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuKernelGetParamInfo(nullptr, 0, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
+
+int main() {
+  retain_primary();
+  OK(cuCtxGetCurrent(&g_context));
+  OK(cuStreamCreate(&g_stream, CU_STREAM_NON_BLOCKING));
+  OK(cuMemAlloc(&g_memory, kBytes));
+  bool right = check_forbidden();
+  check_copies();
+  check_ends();
+  check_events();
+  check_other_context();
+  check_orders();
+  std::printf("%s\n", right ? "PASSED" : "FAILED");
+  return right ? 0 : 1;
+}
