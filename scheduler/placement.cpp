@@ -56,6 +56,8 @@ struct Placement::State {
   std::variant<Placed, Obstacle> place(const PlacementRequest& request, const std::set<DeviceIndex>& blocked) const;
   // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
   std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may);
+  // Behind its class.
+  void enter(const PlacementRequest& request);
   bool before(const Waiting& a, const Waiting& b) const {
     return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class : a.arrival < b.arrival;
   }
@@ -187,6 +189,12 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const st
   return std::pair(request.session, std::move(placed));
 }
 
+void Placement::State::enter(const PlacementRequest& request) {
+  Waiting one{request, ++arrivals};
+  auto at = std::upper_bound(queue.begin(), queue.end(), one, [&](const auto& a, const auto& b) { return before(a, b); });
+  queue.insert(at, one);
+}
+
 Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<State>()) { state_->devices = std::move(devices); }
 Placement::~Placement() = default;
 
@@ -201,9 +209,7 @@ void Placement::set_sessions_max(unsigned sessions_max) {
 
 PlacementAnswer Placement::ask(const PlacementRequest& request) {
   if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
-  State::Waiting one{request, ++state_->arrivals};
-  auto at = std::upper_bound(state_->queue.begin(), state_->queue.end(), one, [&](const auto& a, const auto& b) { return state_->before(a, b); });
-  state_->queue.insert(at, one);
+  state_->enter(request);
   if (auto started = state_->start_one([&](SessionId session) { return session == request.session; })) return std::move(started->second);
   for (auto& [session, queued] : waiting()) {
     if (session == request.session) return queued;
@@ -216,9 +222,15 @@ void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes,
   state_->running[session] = {tenant, memory_bytes, std::move(devices)};
 }
 
-std::vector<std::pair<SessionId, Placed>> Placement::start_waiting() {
+std::optional<NeverFits> Placement::wait(const PlacementRequest& request) {
+  if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
+  state_->enter(request);
+  return std::nullopt;
+}
+
+std::vector<std::pair<SessionId, Placed>> Placement::start_waiting(const std::function<bool(SessionId)>& may) {
   std::vector<std::pair<SessionId, Placed>> started;
-  while (auto one = state_->start_one([](SessionId) { return true; })) started.push_back(std::move(*one));
+  while (auto one = state_->start_one(may)) started.push_back(std::move(*one));
   return started;
 }
 

@@ -55,8 +55,10 @@ class Placement {
   PlacementAnswer ask(const PlacementRequest& request);
   // One that runs already on these devices, of which there are all; no limit is asked.
   void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices);
-  // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads.
-  std::vector<std::pair<SessionId, Placed>> start_waiting();
+  // Takes it into the queue, behind its class, and does not start it: start_waiting() may. The answer: it could never be served, and is not in the queue.
+  std::optional<NeverFits> wait(const PlacementRequest& request);
+  // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads. `may`: who could start and must not keeps what it would start on.
+  std::vector<std::pair<SessionId, Placed>> start_waiting(const std::function<bool(SessionId)>& may = [](SessionId) { return true; });
   // In the queue's order.
   std::vector<std::pair<SessionId, Queued>> waiting() const;
 

@@ -79,11 +79,12 @@ Started enter_and_greet(std::unique_ptr<transport::Transport> transport, const s
   return ConnectedSession::greet(std::move(*entered), address, notices, server);
 }
 
-Started attempt(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind) {
+Started attempt(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind, Entry::QueuePlace& place) {
   auto transport = reach(address);
   if (!transport) return tl::unexpected(transport.error());
   auto entry = plan_entry(address, **transport, kind);
   if (!entry) return tl::unexpected(entry.error());
+  entry->place = &place;
   return enter_and_greet(std::move(*transport), name, notices, *entry, kind == SessionKind::program ? &address : nullptr);
 }
 
@@ -96,9 +97,17 @@ CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::
   auto address = parse_server_address(server);
   if (!address) return result_of(not_ready(address.error()), server, session, error);
   Backoff backoff;
+  Entry::QueuePlace place;
   for (;;) {
-    Started started = attempt(*address, std::string(server), notices, kind);
-    if (started || !started.error().again || !backoff.wait()) return result_of(std::move(started), server, session, error);
+    Started started = attempt(*address, std::string(server), notices, kind, place);
+    if (started || started.error().refused) return result_of(std::move(started), server, session, error);
+    if (std::exchange(place.held, false)) {
+      print_line(fmt::format("{}: {}; trying for {} s to get back to the place in the queue", server, started.error().cause, kQueueReturn.count()));
+      backoff.patient_until(Backoff::Clock::now() + kQueueReturn);
+    } else if (!started.error().again && !backoff.patient()) {
+      return result_of(std::move(started), server, session, error);
+    }
+    if (!backoff.wait()) return result_of(std::move(started), server, session, error);
   }
 }
 

@@ -130,6 +130,7 @@ bool send_login(Transport& connection, const Entry& entry) {
   login.setProcessId(uint32_t(getpid()));
   login.setRelease(GPUWIRE_VERSION);
   login.setResume({reinterpret_cast<const kj::byte*>(entry.resume.data()), entry.resume.size()});
+  if (entry.place) login.setTicket({reinterpret_cast<const kj::byte*>(entry.place->ticket.data()), entry.place->ticket.size()});
   auto segments = message.getSegmentsForOutput();
   if (segments.size() != 1) return false;
   auto bytes = segments[0].asBytes();
@@ -143,6 +144,7 @@ struct Answer {
   enum class Kind : uint8_t { admitted, queued, refused } kind = Kind::refused;
   uint32_t place = 0, waiting = 0;
   std::string text;  // why
+  std::string ticket = {};
 };
 
 Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
@@ -158,7 +160,9 @@ Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const c
       case schema::LoginAnswer::REFUSED: answer = {Answer::Kind::refused, 0, 0, text_of(root.getRefused())}; break;
       case schema::LoginAnswer::QUEUED: {
         auto queued = root.getQueued();
+        auto ticket = queued.getTicket();
         answer = {Answer::Kind::queued, queued.getPlace(), queued.getWaiting(), text_of(queued.getWhy())};
+        if (ticket.size() == sizeof wire::Preface::session_id) answer.ticket.assign(ticket.asChars().begin(), ticket.size());
         break;
       }
       default: known = false;
@@ -199,6 +203,7 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, c
     if (answer->kind == Answer::Kind::admitted) return {};
     if (answer->kind == Answer::Kind::refused) return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + answer->text, false, true});
     queued = true;
+    if (entry.place && !answer->ticket.empty()) *entry.place = {answer->ticket, true};
     std::string line = queue_line(entry, *answer);
     if (line != said && lines++ < kQueueLinesMax) told(line);
     said = std::move(line);

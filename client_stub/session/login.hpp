@@ -23,6 +23,12 @@ struct Entry {
   uint64_t memory_bytes = 0;
   SessionKind kind = SessionKind::program;
   bool shared_memory = false;  // wanted, where the server offers it
+  // In and out: the client's place in the server's queue, which a server that is started again keeps for a while. Null: nobody would come back to it.
+  struct QueuePlace {
+    std::string ticket;    // empty: it never had one
+    bool held = false;     // it has waited there on this connection
+  };
+  QueuePlace* place = nullptr;
   std::string resume;      // the identity of the session that the connection is to carry on; empty: a new one
 };
 

@@ -15,6 +15,7 @@ struct Login {
   processId @5 :UInt32;
   release @6 :Text;
   resume @7 :Data;              # 16 bytes: the session that this connection is to carry on; empty: a new one
+  ticket @8 :Data;              # 16 bytes: of the place in the queue that the client had when it lost its connection; empty: it had none
 }
 
 struct LoginAnswer {
@@ -24,5 +25,10 @@ struct LoginAnswer {
     queued @1 :Queued;
     refused @2 :Text;           # one line; the connection closes
   }
-  struct Queued { place @0 :UInt32; waiting @1 :UInt32; why @2 :Text; }
+  struct Queued {
+    place @0 :UInt32;
+    waiting @1 :UInt32;
+    why @2 :Text;
+    ticket @3 :Data;            # shown again if the connection is lost: a server that was started again has kept the place for a while
+  }
 }

@@ -36,16 +36,16 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       drain_timer_(io),
       queue_timer_(io),
       tenants_(options_.configuration.tenants),
-      admission_(registry_, tenants_, limits_of(options_.configuration), [this](scheduler::SessionId session) { sessions_.prepare(session); }),
       sessions_(io, registry_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }, options_.session_begin_ms),
+      admission_(registry_, tenants_, limits_of(options_.configuration), sessions_.admission_events()),
       pools_(io, options_.worker, options_.spare_workers, pool_events(), options_.keeping),
-      connections_(io, options_.login_program, {admission_, sessions_, registry_},
+      connections_(io, options_.login_program, {sessions_, registry_},
                  {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
   admission_.set_job_of([this](const std::string& credential) { return connections_.job_of(credential); });
   sessions_.set_graces(graces_of(options_.configuration));
   sessions_.keep(options_.keeping);
   registry_.observe([this](const SessionEvent& event) {
-    if (event.kind == SessionEvent::Kind::queued) look_at_queue();
+    if (event.session.state == SessionState::queued) look_at_queue();
     // After the registry has forgotten it.
     if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
   });
@@ -100,8 +100,7 @@ void Broker::worker_is_ready(const IpcMessage& message) {
     return give_up(fmt::format("the configuration does not fit the devices: {}", fmt::join(errors, "; ")));
   accepting_ = true;
   meet_devices(*inventory);
-  listening_(connections_.addresses(), inventory->summary);
-  connections_.open();
+  connections_.open([this, summary = inventory->summary] { listening_(connections_.addresses(), summary); });
 }
 
 void Broker::meet_devices(const Inventory& inventory) {
@@ -184,7 +183,7 @@ void Broker::leave() {
     return shut_down();
   }
   spdlog::info("leaving {} sessions to the next server", registry_.all().size());
-  draining_ = stopping_ = true;
+  draining_ = stopping_ = left_ = true;
   connections_.close();
   pools_.let_go();
   signals_.cancel();

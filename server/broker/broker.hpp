@@ -59,6 +59,11 @@ class Broker {
   Admission& admission() { return admission_; }
   ConnectionManager& connections() { return connections_; }
 
+  // A worker has told of them.
+  bool knows_devices() const { return !devices_.empty(); }
+  // Its sessions, and what else was kept, are the next broker's.
+  bool left() const { return left_; }
+
   // Not empty: why the broker gave up by itself.
   const std::string& failure() const { return failure_; }
 
@@ -81,15 +86,15 @@ class Broker {
   boost::asio::steady_timer queue_timer_;
   TenantDirectory tenants_;
   SessionRegistry registry_;
-  Admission admission_;
   Sessions sessions_;
+  Admission admission_;
   WorkerPools pools_;
   ConnectionManager connections_;
   std::vector<ServerDevice> devices_;
   Listening listening_;
   std::string failure_;
   bool accepting_ = false;  // workers were ready once
-  bool draining_ = false, stopping_ = false;
+  bool draining_ = false, stopping_ = false, left_ = false;
   bool looking_ = false;    // queue_timer_ runs
   Lifetime lifetime_;
 };

@@ -26,6 +26,7 @@ inline constexpr uint32_t kKeeperAnswerMs = 5000;   // for the keeper's next mes
 inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
 inline constexpr uint32_t kQueueLookMs = 500;       // while somebody waits: how often it is looked whether running sessions have freed memory
+inline constexpr uint32_t kQueueReturnMs = 30'000;  // for clients that waited under an earlier broker to come back to their places
 inline constexpr unsigned kSpareWorkersMax = 64;
 // Descriptors kept for sessions to share, where the process may have enough of them (share_limits).
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;

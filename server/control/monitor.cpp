@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "server/control/audit_trail.hpp"
+#include "server/control/kept_totals.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -95,6 +96,42 @@ void Monitor::ended(const SessionRecord& session) {
   last_[session.number] = metrics_of(session);
 }
 
+// --- of servers before this one ---------------------------------------------------------------------------------------------------------------
+
+void Monitor::restore_totals(std::vector<KeptEntry>& entries) {
+  for (const KeptEntry& entry : entries) add_total(entry.text, before_);
+  for (const TenantMetrics& tenant : before_.tenants) {
+    Past& own = past(tenant.name);
+    own.bytes_in += tenant.bytes_in, own.bytes_out += tenant.bytes_out, own.replies += tenant.replies, own.begun += tenant.begun;
+    for (const auto& [cause, count] : tenant.ended) own.ended[cause] += count;
+    for (const auto& [cause, count] : tenant.refused) own.refused[cause] += count;
+    own.queue_wait_s.add(tenant.queue_wait_s);
+  }
+  for (const auto& [cause, count] : before_.refused) refused_[cause] += count;
+}
+
+void Monitor::add_before(Snapshot& snapshot) const {
+  for (const TenantMetrics& before : before_.tenants) {
+    auto tenant = std::ranges::find(snapshot.tenants, before.name, &TenantMetrics::name);
+    if (tenant == snapshot.tenants.end()) continue;
+    for (const TenantDeviceMetrics& used : before.devices) {
+      auto device = std::ranges::find(tenant->devices, used.device, &TenantDeviceMetrics::device);
+      if (device == tenant->devices.end()) continue;
+      device->gpu_time_ns += used.gpu_time_ns;
+      device->granted_ns += used.granted_ns;
+    }
+  }
+  for (const DeviceMetrics& before : before_.devices) {
+    auto device = std::ranges::find(snapshot.devices, before.index, &DeviceMetrics::index);
+    if (device == snapshot.devices.end() || device->name != before.name) continue;
+    device->gpu_time_ns += before.gpu_time_ns;
+    device->system_time_ns += before.system_time_ns;
+    device->hand_overs += before.hand_overs;
+    for (const auto& [regime, ns] : before.regime_ns) device->regime_ns[regime] += ns;
+    for (const auto& [service_class, drains] : before.drain_us) device->drain_us[service_class].add(drains);
+  }
+}
+
 // --- figures ----------------------------------------------------------------------------------------------------------------------------------
 
 SessionMetrics Monitor::metrics_of(const SessionRecord& session) const {
@@ -175,6 +212,7 @@ Snapshot Monitor::snapshot() const {
     source->refresh();
     source->add(snapshot);
   }
+  add_before(snapshot);
   add_sessions(snapshot);
   return snapshot;
 }

@@ -33,6 +33,7 @@ class Monitor final : public SessionAttachments {
   void devices_known(std::span<const ServerDevice> devices) override;
   tl::expected<void, std::string> attach(const SessionRecord&, SessionSpec&, IpcMessage&) override { return {}; }
   void ended(const SessionRecord& session) override;
+  void restore_totals(std::vector<KeptEntry>& entries) override;
 
  private:
   // What ended sessions and refused logins have left.
@@ -47,6 +48,7 @@ class Monitor final : public SessionAttachments {
   SessionMetrics metrics_of(const SessionRecord& session) const;
   std::vector<TenantMetrics> tenant_metrics() const;
   void add_sessions(Snapshot& snapshot) const;
+  void add_before(Snapshot& snapshot) const;
 
   const SessionRegistry& registry_;
   const TenantDirectory& tenants_;
@@ -56,6 +58,7 @@ class Monitor final : public SessionAttachments {
   std::vector<DeviceMetrics> devices_;
   std::map<std::string, Past> past_;                     // by tenant; only of those that the directory knows
   std::map<std::string, uint64_t> refused_;              // of others
+  Snapshot before_;                                      // totals of servers before this one, where others than this object count on
   std::map<scheduler::SessionId, SessionMetrics> last_;  // from a session's end as a part until its end in the registry
 };
 

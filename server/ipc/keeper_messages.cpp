@@ -5,6 +5,11 @@
 #include <fcntl.h>
 
 namespace gpuwire::server {
+namespace {
+
+constexpr uint8_t kIsSession = 1, kIsAwaited = 2;
+
+}  // namespace
 
 IpcMessage keeper_message(KeeperKind kind, uint32_t number, std::string text) {
   IpcMessage message;
@@ -21,7 +26,8 @@ OwnedDescriptor nothing() { return OwnedDescriptor(::open("/dev/null", O_RDONLY 
 // The name stands in front of the text; its length is the message's number.
 IpcMessage entry_message(KeeperKind kind, KeptEntry entry) {
   IpcMessage message = keeper_message(kind, uint32_t(entry.name.size()), entry.name + entry.text);
-  message.id[0] = entry.session;
+  // A keeper that does not know of the second takes it for a session whose worker lives, and waits as well.
+  message.id[0] = entry.session ? kIsSession : entry.awaited ? kIsAwaited : 0;
   for (OwnedDescriptor& descriptor : entry.descriptors) {
     if (!message.socket) message.socket = std::move(descriptor);
     else message.more.push_back(std::move(descriptor));
@@ -31,7 +37,8 @@ IpcMessage entry_message(KeeperKind kind, KeptEntry entry) {
 
 std::optional<KeptEntry> entry_of(IpcMessage message) {
   if (message.number > message.text.size()) return std::nullopt;
-  KeptEntry entry{.session = message.id[0] != 0,
+  KeptEntry entry{.session = message.id[0] == kIsSession,
+                  .awaited = message.id[0] == kIsAwaited,
                   .name = message.text.substr(0, message.number),
                   .text = message.text.substr(message.number),
                   .descriptors = {}};

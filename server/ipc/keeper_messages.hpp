@@ -31,6 +31,7 @@ enum class KeeperKind : uint32_t {
 // What a keeper keeps: a text that only brokers understand, and descriptors. Those of a session: KeptDescriptor.
 struct KeptEntry {
   bool session = false;
+  bool awaited = false;  // a keeper waits for the next broker for its sake alone
   std::string name, text;
   std::vector<OwnedDescriptor> descriptors;
 };

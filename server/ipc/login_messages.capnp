@@ -25,12 +25,14 @@ struct Request {
   peer @8 :Text;
   management @9 :Bool;
   resume @10 :Data;         # 16 bytes, or none
+  ticket @11 :Data;         # 16 bytes, or none
 }
 
 struct Queued {
   place @0 :UInt32;
   waiting @1 :UInt32;
   why @2 :Text;
+  ticket @3 :Data;
 }
 
 struct Refusal {

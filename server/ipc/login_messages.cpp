@@ -16,6 +16,9 @@ constexpr size_t kTextBytesMax = 512;  // seven of them stay below kIpcMessageTe
 
 std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
 
+capnp::Data::Reader data_of(const std::string& bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
+std::string bytes_of(capnp::Data::Reader data) { return {data.asChars().begin(), data.size()}; }
+
 template <class Structure, class Fill>
 std::string pack(Fill&& fill) {
   capnp::MallocMessageBuilder message;
@@ -78,7 +81,8 @@ std::string encode(const LoginRequestMessage& request) {
     root.setProcessId(request.process_id);
     root.setPeer(cut(request.peer));
     root.setManagement(request.management);
-    root.setResume({reinterpret_cast<const kj::byte*>(request.resume.data()), request.resume.size()});
+    root.setResume(data_of(request.resume));
+    root.setTicket(data_of(request.ticket));
   });
 }
 
@@ -87,6 +91,7 @@ std::string encode(const LoginQueued& queued) {
     root.setPlace(queued.place);
     root.setWaiting(queued.waiting);
     root.setWhy(cut(queued.why));
+    root.setTicket(data_of(queued.ticket));
   });
 }
 
@@ -108,14 +113,14 @@ bool decode(const std::string& text, Arrival& arrival) {
 bool decode(const std::string& text, LoginRequestMessage& request) {
   return unpack<login_text::Request>(text, [&](auto root) {
     request = {root.getTenant(), root.getSecurity(), root.getCredential(), root.getGpus(), root.getMemoryBytes(),
-               root.getProgram(), root.getHost(), root.getProcessId(), root.getPeer(), root.getManagement(), {}};
-    auto resume = root.getResume().asChars();
-    request.resume.assign(resume.begin(), resume.size());
+               root.getProgram(), root.getHost(), root.getProcessId(), root.getPeer(), root.getManagement(), {}, {}};
+    request.resume = bytes_of(root.getResume());
+    request.ticket = bytes_of(root.getTicket());
   });
 }
 
 bool decode(const std::string& text, LoginQueued& queued) {
-  return unpack<login_text::Queued>(text, [&](auto root) { queued = {root.getPlace(), root.getWaiting(), root.getWhy()}; });
+  return unpack<login_text::Queued>(text, [&](auto root) { queued = {root.getPlace(), root.getWaiting(), root.getWhy(), bytes_of(root.getTicket())}; });
 }
 
 bool decode(const std::string& text, LoginRefusal& refusal) {

@@ -46,11 +46,12 @@ struct LoginRequestMessage {
   std::string peer;         // these two as they arrived
   bool management = false;
   std::string resume;       // the wire identity of the session that this connection is to carry on; empty: a new one
+  std::string ticket;       // of a place in the queue, which the client had before; or empty
 };
 
 struct LoginQueued {
   uint32_t place = 0, waiting = 0;
-  std::string why;
+  std::string why, ticket;
 };
 
 // For the audit: `kind` is one of a few words (docs/monitoring.md).

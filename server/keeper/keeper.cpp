@@ -142,7 +142,7 @@ void Keeper::answer(IpcMessage message) {
 
 bool Keeper::give_all() {
   for (const auto& [name, kept] : entries_) {
-    KeptEntry copy{.session = kept.session, .name = kept.name, .text = kept.text, .descriptors = {}};
+    KeptEntry copy{.session = kept.session, .awaited = kept.awaited, .name = kept.name, .text = kept.text, .descriptors = {}};
     for (const OwnedDescriptor& descriptor : kept.descriptors)
       copy.descriptors.emplace_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
     if (!tell(entry_message(KeeperKind::entry, std::move(copy)))) return false;
@@ -162,9 +162,9 @@ bool Keeper::tell(const IpcMessage& message) {
 // --- without one
 // --------------------------------------------------------------------------------------------------------------------------------
 
-bool Keeper::anybody_lives() const {
+bool Keeper::anything_awaits() const {
   return std::ranges::any_of(entries_, [](const auto& one) {
-    return one.second.session && !readable(descriptor_of(one.second, KeptDescriptor::process));
+    return one.second.awaited || (one.second.session && !readable(descriptor_of(one.second, KeptDescriptor::process)));
   });
 }
 
@@ -172,8 +172,8 @@ void Keeper::broker_gone() {
   broker_.reset();
   gone_since_ = Clock::now();
   gates_open_ = false;
-  // Without a session there is nothing to come back for.
-  if (!anybody_lives()) grace_ = {};
+  // Without a session, or what else is awaited, there is nothing to come back for.
+  if (!anything_awaits()) grace_ = {};
   IpcMessage word;
   word.kind = IpcMessageKind::unattended;
   for (const auto& [name, entry] : entries_) {

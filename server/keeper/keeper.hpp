@@ -25,7 +25,7 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // Until nobody needs it: there is no broker, and no session either, or the time for one to come is over. The
+  // Until nobody needs it: there is no broker, and neither a session nor what else is awaited, or the time for one to come is over. The
   // descriptors close with the process, so workers that run then see their broker's end.
   void run();
 
@@ -45,7 +45,7 @@ class Keeper {
   bool tell(const IpcMessage& message);
   void broker_gone();
   void open_gates();
-  bool anybody_lives() const;
+  bool anything_awaits() const;
 
   const std::filesystem::path path_;
   OwnedDescriptor listening_, broker_;

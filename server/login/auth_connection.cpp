@@ -185,7 +185,8 @@ void AuthConnection::log_in() {
                             .process_id = login.process_id,
                             .peer = arrival_.peer,
                             .management = arrival_.management,
-                            .resume = login.resume});
+                            .resume = login.resume,
+                            .ticket = login.ticket});
 }
 
 void AuthConnection::queued(const LoginQueued& place) {

@@ -75,8 +75,12 @@ LoginFrameReader::State LoginFrameReader::read_message() {
               .process_id = login.getProcessId()};
     auto resume = login.getResume().asChars();
     frame_.resume.assign(resume.begin(), resume.size());
+    auto ticket = login.getTicket().asChars();
+    frame_.ticket.assign(ticket.begin(), ticket.size());
   });
-  if (!wrong && !frame_.resume.empty() && frame_.resume.size() != sizeof wire::Preface::session_id) return set_fault("a session's identity of a wrong length");
+  for (const std::string& identity : {frame_.resume, frame_.ticket}) {
+    if (!wrong && !identity.empty() && identity.size() != sizeof wire::Preface::session_id) return set_fault("a session's identity of a wrong length");
+  }
   return wrong ? set_fault(*wrong) : State::complete;
 }
 
@@ -95,6 +99,7 @@ std::string queued_frame(const LoginQueued& queued) {
     place.setPlace(queued.place);
     place.setWaiting(queued.waiting);
     place.setWhy(queued.why);
+    place.setTicket({reinterpret_cast<const kj::byte*>(queued.ticket.data()), queued.ticket.size()});
   });
 }
 

@@ -23,6 +23,7 @@ struct LoginFrame {
   std::string program, host;
   uint32_t process_id = 0;
   std::string resume;  // the session to carry on: as many bytes as an identity has, or none
+  std::string ticket;  // of a place in the queue: the same
 };
 
 // Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login is not for this process.

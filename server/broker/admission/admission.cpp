@@ -112,8 +112,7 @@ std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session
 
 // --- requests ---------------------------------------------------------------------------------------------------------------------------------
 
-SessionId Admission::request(LoginRequest request, Answer answer) {
-  const Tenant* tenant = tenants_.find(request.tenant);
+SessionRecord Admission::record_of(LoginRequest request) const {
   SessionRecord record{.tenant = request.tenant,
                        .memory_bytes = request.memory_bytes,
                        .peer = std::move(request.peer),
@@ -123,40 +122,70 @@ SessionId Admission::request(LoginRequest request, Answer answer) {
                        .host = std::move(request.host),
                        .client_pid = request.client_pid,
                        .management = request.management};
-  if (tenant) {
+  if (const Tenant* tenant = tenants_.find(request.tenant)) {
     record.tenant_id = tenant->id;
     record.service_class = tenant->settings.service_class;
   }
-  std::string no_place = tenant ? why_no_place(*tenant, request.management) : std::string();
-  const SessionRecord& session = registry_.add(std::move(record));
-  SessionId number = session.number;
+  return record;
+}
+
+void Admission::ask(SessionId number, unsigned gpus) {
+  const SessionRecord& session = *registry_.find(number);
+  const Tenant* tenant = tenants_.find(session.tenant);
+  std::string no_place = tenant ? why_no_place(*tenant, session) : std::string();
   const JobOfCredential job = job_of(session);
-  if (!job.job.empty() && request.gpus == 0) request.gpus = job.gpus;
-  unanswered_[number] = {std::move(answer), request.gpus, Clock::now()};
+  if (!job.job.empty() && gpus == 0) gpus = job.gpus;
   if (!closed_.empty()) {
     refuse(number, closed_cause_, closed_);
   } else if (!placement_) {
     refuse(number, RefusalCause::no_device, "the server does not know its devices yet");
   } else if (!tenant) {
-    refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", request.tenant));
+    refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", session.tenant));
   } else if (!no_place.empty()) {
     refuse(number, RefusalCause::busy, std::move(no_place));
-  } else if (!job.job.empty() && request.gpus > job.gpus) {
-    refuse(number, RefusalCause::never_fits, fmt::format("the job {} has {} GPU{}; {} were asked for", job.job, job.gpus, job.gpus == 1 ? "" : "s", request.gpus));
-  } else if (request.management) {
-    admit(number, devices_to_show(session, *tenant, request.gpus));
+  } else if (!job.job.empty() && gpus > job.gpus) {
+    refuse(number, RefusalCause::never_fits, fmt::format("the job {} has {} GPU{}; {} were asked for", job.job, job.gpus, job.gpus == 1 ? "" : "s", gpus));
+  } else if (session.management) {
+    events_.placed(number, devices_to_show(session, *tenant, gpus));
   } else {
-    place(session, *tenant, request.gpus);
+    place(session, *tenant, gpus);
   }
-  return number;
+}
+
+void Admission::ask_again(SessionId number, unsigned gpus) {
+  const SessionRecord& session = *registry_.find(number);
+  const Tenant* tenant = tenants_.find(session.tenant);
+  if (!tenant) return refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\" any more", session.tenant));
+  const JobOfCredential job = job_of(session);
+  if (!job.job.empty() && gpus == 0) gpus = job.gpus;
+  if (auto never = placement_->wait(placement_request(session, *tenant, gpus))) return refuse(number, RefusalCause::never_fits, std::move(never->reason));
+  if (!job.job.empty()) {
+    jobs_->settle(job, session, {}, allowed(*tenant));
+    placement_->revise(placement_request(session, *tenant, gpus));
+  }
+  waiting_[number] = {.gpus = gpus, .since = since(session), .vacant = true};
+}
+
+// On the clock that limits of waiting are judged by.
+Admission::Clock::time_point Admission::since(const SessionRecord& session) {
+  auto waited = std::chrono::duration_cast<Clock::duration>(std::chrono::system_clock::now() - session.arrived);
+  return Clock::now() - std::max(waited, Clock::duration::zero());
+}
+
+void Admission::client_is_back(SessionId session) {
+  auto one = waiting_.find(session);
+  if (one == waiting_.end()) return;
+  one->second.vacant = false;
+  start_waiting();
 }
 
 // Empty: there is one.
-std::string Admission::why_no_place(const Tenant& tenant, bool management) const {
+std::string Admission::why_no_place(const Tenant& tenant, const SessionRecord& asking) const {
+  const bool management = asking.management;
   std::map<TenantId, size_t> held;
   size_t all = 0;
   for (const auto& [number, session] : registry_.all()) {
-    if (session.management != management) continue;
+    if (session.management != management || number == asking.number) continue;
     ++held[session.tenant_id];
     ++all;
   }
@@ -186,26 +215,18 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
   if (auto* never = std::get_if<scheduler::NeverFits>(&answer)) {
     refuse(number, RefusalCause::never_fits, std::move(never->reason));
   } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
-    admit(number, std::move(placed->devices));
+    events_.placed(number, std::move(placed->devices));
   } else if (waiting_of(tenant.id) > tenant.settings.queued_max) {
     refuse(number, RefusalCause::busy, fmt::format("the tenant has as many programs waiting as it may ({})", tenant.settings.queued_max));
   } else {
+    waiting_[number] = {.gpus = gpus, .since = Clock::now()};
     tell_places();  // those behind it, too
   }
-}
-
-void Admission::admit(SessionId session, std::vector<DeviceIndex> devices) {
-  registry_.admitted(session, std::move(devices));
-  prepare_(session);
 }
 
 void Admission::adopted(SessionId number) {
   const SessionRecord* session = registry_.find(number);
   if (session && !session->management && placement_) placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
-}
-
-void Admission::prepared(SessionId session) {
-  if (auto one = unanswered_.extract(session)) one.mapped().answer(session, AdmissionGranted{});
 }
 
 // --- the queue --------------------------------------------------------------------------------------------------------------------------------
@@ -214,10 +235,15 @@ void Admission::start_waiting() {
   start_again_ = true;
   if (starting_ || !placement_ || !closed_.empty()) return;  // starting: what was started below has led back here
   starting_ = true;
+  auto may = [this](SessionId session) {
+    auto one = waiting_.find(session);
+    return one != waiting_.end() && !one->second.vacant;
+  };
   while (std::exchange(start_again_, false)) {
-    for (auto& [session, placed] : placement_->start_waiting()) {
+    for (auto& [session, placed] : placement_->start_waiting(may)) {
+      waiting_.erase(session);
       if (registry_.find(session))
-        admit(session, std::move(placed.devices));
+        events_.placed(session, std::move(placed.devices));
       else
         placement_->leave(session);  // gone while those before it started
     }
@@ -233,38 +259,17 @@ void Admission::tell_places() {
 
 void Admission::tell(SessionId session, const scheduler::Queued& queued) {
   const SessionRecord* record = registry_.find(session);
-  auto one = unanswered_.find(session);
-  if (!record || one == unanswered_.end()) return;
+  if (!record || !waiting_.contains(session)) return;
   if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
-  registry_.queued(session, queued.place, queued.waiting, queued.why);
-  Answer answer = one->second.answer;  // a copy: the call may cancel the session
-  answer(session, AdmissionQueued{queued.place, queued.waiting, queued.why});
+  events_.queued(session, AdmissionQueued{queued.place, queued.waiting, queued.why});
 }
 
-void Admission::forget(SessionId session) {
-  if (!placement_) return;
-  placement_->cancel(session);
-  placement_->leave(session);
-}
-
-void Admission::refuse(SessionId session, RefusalCause cause, std::string reason) {
-  auto one = unanswered_.extract(session);
-  forget(session);
-  registry_.refused(session, cause, reason);
-  if (one) one.mapped().answer(session, AdmissionRefused{cause, std::move(reason)});
-  start_waiting();
-}
-
-void Admission::cancel(SessionId session, const std::string& why) {
-  unanswered_.erase(session);
-  forget(session);
-  registry_.refused(session, RefusalCause::client_gone, why);
-  start_waiting();
-}
-
-void Admission::ended(SessionId session) {
-  unanswered_.erase(session);
-  forget(session);
+void Admission::over(SessionId session) {
+  waiting_.erase(session);
+  if (placement_) {
+    placement_->cancel(session);
+    placement_->leave(session);
+  }
   start_waiting();
 }
 
@@ -272,9 +277,9 @@ void Admission::reconsider() { start_waiting(); }
 
 void Admission::refuse_overdue(Clock::time_point now) {
   std::vector<std::pair<SessionId, std::string>> overdue;
-  for (const auto& [number, one] : unanswered_) {
+  for (const auto& [number, one] : waiting_) {
     const SessionRecord* session = registry_.find(number);
-    const Tenant* tenant = session && session->state == SessionState::queued ? tenants_.find(session->tenant_id) : nullptr;
+    const Tenant* tenant = session ? tenants_.find(session->tenant_id) : nullptr;
     if (!tenant || tenant->settings.queue_time_max_ms == 0) continue;
     std::chrono::milliseconds limit(tenant->settings.queue_time_max_ms);
     if (now - one.since >= limit) overdue.emplace_back(number, fmt::format("it has waited for {} s, as long as its tenant's programs may", limit.count() / 1000.0));
@@ -289,8 +294,8 @@ void Admission::reload(AdmissionLimits limits) {
   for (const Tenant& tenant : tenants_.all()) registry_.reclassify(tenant.id, tenant.settings.service_class);
   for (const auto& [session, queued] : placement_->waiting()) {
     const SessionRecord* record = registry_.find(session);
-    auto one = unanswered_.find(session);
-    if (!record || one == unanswered_.end()) continue;
+    auto one = waiting_.find(session);
+    if (!record || one == waiting_.end()) continue;
     const Tenant* tenant = tenants_.find(record->tenant_id);
     if (!tenant || !tenant->known) {
       refuse(session, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\" any more", record->tenant));
@@ -304,7 +309,11 @@ void Admission::reload(AdmissionLimits limits) {
 void Admission::close(RefusalCause cause, std::string reason) {
   closed_cause_ = cause;
   closed_ = std::move(reason);
-  while (!unanswered_.empty()) refuse(unanswered_.begin()->first, cause, closed_);
+  std::vector<SessionId> before_their_grant;
+  for (const auto& [number, session] : registry_.all()) {
+    if (session.state == SessionState::queued || session.state == SessionState::starting) before_their_grant.push_back(number);
+  }
+  for (SessionId number : before_their_grant) refuse(number, cause, closed_);
 }
 
 }  // namespace gpuwire::server

@@ -55,13 +55,18 @@ struct AdmissionLimits {
 class Admission {
  public:
   using Clock = std::chrono::steady_clock;
-  // AdmissionQueued at first and whenever the place changes, then one of the others, once. May be called before request() returns.
-  using Answer = std::function<void(scheduler::SessionId, const AdmissionAnswer&)>;
-  // The session has its devices; whoever prepares it calls prepared() or refuse() when it has a worker or cannot, then or later.
-  using Prepare = std::function<void(scheduler::SessionId)>;
+  // What it decides about a session, for the object that is the session. May be called before the call returns that has led to it.
+  struct Events {
+    // It has its devices, and its place in the queue no more.
+    std::function<void(scheduler::SessionId, std::vector<scheduler::DeviceIndex>)> placed;
+    // At first, and whenever the place changes.
+    std::function<void(scheduler::SessionId, AdmissionQueued)> queued;
+    // It cannot be had, or not any more. over() follows, before this returns.
+    std::function<void(scheduler::SessionId, RefusalCause, std::string)> refused;
+  };
 
-  Admission(SessionRegistry& registry, const TenantDirectory& tenants, AdmissionLimits limits, Prepare prepare)
-      : registry_(registry), tenants_(tenants), limits_(std::move(limits)), prepare_(std::move(prepare)) {}
+  Admission(SessionRegistry& registry, const TenantDirectory& tenants, AdmissionLimits limits, Events events)
+      : registry_(registry), tenants_(tenants), limits_(std::move(limits)), events_(std::move(events)) {}
 
   // Before the first request.
   void devices_known(std::span<const ServerDevice> devices);
@@ -70,16 +75,18 @@ class Admission {
   // Which credentials were made for jobs of a batch system, and for how many GPUs; without it: none. Before the first request.
   void set_job_of(JobDevices::JobOf job_of) { jobs_.emplace(registry_, std::move(job_of)); }
 
-  // The session stands in the registry until it is refused or over.
-  scheduler::SessionId request(LoginRequest request, Answer answer);
-  void prepared(scheduler::SessionId session);
+  // The caller as a session for the registry: who it is here, if its tenant is known.
+  SessionRecord record_of(LoginRequest request) const;
+  // Decides about one that stands in the registry, or takes it into the queue. `gpus`: as in LoginRequest.
+  void ask(scheduler::SessionId session, unsigned gpus);
+  // One that has waited under an earlier broker, in the order of their numbers, before anybody else is asked about: it has its place, and nobody behind it gets what it
+  // is waiting for; but it is not placed before its client has come back to it. Refused as any other if it can never be had now.
+  void ask_again(scheduler::SessionId session, unsigned gpus);
+  void client_is_back(scheduler::SessionId session);
   // A session in the registry that runs already: it keeps its devices, whatever the limits say now.
   void adopted(scheduler::SessionId session);
-  void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason);
-  // The client has gone before it was served. No answer comes any more. Called by Sessions::cancel, which gives back the rest.
-  void cancel(scheduler::SessionId session, const std::string& why);
-  // A session whose client was given to a worker, or was about to be, is over.
-  void ended(scheduler::SessionId session);
+  // The session is over, in whatever way: its place, or its devices, are somebody else's.
+  void over(scheduler::SessionId session);
   // Memory has come back: perhaps somebody who waits can start.
   void reconsider();
   // Refuses who has waited for longer than its tenant's programs may.
@@ -88,17 +95,17 @@ class Admission {
 
   // The tenants have changed too. Who waits keeps its arrival; who could never be served any more is refused.
   void reload(AdmissionLimits limits);
-  // From now on every request is refused, and so is who waits.
+  // From now on everybody who asks is refused, and so is who waits, or is about to start.
   void close(RefusalCause cause, std::string reason);
 
   // How many GPUs a session of the tenant gets that does not say; 0 before the devices are known.
   size_t usual_gpus(const Tenant& tenant) const;
 
  private:
-  struct Unanswered {
-    Answer answer;
+  struct Waiting {
     unsigned gpus = 0;   // as asked for
     Clock::time_point since;
+    bool vacant = false; // its client has lost its connection with an earlier broker, and is not back
   };
   std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
   // Of these, those that the session may use as one of its job.
@@ -107,25 +114,25 @@ class Admission {
   uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
   std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
-  std::string why_no_place(const Tenant& tenant, bool management) const;
+  // Empty: there is one for it, beside all others.
+  std::string why_no_place(const Tenant& tenant, const SessionRecord& asking) const;
+  static Clock::time_point since(const SessionRecord& session);
   size_t waiting_of(scheduler::TenantId tenant) const;
+  void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason) { events_.refused(session, cause, std::move(reason)); }
   void place(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
-  void admit(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
   void start_waiting();
   void tell_places();
   void tell(scheduler::SessionId session, const scheduler::Queued& queued);
-  // Out of placement, whatever its state.
-  void forget(scheduler::SessionId session);
 
   SessionRegistry& registry_;
   const TenantDirectory& tenants_;
   AdmissionLimits limits_;
-  const Prepare prepare_;
+  const Events events_;
   std::vector<ServerDevice> devices_;
   std::unique_ptr<scheduler::Placement> placement_;    // null until the devices are known
   scheduler::Placement::Bytes free_bytes_;
   std::optional<JobDevices> jobs_;
-  std::map<scheduler::SessionId, Unanswered> unanswered_;  // those that have neither been granted nor refused
+  std::map<scheduler::SessionId, Waiting> waiting_;    // those in the placement's queue
   bool starting_ = false, start_again_ = false;
   std::string closed_;                                 // not empty: why
   RefusalCause closed_cause_ = RefusalCause::shutting_down;

@@ -69,6 +69,23 @@ tl::expected<void, std::string> ConnectionManager::start(const std::vector<Liste
   return {};
 }
 
+void ConnectionManager::open(std::function<void()> opened) {
+  opened_ = std::move(opened);
+  if (!identity_ || identity_used_) open_now();
+}
+
+void ConnectionManager::open_now() {
+  auto opened = std::exchange(opened_, {});
+  if (!opened) return;
+  door_.open();
+  opened();
+}
+
+void ConnectionManager::close() {
+  opened_ = {};
+  door_.close();
+}
+
 void ConnectionManager::configure(const Configuration& configuration) {
   allow_unencrypted_network_ = configuration.allow_unencrypted_network;
   open_tenant_ = configuration.open_tenant.value_or("");
@@ -132,7 +149,7 @@ void ConnectionManager::send_identity() {
 void ConnectionManager::identity_read(const std::string& error) {
   if (error.empty()) {
     identity_used_ = identity_ != nullptr;
-    return;
+    return open_now();
   }
   std::string text = identity_ ? fmt::format("{}: {}", identity_->directory().string(), error) : error;
   if (!identity_used_) return events_.failed(text);
@@ -183,22 +200,24 @@ void ConnectionManager::requested(ConnectionId connection, LoginRequestMessage r
                     .security = std::move(request.security),
                     .credential = std::move(request.credential),
                     .management = request.management};
-  auto session = parts_.admission.request(std::move(wish), [this, connection](scheduler::SessionId number, const AdmissionAnswer& answer) {
+  auto answer = [this, connection](scheduler::SessionId number, const AdmissionAnswer& what) {
     if (auto found = connections_.find(connection); found != connections_.end()) found->second = number;
-    answered(connection, answer);
-  });
-  if (auto found = connections_.find(connection); found != connections_.end()) found->second = session;
+    answered(connection, what);
+  };
+  std::optional<scheduler::SessionId> session;
+  if (!request.ticket.empty()) session = parts_.sessions.return_to_queue(request.ticket, wish, answer);
+  if (!session) session = parts_.sessions.request(std::move(wish), answer);
+  if (auto found = connections_.find(connection); found != connections_.end()) found->second = *session;
 }
 
 // The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker finds out.
 void ConnectionManager::requested_again(ConnectionId connection, const LoginRequestMessage& request) {
-  const SessionRecord* session = parts_.sessions.resumable(request.resume, request.tenant);
+  auto session = parts_.sessions.resumable(request.resume, request.tenant);
   if (!session) {
-    std::string why = "the session has ended";
-    tell({request.peer, "resume", why, request.tenant, request.credential}, 0);
-    return login_.refused(connection, why);
+    tell({request.peer, "resume", session.error(), request.tenant, request.credential}, 0);
+    return login_.refused(connection, session.error());
   }
-  returning_[connection] = session->number;
+  returning_[connection] = (*session)->number;
   login_.admitted(connection);
 }
 
@@ -214,7 +233,9 @@ void ConnectionManager::answered(ConnectionId connection, const AdmissionAnswer&
   auto found = connections_.find(connection);
   if (found == connections_.end()) return;
   if (auto* queued = std::get_if<AdmissionQueued>(&answer)) {
-    login_.queued(connection, {uint32_t(queued->place), uint32_t(queued->waiting), queued->why});
+    const SessionRecord* session = parts_.registry.find(found->second);
+    std::string ticket = session ? std::string(session->wire_id.begin(), session->wire_id.end()) : std::string();
+    login_.queued(connection, {uint32_t(queued->place), uint32_t(queued->waiting), queued->why, std::move(ticket)});
   } else if (auto* refused = std::get_if<AdmissionRefused>(&answer)) {
     login_.refused(connection, refused->reason);
     forget(connection);

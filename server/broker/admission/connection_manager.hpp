@@ -24,7 +24,6 @@ namespace gpuwire::server {
 class ConnectionManager {
  public:
   struct Parts {
-    Admission& admission;
     Sessions& sessions;
     const SessionRegistry& registry;
   };
@@ -38,8 +37,10 @@ class ConnectionManager {
 
   // Takes the addresses, reads the identity, starts the login process. The error names what cannot be had.
   tl::expected<void, std::string> start(const std::vector<ListenAddress>& listen, const Configuration& configuration);
-  void open() { door_.open(); }
-  void close() { door_.close(); }
+  // Takes connections, and calls `opened`: at once, or when the login process has read the identity that the server was started with, so that nobody is told
+  // that there is none.
+  void open(std::function<void()> opened);
+  void close();
   // Who may come as whom; another identity folder than the one before is used when it can be read.
   void configure(const Configuration& configuration);
   // Empty: there is no identity.
@@ -65,6 +66,7 @@ class ConnectionManager {
   void enter(Caller caller, OwnedDescriptor socket);
   std::string open_tenant_for(const Caller& caller) const;
 
+  void open_now();
   void send_identity();
   void identity_read(const std::string& error);
   void identity_changed();
@@ -85,6 +87,7 @@ class ConnectionManager {
   LoginProcess login_;
   std::unique_ptr<IdentityWatch> identity_;   // null: no TLS and no tokens
   std::string first_error_;
+  std::function<void()> opened_;              // not empty: it opens when the identity has been read
   bool identity_used_ = false;                // the login process has one
   bool allow_unencrypted_network_ = false;
   std::string open_tenant_;

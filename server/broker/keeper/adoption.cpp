@@ -14,7 +14,17 @@ Adoption::Adoption(Parts parts, std::vector<KeptEntry> entries) : parts_(parts) 
 }
 
 void Adoption::read(KeptEntry entry) {
-  if (entry.session) {
+  if (is_place(entry.name)) {
+    if (auto place = decode_kept_session(entry.text); place && kept_place_name(place->record.number) == entry.name) {
+      place->record.state = SessionState::queued;
+      place->record.devices.clear();
+      place->record.worker_pid = 0;
+      return places_.push_back(std::move(*place));
+    }
+    parts_.keeping.remove(entry.name);
+  } else if (is_total(entry.name)) {
+    totals_.push_back(std::move(entry));
+  } else if (entry.session) {
     auto session = decode_kept_session(entry.text);
     bool whole =
         session && entry.descriptors.size() == kKeptDescriptors && entry.name == kept_name(session->record.number);
@@ -65,6 +75,7 @@ size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
     others_.clear();
   }
   parts_.sessions.restore(others_, devices, parts_.tenants);
+  if (!totals_.empty()) parts_.sessions.restore_totals(totals_);
   for (Found& found : sessions_) {
     const Tenant& tenant = *parts_.tenants.find(found.session.record.tenant_id);
     found.session.record.service_class = tenant.settings.service_class;
@@ -74,7 +85,24 @@ size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
   }
   if (!sessions_.empty()) parts_.sessions.all_adopted();
   share_again();
+  queue_again();
   return sessions_.size();
+}
+
+// In the order in which they came. One that a worker has got meanwhile is among the sessions.
+void Adoption::queue_again() {
+  std::ranges::sort(places_, {}, [](const KeptSession& one) { return one.record.number; });
+  for (KeptSession& place : places_) {
+    if (parts_.registry.find(place.record.number)) {
+      parts_.keeping.remove(kept_place_name(place.record.number));
+      continue;
+    }
+    const Tenant* tenant = parts_.tenants.find(place.record.tenant);
+    if (tenant) place.record.tenant_id = tenant->id, place.record.service_class = tenant->settings.service_class;
+    else place.record.tenant_id = parts_.tenants.remember(place.record.tenant);
+    place.record.place = 1;  // until it is told; it is not queued for the first time
+    parts_.sessions.adopt_waiting(place);
+  }
 }
 
 void Adoption::share_again() {

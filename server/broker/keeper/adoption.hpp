@@ -37,10 +37,12 @@ class Adoption {
   void read(KeptEntry entry);
   std::string unfit(const KeptSession& session, const std::vector<ServerDevice>& devices) const;
   void share_again();
+  void queue_again();
 
   const Parts parts_;
   std::vector<Found> sessions_;
-  std::vector<KeptEntry> shares_, others_;
+  std::vector<KeptSession> places_;  // in the queue
+  std::vector<KeptEntry> shares_, totals_, others_;
   std::vector<ServerDevice> devices_before_;
   uint64_t last_number_ = 0;
 };

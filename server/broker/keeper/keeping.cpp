@@ -95,11 +95,11 @@ Keeping::~Keeping() {
   if (channel_) channel_->flush(std::chrono::milliseconds(kKeeperAnswerMs));
   channel_.reset();
   constexpr uint32_t kStepMs = 2;
-  for (uint32_t waited_ms = 0; child_ >= 0 && sessions_.empty() && waited_ms < kLoginExitMs; waited_ms += kStepMs) {
+  for (uint32_t waited_ms = 0; child_ >= 0 && lasting_.empty() && waited_ms < kLoginExitMs; waited_ms += kStepMs) {
     if (::waitpid(child_, nullptr, WNOHANG) != 0) break;
     ::poll(nullptr, 0, int(kStepMs));
   }
-  if (lock_ && sessions_.empty()) clear_folder();
+  if (lock_ && lasting_.empty()) clear_folder();
 }
 
 // The lock last: who waits for it finds out that it is no file any more.
@@ -165,12 +165,12 @@ bool Keeping::find_keeper() {
     }
     if (keeper_kind(*message) != KeeperKind::entry) continue;
     if (auto entry = entry_of(std::move(*message))) {
-      if (entry->session) sessions_.insert(entry->name);
+      if (entry->session || entry->awaited) lasting_.insert(entry->name);
       found_.push_back(std::move(*entry));
     }
   }
   found_.clear();
-  sessions_.clear();
+  lasting_.clear();
   return false;
 }
 
@@ -200,7 +200,7 @@ void Keeping::listen_to(OwnedDescriptor keeper) {
 // What was laid down is lost: the sessions that there are end with this broker. Those that come are kept again.
 void Keeping::keeper_gone() {
   channel_.reset();
-  sessions_.clear();
+  lasting_.clear();
   if (child_ >= 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
   spdlog::error(
       "the keeper has ended: sessions that run now will not outlive this process; a new one is started for others");
@@ -223,7 +223,7 @@ void Keeping::set_grace(std::chrono::milliseconds grace) {
 
 void Keeping::put(KeptEntry entry) {
   if (!channel_) return;
-  if (entry.session) sessions_.insert(entry.name);
+  if (entry.session || entry.awaited) lasting_.insert(entry.name);
   channel_->send(entry_message(KeeperKind::put, std::move(entry)));
 }
 
@@ -234,7 +234,7 @@ void Keeping::note(const std::string& name, std::string text) {
 }
 
 void Keeping::remove(const std::string& name) {
-  sessions_.erase(name);
+  lasting_.erase(name);
   if (channel_) channel_->send(keeper_message(KeeperKind::remove, 0, name));
 }
 

@@ -78,7 +78,7 @@ class Keeping final : public EntryStore {
   std::vector<KeptEntry> found_;
   std::unique_ptr<MessageChannel> channel_;
   pid_t child_ = -1;                // a keeper that this process has started
-  std::set<std::string> sessions_;  // entries of sessions that it has now
+  std::set<std::string> lasting_;   // entries that it has now and stays for, without a broker
   boost::asio::steady_timer retry_;
   unsigned failures_ = 0;
   Lifetime lifetime_;

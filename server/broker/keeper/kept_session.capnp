@@ -1,5 +1,5 @@
 @0xb7c64d2f1ae09583;
-# What a broker writes down of a session that has a worker, for the broker that comes after it: the text of its entry with the keeper. Fields are only ever added.
+# What a broker writes down of a session that has a worker, or waits for one, for the broker that comes after it: the text of its entry with the keeper. Fields are only ever added.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::server::kept");
@@ -29,6 +29,8 @@ struct Session {
   ledgerSlot @21 :UInt32;
   hostBeforeBytes @22 :UInt64;  # what its process had of this machine's memory before it had the session
   pageBeganNs @23 :Int64;       # CLOCK_MONOTONIC, when its page was made
+  queued @24 :Bool;             # it waits in the queue, and has no worker
+  gpus @25 :UInt32;             # as its client has asked for
 
   struct Device {
     index @0 :UInt32;           # of the server

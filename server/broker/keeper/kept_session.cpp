@@ -14,7 +14,7 @@
 namespace gpuwire::server {
 namespace {
 
-const std::string kSharePrefix = "share/";
+const std::string kSharePrefix = "share/", kPlacePrefix = "place/", kTotalPrefix = "total/";
 constexpr size_t kTextBytesMax = 512, kUuidBytesMax = 56, kDevicesMax = 64;
 
 std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
@@ -40,12 +40,14 @@ KeptSession read(kept::Session::Reader root) {
                                  .client_pid = root.getClientPid(),
                                  .worker_pid = pid_t(root.getWorkerPid()),
                                  .management = root.getManagement(),
-                                 .state = root.getDetached() ? SessionState::detached
+                                 .state = root.getQueued()     ? SessionState::queued
+                                          : root.getDetached() ? SessionState::detached
                                           : root.getBegun()  ? SessionState::running
                                                              : SessionState::granted,
                                  .arrived = from_ns(root.getArrivedNs()),
                                  .begun = from_ns(root.getBegunNs()),
                                  .detached_until = from_ns(root.getDetachedUntilNs())},
+                      .gpus = root.getGpus(),
                       .device_uuids = {},
                       .stop_reason = root.getStopReason(),
                       .resume_grace_ms = root.getResumeGraceMs(),
@@ -65,6 +67,11 @@ KeptSession read(kept::Session::Reader root) {
 std::string kept_build() { return fmt::format("IPC message {}", kIpcMessageVersion); }
 
 std::string kept_name(scheduler::SessionId session) { return fmt::format("session/{}", uint64_t(session)); }
+
+std::string kept_place_name(scheduler::SessionId session) { return fmt::format("{}{}", kPlacePrefix, uint64_t(session)); }
+bool is_place(const std::string& name) { return name.starts_with(kPlacePrefix); }
+std::string kept_total_name(const std::string& of) { return kTotalPrefix + of; }
+bool is_total(const std::string& name) { return name.starts_with(kTotalPrefix); }
 
 std::string kept_name(const ShareToken& token) {
   std::string name = kSharePrefix;
@@ -128,6 +135,8 @@ std::string encode(const KeptSession& session) {
   root.setManagement(record.management);
   root.setBegun(record.begun.time_since_epoch().count() != 0);
   root.setDetached(record.state == SessionState::detached);
+  root.setQueued(record.state == SessionState::queued);
+  root.setGpus(session.gpus);
   root.setStopReason(cut(session.stop_reason));
   root.setArrivedNs(to_ns(record.arrived));
   root.setBegunNs(to_ns(record.begun));

@@ -16,7 +16,8 @@ namespace gpuwire::server {
 
 struct KeptSession {
   std::string build;     // of the broker that wrote it
-  SessionRecord record;  // without what the configuration says (number of the tenant, class) and a place in the queue
+  SessionRecord record;  // without what the configuration says (number of the tenant, class); places in the queue follow from the numbers
+  unsigned gpus = 0;     // as its client has asked for
   std::vector<std::string> device_uuids;  // of record.devices
   std::string stop_reason;                // not empty: it was told to end
   uint32_t resume_grace_ms = 0;
@@ -44,6 +45,12 @@ tl::expected<KeptShare, std::string> decode_kept_share(const std::string& text);
 
 // Names of entries.
 std::string kept_name(scheduler::SessionId session);
+// Of one that waits in the queue.
+std::string kept_place_name(scheduler::SessionId session);
+bool is_place(const std::string& name);
+// Of what servers count for longer than sessions last (server/control/kept_totals.hpp).
+std::string kept_total_name(const std::string& of);
+bool is_total(const std::string& name);
 std::string kept_name(const ShareToken& token);
 // Nothing: it is no share's.
 std::optional<ShareToken> token_of(const std::string& name);

@@ -10,25 +10,116 @@
 
 namespace gpuwire::server {
 
-BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundings& around) : number_(number), around_(around), begin_timer_(around.io) {}
+BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundings& around, unsigned gpus, SessionAnswer answer)
+    : number_(number), around_(around), gpus_(gpus), answer_(std::move(answer)), overdue_timer_(around.io) {}
 
-// --- a worker -----------------------------------------------------------------------------------------------------------------------------------
+// --- from phase to phase ----------------------------------------------------------------------------------------------------------------------------
 
-void BrokerSession::start() { want_worker(); }
+void BrokerSession::happen(SessionChange change, Details details) {
+  SessionStep step = step_of(phase_, change);
+  phase_ = step.next;
+  act(step.action, details);
+}
+
+// Each of these may lead to another change before it returns, and so comes last.
+void BrokerSession::act(SessionAction action, Details& details) {
+  switch (action) {
+    case SessionAction::nothing:
+    case SessionAction::keep_client: return;
+    case SessionAction::start: overdue_timer_.cancel(); return want_worker();
+    case SessionAction::want_worker: return want_worker();
+    case SessionAction::grant: return grant();
+    case SessionAction::give: return give();
+    case SessionAction::withdraw: return withdraw(details);
+    case SessionAction::refuse: return refuse(details);
+    case SessionAction::end: return end(details);
+    case SessionAction::begin: {
+      overdue_timer_.cancel();
+      around_.registry.begun(number_, details.text);
+      const SessionRecord& session = record();
+      for (size_t i = 0; i < attached_; ++i) around_.parts[i]->begun(session);
+      return note();
+    }
+    case SessionAction::lose:
+      around_.registry.detached(number_, details.grace, details.text);
+      return note();
+    case SessionAction::regain:
+      around_.registry.attached(number_);
+      return note();
+    case SessionAction::remember:
+    case SessionAction::tell_stop:
+      if (stop_reason_.empty()) stop_reason_ = details.text;
+      around_.registry.ending(number_);
+      note();
+      if (action == SessionAction::tell_stop) pool().stop(number_, stop_reason_);
+      return;
+  }
+}
+
+// --- its place --------------------------------------------------------------------------------------------------------------------------------------
+
+void BrokerSession::queued(const AdmissionQueued& place) {
+  if (phase_ != SessionPhase::queued) return;
+  around_.registry.queued(number_, place.place, place.waiting, place.why);
+  if (entry_.empty()) keep_place();  // which place it is, its number says
+  SessionAnswer told = answer_;  // a copy: the call may end the session
+  if (told) told(number_, place);
+}
+
+// Its place outlives this broker: its client will ask for it with the session's identity.
+void BrokerSession::keep_place() {
+  if (!around_.keeping) return;
+  entry_ = kept_place_name(number_);
+  around_.keeping->put({.session = false, .awaited = true, .name = entry_, .text = encode(kept()), .descriptors = {}});
+}
+
+void BrokerSession::adopt_waiting(uint32_t return_ms) {
+  entry_ = kept_place_name(number_);
+  around_.registry.adopted(number_);
+  overdue_after(return_ms, "its client has not come back to its place in the queue");
+  around_.admission.ask_again(number_, gpus_);
+}
+
+bool BrokerSession::client_is_back(const LoginRequest& request, SessionAnswer answer) {
+  if (phase_ != SessionPhase::queued || answer_) return false;
+  overdue_timer_.cancel();
+  answer_ = std::move(answer);
+  around_.registry.moved(number_, request.peer, request.security, request.credential);
+  keep_place();
+  const SessionRecord& session = record();
+  SessionAnswer told = answer_;
+  told(number_, AdmissionQueued{session.place, session.waiting, session.why});
+  around_.admission.client_is_back(number_);
+  return true;
+}
+
+void BrokerSession::placed(std::vector<scheduler::DeviceIndex> devices) {
+  if (step_of(phase_, SessionChange::placed).action != SessionAction::start) return;
+  around_.registry.admitted(number_, std::move(devices));
+  happen(SessionChange::placed);
+}
+
+void BrokerSession::refused(RefusalCause cause, std::string why) { happen(SessionChange::refused, {.refusal = cause, .text = std::move(why)}); }
+
+// --- a worker ---------------------------------------------------------------------------------------------------------------------------------------
 
 void BrokerSession::want_worker() {
   const SessionRecord& session = record();
+  wanted_worker_ = true;
   pool().want(number_, label_of(session), session.tenant);
 }
 
 void BrokerSession::worker_reserved(pid_t worker) {
   if (over()) return;
-  has_worker_ = true;
   around_.registry.has_worker(number_, worker);
-  if (stage_ == Stage::granted) {  // another one than the client was promised
-    if (client_) give();
-    return;
+  if (phase_ == SessionPhase::starting) {
+    prepare_order();
+    if (std::string error; !attach(error)) return happen(SessionChange::refused, {.refusal = RefusalCause::internal, .text = std::move(error)});
   }
+  happen(SessionChange::worker_ready);
+}
+
+void BrokerSession::prepare_order() {
   const SessionRecord& session = record();
   order_.number = uint64_t(number_);
   order_.peer = session.peer;
@@ -38,70 +129,19 @@ void BrokerSession::worker_reserved(pid_t worker) {
   if (!session.management) allow_graces(session);
   message_.kind = IpcMessageKind::session;
   message_.id = session.wire_id;
-  std::string error;
-  if (!attach(error)) return refuse(RefusalCause::internal, std::move(error));
-  stage_ = Stage::granted;
+}
+
+void BrokerSession::grant() {
   around_.registry.granted(number_);
-  await_begin();
-  around_.admission.prepared(number_);  // the last step: the client may be here, or gone, before this returns
+  // Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep its own.
+  overdue_after(around_.begin_ms, "its client has not begun it");
+  answer(AdmissionGranted{});  // the client may be here, or gone, before this returns
 }
 
-// --- what outlives the broker -----------------------------------------------------------------------------------------------------------------------
-
-KeptSession BrokerSession::kept() const {
-  const SessionRecord& session = record();
-  KeptSession kept{.build = kept_build(), .record = session, .device_uuids = {}, .stop_reason = stop_reason_, .resume_grace_ms = order_.resume_grace_ms};
-  for (scheduler::DeviceIndex device : session.devices) kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
-  for (size_t i = 0; i < attached_; ++i) around_.parts[i]->note(session, kept);
-  return kept;
-}
-
-void BrokerSession::being_served(WorkerProcess& worker, const IpcMessage& client) {
-  if (over()) return;
-  around_.registry.has_worker(number_, worker.pid());
-  if (!around_.keeping) return;
-  auto of_order = [&](SpecDescriptor which) {
-    size_t place = size_t(which) - 1;
-    return place < client.more.size() ? client.more[place].get() : -1;
-  };
-  KeptEntry entry{.session = true, .name = kept_name(number_), .text = encode(kept()), .descriptors = {}};
-  entry.descriptors.resize(kKeptDescriptors);
-  auto keep = [&](KeptDescriptor which, int descriptor) { entry.descriptors[size_t(which)] = descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); };
-  keep(KeptDescriptor::worker, worker.descriptor());
-  keep(KeptDescriptor::process, worker.process());
-  keep(KeptDescriptor::session_page, of_order(SpecDescriptor::session_page));
-  keep(KeptDescriptor::doorbell, of_order(SpecDescriptor::doorbell));
-  kept_ = std::all_of(entry.descriptors.begin(), entry.descriptors.end(), [](const OwnedDescriptor& one) { return bool(one); });
-  if (kept_) around_.keeping->put(std::move(entry));
-}
-
-void BrokerSession::note() {
-  if (kept_ && !over()) around_.keeping->note(kept_name(number_), encode(kept()));
-}
-
-void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
-  const SessionRecord& session = record();
-  const bool begun = session.state != SessionState::granted;
-  stage_ = begun ? Stage::running : Stage::granted;
-  has_worker_ = given_ = kept_ = true;
-  order_.number = uint64_t(number_);
-  order_.resume_grace_ms = kept.resume_grace_ms;
-  auto copy = [&](KeptDescriptor which) { return OwnedDescriptor(::fcntl(entry.descriptors[size_t(which)].get(), F_DUPFD_CLOEXEC, 0)); };
-  pool().adopt(number_, label_of(session), session.tenant, copy(KeptDescriptor::worker), copy(KeptDescriptor::process), session.worker_pid);
-  std::string why = unfit;
-  for (SessionAttachments* part : around_.parts) {
-    if (!why.empty()) break;
-    if (auto adopted = part->adopt(session, kept, entry)) ++attached_;
-    else why = adopted.error();
-  }
-  if (why.empty()) around_.admission.adopted(number_);
-  around_.registry.adopted(number_);
-  IpcMessage word;
-  word.kind = IpcMessageKind::adopted;
-  pool().send(number_, word);
-  if (!begun) await_begin();
-  if (why.empty()) why = kept.stop_reason;
-  if (!why.empty()) stop(why);
+void BrokerSession::worker_over(uint32_t cause, const std::string& why) {
+  Details details{.end_cause = cause, .text = why};
+  const bool again = step_of(phase_, SessionChange::worker_over).action == SessionAction::want_worker;
+  happen(again && workers_lost_++ >= kWorkersLostMax ? SessionChange::refused : SessionChange::worker_over, std::move(details));
 }
 
 void BrokerSession::allow_graces(const SessionRecord& session) {
@@ -109,15 +149,6 @@ void BrokerSession::allow_graces(const SessionRecord& session) {
   auto most = tenant && tenant->settings.resume_grace_max_ms ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms) : around_.graces.resume;
   order_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
   order_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
-}
-
-void BrokerSession::no_worker(RefusalCause cause, const std::string& why) {
-  if (over()) return;
-  has_worker_ = given_ = false;
-  if (stage_ == Stage::starting)
-    refuse(cause, why);
-  else  // the last worker that there was for it has died; its client sees the connection end, and may come again
-    end(SessionEvent::kDied, why);
 }
 
 bool BrokerSession::attach(std::string& error) {
@@ -138,25 +169,86 @@ void BrokerSession::detach() {
   while (attached_ > 0) around_.parts[--attached_]->ended(session);
 }
 
-// --- a client -----------------------------------------------------------------------------------------------------------------------------------
+// --- what outlives the broker -----------------------------------------------------------------------------------------------------------------------
 
-// Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep its own.
-void BrokerSession::await_begin() {
-  begin_timer_.expires_after(std::chrono::milliseconds(around_.begin_ms));
-  begin_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    if (error || stage_ != Stage::granted) return;
-    std::string why = fmt::format("its client has not begun it within {} ms", around_.begin_ms);
-    if (given_)
-      stop(why);
-    else
-      client_gone(why);
+KeptSession BrokerSession::kept() const {
+  const SessionRecord& session = record();
+  KeptSession kept{.build = kept_build(), .record = session, .gpus = gpus_, .device_uuids = {}, .stop_reason = stop_reason_, .resume_grace_ms = order_.resume_grace_ms};
+  for (scheduler::DeviceIndex device : session.devices) kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
+  for (size_t i = 0; i < attached_; ++i) around_.parts[i]->note(session, kept);
+  return kept;
+}
+
+void BrokerSession::being_served(WorkerProcess& worker, const IpcMessage& client) {
+  if (over()) return;
+  around_.registry.has_worker(number_, worker.pid());
+  if (!around_.keeping) return;
+  auto of_order = [&](SpecDescriptor which) {
+    size_t place = size_t(which) - 1;
+    return place < client.more.size() ? client.more[place].get() : -1;
+  };
+  KeptEntry entry{.session = true, .name = kept_name(number_), .text = encode(kept()), .descriptors = {}};
+  entry.descriptors.resize(kKeptDescriptors);
+  auto keep = [&](KeptDescriptor which, int descriptor) { entry.descriptors[size_t(which)] = descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); };
+  keep(KeptDescriptor::worker, worker.descriptor());
+  keep(KeptDescriptor::process, worker.process());
+  keep(KeptDescriptor::session_page, of_order(SpecDescriptor::session_page));
+  keep(KeptDescriptor::doorbell, of_order(SpecDescriptor::doorbell));
+  if (!std::all_of(entry.descriptors.begin(), entry.descriptors.end(), [](const OwnedDescriptor& one) { return bool(one); })) return;
+  const std::string place = std::exchange(entry_, entry.name);
+  around_.keeping->put(std::move(entry));
+  if (!place.empty() && place != entry_) around_.keeping->remove(place);
+}
+
+void BrokerSession::note() {
+  if (!entry_.empty() && !over()) around_.keeping->note(entry_, encode(kept()));
+}
+
+void BrokerSession::forget_entry() {
+  if (std::string name = std::exchange(entry_, {}); !name.empty() && around_.keeping) around_.keeping->remove(name);
+}
+
+void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
+  const SessionRecord& session = record();
+  phase_ = session.state == SessionState::detached ? SessionPhase::detached : session.state == SessionState::running ? SessionPhase::running : SessionPhase::begins;
+  entry_ = entry.name;
+  order_.number = uint64_t(number_);
+  order_.resume_grace_ms = kept.resume_grace_ms;
+  auto copy = [&](KeptDescriptor which) { return OwnedDescriptor(::fcntl(entry.descriptors[size_t(which)].get(), F_DUPFD_CLOEXEC, 0)); };
+  pool().adopt(number_, label_of(session), session.tenant, copy(KeptDescriptor::worker), copy(KeptDescriptor::process), session.worker_pid);
+  std::string why = unfit;
+  for (SessionAttachments* part : around_.parts) {
+    if (!why.empty()) break;
+    if (auto adopted = part->adopt(session, kept, entry)) ++attached_;
+    else why = adopted.error();
+  }
+  if (why.empty()) around_.admission.adopted(number_);
+  around_.registry.adopted(number_);
+  IpcMessage word;
+  word.kind = IpcMessageKind::adopted;
+  pool().send(number_, word);
+  if (phase_ == SessionPhase::begins) overdue_after(around_.begin_ms, "its client has not begun it");
+  if (why.empty()) why = kept.stop_reason;
+  if (!why.empty()) stop(why);
+}
+
+// --- a client ---------------------------------------------------------------------------------------------------------------------------------------
+
+void BrokerSession::answer(const AdmissionAnswer& what) {
+  if (SessionAnswer told = std::exchange(answer_, {})) told(number_, what);
+}
+
+void BrokerSession::overdue_after(uint32_t ms, const char* what) {
+  overdue_timer_.expires_after(std::chrono::milliseconds(ms));
+  overdue_timer_.async_wait(lifetime_.guard([this, ms, what](boost::system::error_code error) {
+    if (!error) happen(SessionChange::overdue, {.text = fmt::format("{} within {} ms", what, ms)});
   }));
 }
 
 void BrokerSession::client_arrived(OwnedDescriptor client, std::string tls_key) {
-  if (stage_ != Stage::granted || given_ || client_) return;
+  if (phase_ != SessionPhase::granted && phase_ != SessionPhase::replacing) return;
   client_.emplace(Client{std::move(client), std::move(tls_key)});
-  if (has_worker_) give();
+  happen(SessionChange::client_arrived);
 }
 
 // A session that was stopped meanwhile goes to its worker all the same, which alone can tell the client why.
@@ -166,29 +258,15 @@ void BrokerSession::give() {
   message.text = encode(order_);
   message.socket = std::move(client_->socket);
   client_.reset();
-  given_ = true;
   pool().give(number_, std::move(message));
-  if (!stop_reason_.empty()) pool().stop(number_, stop_reason_);
+  if (!stop_reason_.empty()) happen(SessionChange::stopped, {.text = stop_reason_});
 }
 
-void BrokerSession::client_gone(const std::string& why) {
-  if (over() || given_) return;
-  pool().release(number_);
-  give_back();
-  around_.admission.cancel(number_, why);
-}
+void BrokerSession::client_gone(const std::string& why) { happen(SessionChange::client_left, {.text = why}); }
 
-// --- its life -----------------------------------------------------------------------------------------------------------------------------------
+// --- what its worker says ---------------------------------------------------------------------------------------------------------------------------
 
-void BrokerSession::begun(const std::string& client) {
-  if (stage_ != Stage::granted || !given_) return;
-  stage_ = Stage::running;
-  begin_timer_.cancel();
-  around_.registry.begun(number_, client);
-  const SessionRecord& session = record();
-  for (size_t i = 0; i < attached_; ++i) around_.parts[i]->begun(session);
-  note();
-}
+void BrokerSession::begun(const std::string& client) { happen(SessionChange::begun, {.text = client}); }
 
 void BrokerSession::heard(IpcMessage& message) {
   if (over() || record().management || heard_of_connection(message)) return;
@@ -202,54 +280,48 @@ bool BrokerSession::heard_of_connection(const IpcMessage& message) {
   // A worker's own figure: what it says in excess harms nobody, and is not shown.
   std::chrono::milliseconds grace(std::min<int64_t>(message.number, order_.resume_grace_ms));
   switch (message.kind) {
-    case IpcMessageKind::detached:
-      around_.registry.detached(number_, grace, message.text);
-      note();
-      return true;
-    case IpcMessageKind::attached:
-      around_.registry.attached(number_);
-      note();
-      return true;
+    case IpcMessageKind::detached: happen(SessionChange::detached, {.text = message.text, .grace = grace}); return true;
+    case IpcMessageKind::attached: happen(SessionChange::attached); return true;
     case IpcMessageKind::resume_refused: around_.registry.resume_refused(number_, message.text); return true;
     default: return false;
   }
 }
 
-void BrokerSession::stop(const std::string& reason) {
-  if (over()) return;
-  if (stage_ == Stage::starting) return refuse(RefusalCause::stopped, reason);
-  if (stop_reason_.empty()) stop_reason_ = reason;
-  around_.registry.ending(number_);
-  note();
-  if (given_) pool().stop(number_, reason);
-}
+// --- its end ----------------------------------------------------------------------------------------------------------------------------------------
 
-void BrokerSession::worker_over(uint32_t cause, const std::string& why) {
-  if (over()) return;
-  has_worker_ = false;
-  if (stage_ == Stage::granted && !given_ && workers_lost_++ < kWorkersLostMax) return want_worker();
-  end(cause, why);
-}
+void BrokerSession::stop(const std::string& reason) { happen(SessionChange::stopped, {.refusal = RefusalCause::stopped, .text = reason}); }
 
-// --- its end ------------------------------------------------------------------------------------------------------------------------------------
-
-void BrokerSession::refuse(RefusalCause cause, std::string why) {
-  pool().release(number_);
+void BrokerSession::withdraw(const Details& details) {
+  answer_ = {};
+  pool_release();
   give_back();
-  around_.admission.refuse(number_, cause, std::move(why));
+  around_.registry.refused(number_, RefusalCause::client_gone, details.text);
+  around_.admission.over(number_);
 }
 
-void BrokerSession::end(uint32_t cause, const std::string& why) {
+void BrokerSession::refuse(Details& details) {
+  pool_release();
   give_back();
-  around_.admission.ended(number_);
-  around_.registry.ended(number_, cause, why);
+  around_.registry.refused(number_, details.refusal, details.text);
+  answer(AdmissionRefused{details.refusal, std::move(details.text)});
+  around_.admission.over(number_);
+}
+
+void BrokerSession::end(Details& details) {
+  pool_release();
+  give_back();
+  around_.registry.ended(number_, details.end_cause, std::move(details.text));
+  around_.admission.over(number_);
+}
+
+void BrokerSession::pool_release() {
+  if (wanted_worker_) pool().release(number_);
 }
 
 void BrokerSession::give_back() {
   detach();
-  if (std::exchange(kept_, false)) around_.keeping->remove(kept_name(number_));
-  stage_ = Stage::over;
-  begin_timer_.cancel();
+  forget_entry();
+  overdue_timer_.cancel();
   around_.over(number_);
 }
 

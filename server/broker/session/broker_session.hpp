@@ -1,4 +1,4 @@
-// One session from the moment that it has its devices to its end: its worker, what the parts attach, and the answer to its client.
+// One session from its client's login to its end: its place in the queue, its worker, what the parts attach, and the answer to its client.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,7 @@
 #include "server/base/lifetime.hpp"
 #include "server/broker/admission/admission.hpp"
 #include "server/broker/session/session_parts.hpp"
+#include "server/broker/session/session_state.hpp"
 #include "server/broker/worker/worker_pool.hpp"
 
 namespace gpuwire::server {
@@ -39,22 +40,32 @@ struct SessionSurroundings {
   const TenantDirectory* tenants = nullptr;  // whose settings bound the graces; null: nobody's
 };
 
-// Its functions are the events of its life; README.md has the table of which leads where. Each of them may be called in every stage, and each way out of a stage answers
-// the client. The broker's thread only.
+// What its client is told: its place at first and whenever that changes, then that it is admitted or refused, once.
+using SessionAnswer = std::function<void(scheduler::SessionId, const AdmissionAnswer&)>;
+
+// Its functions are what may happen to it; session_state.cpp has the table of what each leads to in which phase. Any of them may be called at any time. The broker's thread only.
 class BrokerSession {
  public:
-  BrokerSession(scheduler::SessionId number, const SessionSurroundings& around);
+  // `gpus`: as in LoginRequest. `answer`: empty: its client is not there.
+  BrokerSession(scheduler::SessionId number, const SessionSurroundings& around, unsigned gpus, SessionAnswer answer);
   BrokerSession(const BrokerSession&) = delete;
   BrokerSession& operator=(const BrokerSession&) = delete;
 
-  // Its devices are known: it wants a worker.
-  void start();
-  // Instead of start(): it runs, as an earlier broker has noted. `unfit`: not empty: why it has to end; then the parts have nothing to do with it.
+  // It runs, as an earlier broker has noted. `unfit`: not empty: why it has to end; then the parts have nothing to do with it.
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
+  // It waits in the queue, as an earlier broker has noted, for its client, too: that has `return_ms` to come back.
+  void adopt_waiting(uint32_t return_ms);
+  // False: it does not wait for its client.
+  bool client_is_back(const LoginRequest& request, SessionAnswer answer);
+
+  // The admission's decisions.
+  void queued(const AdmissionQueued& place);
+  void placed(std::vector<scheduler::DeviceIndex> devices);
+  void refused(RefusalCause cause, std::string why);
+
   void worker_reserved(pid_t worker);
   // The worker is about to get the client. What the next broker has to know is laid down before.
   void being_served(WorkerProcess& worker, const IpcMessage& client);
-  void no_worker(RefusalCause cause, const std::string& why);
   // The client's connection, after the word that the session is granted. `tls_key` as in SessionSpec.
   void client_arrived(OwnedDescriptor client, std::string tls_key);
   // The client has gone before its connection arrived.
@@ -67,44 +78,65 @@ class BrokerSession {
   // What the next broker has to know has changed.
   void note();
 
-  bool over() const { return stage_ == Stage::over; }
+  SessionPhase phase() const { return phase_; }
+  bool over() const { return phase_ == SessionPhase::over; }
+  // Not empty: why it is to end.
+  const std::string& stop_reason() const { return stop_reason_; }
 
  private:
-  // starting: a worker is on its way; granted: the client knows, and is on its way; running: the client has begun it; over: everything is given back.
-  enum class Stage : uint8_t { starting, granted, running, over };
   struct Client {
     OwnedDescriptor socket;
     std::string tls_key;
   };
+  // What is known of a change; each change has its own.
+  struct Details {
+    RefusalCause refusal = RefusalCause::internal;
+    uint32_t end_cause = SessionEvent::kDied;
+    std::string text;  // why; or who the client says it is
+    std::chrono::milliseconds grace{0};
+  };
+
+  void happen(SessionChange change) { happen(change, Details()); }
+  void happen(SessionChange change, Details details);
+  void act(SessionAction action, Details& details);
 
   const SessionRecord& record() const { return *around_.registry.find(number_); }
   WorkerPool& pool() { return around_.pool_for(record()); }
   void want_worker();
+  void prepare_order();
+  void grant();
+  void give();
   void allow_graces(const SessionRecord& session);
   // What its worker tells of its connection. False: it is something else.
   bool heard_of_connection(const IpcMessage& message);
   bool attach(std::string& error);
   KeptSession kept() const;
+  void keep_place();
   void detach();
-  void give();
-  void await_begin();
-  void refuse(RefusalCause cause, std::string why);
-  void end(uint32_t cause, const std::string& why);
+  void overdue_after(uint32_t ms, const char* what);
+  void answer(const AdmissionAnswer& what);
+  void withdraw(const Details& details);
+  void refuse(Details& details);
+  void end(Details& details);
+  // Whoever is reserved for it may have another; one that serves it ends by itself.
+  void pool_release();
   void give_back();
+  void forget_entry();
 
   const scheduler::SessionId number_;
   const SessionSurroundings& around_;
-  Stage stage_ = Stage::starting;
-  bool has_worker_ = false;        // one is reserved for it, or serves it
-  bool given_ = false;             // the pool has the client
+  const unsigned gpus_;
+  SessionAnswer answer_;           // empty: nobody is there to be told, or everything is said
+  SessionPhase phase_ = SessionPhase::queued;
+  bool wanted_worker_ = false;
   unsigned workers_lost_ = 0;      // that died before they had the client
   std::optional<Client> client_;   // arrived, while there is no worker
   std::string stop_reason_;        // not empty: it is to end as soon as its client can be told
   SessionSpec order_;
   IpcMessage message_;
-  bool kept_ = false;              // its entry is laid down
+  std::string entry_;              // the name of what is laid down for the next broker; empty: nothing is
   size_t attached_ = 0;            // how many parts
-  boost::asio::steady_timer begin_timer_;
+  boost::asio::steady_timer overdue_timer_;
   Lifetime lifetime_;
 };
 

@@ -43,6 +43,8 @@ class SessionAttachments {
   // An earlier broker has left sessions. Once, after devices_known() and before tenants_changed() and the first adopt(): the part takes its own entries out, and
   // what they say holds. `tenants` knows those of all the sessions.
   virtual void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) { (void)entries, (void)tenants; }
+  // What servers before this one have counted, in the entries that kept_total_name() names. Once, before the first adopt(); not when there are none.
+  virtual void restore_totals(std::vector<KeptEntry>& entries) { (void)entries; }
   // One of them, as attach() was called for by the earlier broker; its worker runs, or has ended a moment ago. `descriptors` are of those that attach() made. The error ends
   // the session; ended() is not called for this part then. Management sessions, too.
   virtual tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {

@@ -79,6 +79,14 @@ void SessionRegistry::queued(scheduler::SessionId session, size_t place, size_t 
   if (first) tell({.kind = SessionEvent::Kind::queued, .session = *record, .text = record->why});
 }
 
+void SessionRegistry::moved(scheduler::SessionId session, std::string peer, std::string security, std::string credential) {
+  SessionRecord* record = at(session);
+  if (!record) return;
+  record->peer = std::move(peer);
+  record->security = std::move(security);
+  record->credential = std::move(credential);
+}
+
 void SessionRegistry::admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices) {
   SessionRecord* record = at(session);
   if (!record) return;
@@ -117,10 +125,10 @@ void SessionRegistry::warned(scheduler::SessionId session, std::string of) {
 
 void SessionRegistry::detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why) {
   SessionRecord* record = at(session);
-  if (!record || record->state != SessionState::running) return;
-  record->state = SessionState::detached;
+  if (!record || (record->state != SessionState::running && record->state != SessionState::detached)) return;
+  const bool first = std::exchange(record->state, SessionState::detached) != SessionState::detached;
   record->detached_until = std::chrono::system_clock::now() + grace;
-  tell({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
+  if (first) tell({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
 }
 
 void SessionRegistry::attached(scheduler::SessionId session) {

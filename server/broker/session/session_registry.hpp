@@ -80,12 +80,15 @@ class SessionRegistry {
   uint64_t last_number() const { return last_number_; }
   // The event comes with the first time; later ones move its place.
   void queued(scheduler::SessionId session, size_t place, size_t waiting, std::string why);
+  // Its client has another connection.
+  void moved(scheduler::SessionId session, std::string peer, std::string security, std::string credential);
   void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
   void granted(scheduler::SessionId session);
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
   void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
   void warned(scheduler::SessionId session, std::string of);
+  // The event comes with the first time; later ones move the end of its grace.
   void detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why);
   void attached(scheduler::SessionId session);
   void resume_refused(scheduler::SessionId session, std::string why);

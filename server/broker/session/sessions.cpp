@@ -5,6 +5,8 @@
 
 #include <boost/asio/post.hpp>
 
+#include "server/broker/limits.hpp"
+
 namespace gpuwire::server {
 
 using scheduler::SessionId;
@@ -23,11 +25,22 @@ void Sessions::restore(std::vector<KeptEntry>& entries, std::span<const ServerDe
   tenants_changed(tenants);
 }
 
+void Sessions::restore_totals(std::vector<KeptEntry>& entries) {
+  for (SessionAttachments* part : parts_) part->restore_totals(entries);
+}
+
 void Sessions::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
   SessionId number = kept.record.number;
   registry_.restore(kept.record);
-  sessions_[number] = std::make_unique<BrokerSession>(number, around_);
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_, kept.gpus, SessionAnswer{});
   tell(number, [&](BrokerSession& session) { session.adopt(kept, std::move(entry), unfit); });
+}
+
+void Sessions::adopt_waiting(const KeptSession& kept) {
+  SessionId number = kept.record.number;
+  registry_.restore(kept.record);
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_, kept.gpus, SessionAnswer{});
+  tell(number, [&](BrokerSession& session) { session.adopt_waiting(kQueueReturnMs); });
 }
 
 void Sessions::share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor) {
@@ -61,7 +74,7 @@ WorkerPool::Events Sessions::pool_events() {
   return {.ready = [](const IpcMessage&) {},
           .hopeless = [](const std::string&) {},
           .reserved = [this](SessionId number, pid_t worker) { tell(number, [&](BrokerSession& session) { session.worker_reserved(worker); }); },
-          .refused = [this](SessionId number, RefusalCause cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.no_worker(cause, why); }); },
+          .refused = [this](SessionId number, RefusalCause cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.refused(cause, why); }); },
           .begun = [this](SessionId number, const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
           .heard = [this](SessionId number, IpcMessage& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
           .over = [this](SessionId number, uint32_t cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); }); },
@@ -73,19 +86,33 @@ WorkerPool::Events Sessions::pool_events() {
               }};
 }
 
-void Sessions::prepare(SessionId number) {
-  if (!registry_.find(number)) return;
-  sessions_[number] = std::make_unique<BrokerSession>(number, around_);
-  tell(number, [](BrokerSession& session) { session.start(); });
+Admission::Events Sessions::admission_events() {
+  return {.placed = [this](SessionId number, std::vector<scheduler::DeviceIndex> devices) { tell(number, [&](BrokerSession& session) { session.placed(std::move(devices)); }); },
+          .queued = [this](SessionId number, const AdmissionQueued& place) { tell(number, [&](BrokerSession& session) { session.queued(place); }); },
+          .refused = [this](SessionId number, RefusalCause cause, std::string why) { tell(number, [&](BrokerSession& session) { session.refused(cause, std::move(why)); }); }};
+}
+
+SessionId Sessions::request(LoginRequest request, SessionAnswer answer) {
+  const unsigned gpus = request.gpus;
+  SessionId number = registry_.add(admission_.record_of(std::move(request))).number;
+  sessions_[number] = std::make_unique<BrokerSession>(number, around_, gpus, std::move(answer));
+  admission_.ask(number, gpus);
+  return number;
+}
+
+std::optional<SessionId> Sessions::return_to_queue(const std::string& wire_id, const LoginRequest& request, SessionAnswer answer) {
+  for (const auto& [number, session] : sessions_) {
+    if (called_so(number, wire_id, request.tenant) && session->client_is_back(request, std::move(answer))) return number;
+  }
+  return std::nullopt;
 }
 
 void Sessions::serve(SessionId number, OwnedDescriptor client, std::string tls_key) {
   tell(number, [&](BrokerSession& session) { session.client_arrived(std::move(client), std::move(tls_key)); });
 }
 
-// One without devices has no worker and nothing attached: it is the admission's alone.
 void Sessions::cancel(SessionId number, const std::string& why) {
-  if (!tell(number, [&](BrokerSession& session) { session.client_gone(why); }) && registry_.find(number)) admission_.cancel(number, why);
+  tell(number, [&](BrokerSession& session) { session.client_gone(why); });
 }
 
 bool Sessions::send(SessionId number, const IpcMessage& message) {
@@ -93,13 +120,19 @@ bool Sessions::send(SessionId number, const IpcMessage& message) {
   return session && around_.pool_for(*session).send(number, message);
 }
 
-const SessionRecord* Sessions::resumable(const std::string& wire_id, const std::string& tenant) const {
-  for (const auto& [number, session] : registry_.all()) {
-    bool runs = session.state == SessionState::running || session.state == SessionState::detached;
-    bool called_so = wire_id.size() == session.wire_id.size() && std::memcmp(wire_id.data(), session.wire_id.data(), wire_id.size()) == 0;
-    if (runs && called_so && !session.management && session.tenant == tenant) return &session;
+bool Sessions::called_so(SessionId number, const std::string& wire_id, const std::string& tenant) const {
+  const SessionRecord* session = registry_.find(number);
+  return session && wire_id.size() == session->wire_id.size() && std::memcmp(wire_id.data(), session->wire_id.data(), wire_id.size()) == 0 && !session->management &&
+         session->tenant == tenant;
+}
+
+tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::string& wire_id, const std::string& tenant) const {
+  for (const auto& [number, session] : sessions_) {
+    if (!called_so(number, wire_id, tenant)) continue;
+    if (server::resumable(session->phase())) return registry_.find(number);
+    if (!session->stop_reason().empty()) return tl::unexpected("the session has ended: " + session->stop_reason());
   }
-  return nullptr;
+  return tl::unexpected(std::string("the session has ended"));
 }
 
 void Sessions::carry_on(SessionId number, OwnedDescriptor client, std::string tls_key) {
@@ -119,9 +152,7 @@ void Sessions::warn(SessionId number, const std::string& text) {
 }
 
 bool Sessions::stop(SessionId number, const std::string& reason) {
-  if (!registry_.find(number)) return false;
-  if (!tell(number, [&](BrokerSession& session) { session.stop(reason); })) admission_.refuse(number, RefusalCause::stopped, reason);
-  return true;
+  return tell(number, [&](BrokerSession& session) { session.stop(reason); });
 }
 
 void Sessions::stop_all(const std::string& reason) {

@@ -1,10 +1,11 @@
-// The sessions that have devices: events of pools, of the login and of the parts go to the one that they are about.
+// The sessions that there are, from their clients' logins on: events of pools, of the login and of the parts go to the one that they are about.
 #pragma once
 
 #include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,20 +37,27 @@ class Sessions final : public SessionControl {
   void keep(EntryStore* keeping) { around_.keeping = keeping; }
   // Sessions of an earlier broker: restore() once, instead of tenants_changed(), then each, then all_adopted().
   void restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices, const TenantDirectory& tenants);
+  void restore_totals(std::vector<KeptEntry>& entries);
   // `kept.record` names a tenant by number.
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
+  // One that waited in the queue; in the order of their numbers, after all that run.
+  void adopt_waiting(const KeptSession& kept);
   void share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor);
   void all_adopted();
 
-  // Admission's hook: the session has its devices.
-  void prepare(scheduler::SessionId session);
+  // A client whose tenant the login knows. Answers may come before this returns.
+  scheduler::SessionId request(LoginRequest request, SessionAnswer answer);
+  // One that has waited under an earlier broker, and shows the identity that it was given there. Nothing: it has no place here.
+  std::optional<scheduler::SessionId> return_to_queue(const std::string& wire_id, const LoginRequest& request, SessionAnswer answer);
+  // What the admission decides.
+  Admission::Events admission_events();
   // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionSpec.
   void serve(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
   // Of sessions that begin from now on, before their tenants' own bounds.
   void set_graces(const SessionGraces& graces) { around_.graces = graces; }
-  // The tenant's session that is called so and may be carried on over another connection. Null: there is none.
-  const SessionRecord* resumable(const std::string& wire_id, const std::string& tenant) const;
+  // The tenant's session that is called so and may be carried on over another connection. The error tells its client why there is none.
+  tl::expected<const SessionRecord*, std::string> resumable(const std::string& wire_id, const std::string& tenant) const;
   // A connection of its client, which the worker has to prove yet.
   void carry_on(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
@@ -67,6 +75,8 @@ class Sessions final : public SessionControl {
   void reconsider_waiting() override { admission_.reconsider(); }
 
  private:
+  // Whether it is the tenant's, and runs a program.
+  bool called_so(scheduler::SessionId session, const std::string& wire_id, const std::string& tenant) const;
   // Tells the session of an event. False: there is none (any more).
   template <class Event>
   bool tell(scheduler::SessionId session, Event&& event);

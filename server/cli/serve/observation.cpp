@@ -56,7 +56,12 @@ void Observation::start_metrics(boost::asio::io_context& io, const Configuration
 }
 
 ControlSources Observation::sources(Reload reload) {
-  return {.snapshot = [this] { return monitor_.snapshot(); },
+  return {.snapshot =
+              [this] {
+                Snapshot snapshot = monitor_.snapshot();
+                if (totals_) totals_->note(snapshot);
+                return snapshot;
+              },
           .reload = std::move(reload),
           .end_session = [this](uint64_t session, const std::string& reason) { return broker_.sessions().stop(scheduler::SessionId(session), reason); },
           .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },

@@ -12,6 +12,7 @@
 #include "server/cli/serve/metrics_process.hpp"
 #include "server/config/configuration.hpp"
 #include "server/control/control_server.hpp"
+#include "server/control/kept_totals.hpp"
 #include "server/control/monitor.hpp"
 #include "server/log/audit_log.hpp"
 
@@ -29,6 +30,10 @@ class Observation {
                                                                       Reload reload);
 
   Monitor& monitor() { return monitor_; }
+  // What it counts goes on under the next server, if this one does not end in order. `store` outlives it.
+  void keep_totals(boost::asio::io_context& io, EntryStore& store) { totals_.emplace(io, broker_.registry(), monitor_, store); }
+  // The server has ended in order.
+  void forget_totals() { if (totals_) totals_->forget(); }
   // The server accepts: where, and its devices in words.
   void listening(std::string where, std::string devices);
   // The configuration was read again, or could not be.
@@ -48,6 +53,7 @@ class Observation {
   Broker& broker_;
   AuditLog audit_log_;
   Monitor monitor_;
+  std::optional<KeptTotals> totals_;
   ControlServer control_;
   std::unique_ptr<MetricsProcess> metrics_;  // null: none is wanted
 };

@@ -180,6 +180,7 @@ int serve(const ServeOptions& options) {
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(scheduler);
+  if (*keeping) (*observation)->keep_totals(io, **keeping);
   reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
     (*observation)->listening(text_of(where), devices);
@@ -189,6 +190,7 @@ int serve(const ServeOptions& options) {
   if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
   io.run();
+  if (!broker.left()) (*observation)->forget_totals();
   if (!broker.failure().empty()) return fail(1, broker.failure());
   return 0;
 }

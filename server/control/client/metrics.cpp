@@ -11,6 +11,14 @@ void HistogramMetrics::observe(double value) {
   sum += value;
 }
 
+void HistogramMetrics::add(const HistogramMetrics& other) {
+  if (counts.empty()) *this = other;
+  else if (bounds == other.bounds && counts.size() == other.counts.size()) {
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+    sum += other.sum;
+  }
+}
+
 uint64_t HistogramMetrics::total() const { return std::accumulate(counts.begin(), counts.end(), uint64_t(0)); }
 
 }  // namespace gpuwire::server

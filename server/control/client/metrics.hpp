@@ -18,6 +18,8 @@ struct HistogramMetrics {
   bool operator==(const HistogramMetrics&) const = default;
 
   void observe(double value);
+  // What another one with the same bounds has counted; one with others is left out.
+  void add(const HistogramMetrics& other);
   uint64_t total() const;
 };
 

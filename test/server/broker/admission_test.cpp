@@ -21,15 +21,35 @@ std::vector<ServerDevice> some_devices(unsigned count) {
   return devices;
 }
 
-// An admission whose sessions find a worker when the test says so.
+// An admission whose sessions are what the test makes of them.
 struct Desk {
   explicit Desk(std::vector<TenantConfiguration> of, AdmissionLimits limits = {}, unsigned gpus = 4)
-      : tenants(std::move(of)), admission(registry, tenants, std::move(limits), [this](SessionId session) { placed.push_back(session); }) {
+      : tenants(std::move(of)),
+        admission(registry, tenants, std::move(limits),
+                  {.placed =
+                       [this](SessionId session, std::vector<scheduler::DeviceIndex> devices) {
+                         placed.push_back(session);
+                         registry.admitted(session, std::move(devices));
+                       },
+                   .queued =
+                       [this](SessionId session, const AdmissionQueued& place) {
+                         registry.queued(session, place.place, place.waiting, place.why);
+                         answers[session].push_back(place);
+                       },
+                   .refused =
+                       [this](SessionId session, RefusalCause cause, std::string why) {
+                         registry.refused(session, cause, why);
+                         answers[session].push_back(AdmissionRefused{cause, why});
+                         admission.over(session);
+                       }}) {
     admission.devices_known(some_devices(gpus));
     registry.observe([this](const SessionEvent& event) { events.push_back(event.kind); });
   }
   SessionId ask(LoginRequest request) {
-    return admission.request(std::move(request), [this](SessionId session, const AdmissionAnswer& answer) { answers[session].push_back(answer); });
+    unsigned gpus = request.gpus;
+    SessionId session = registry.add(admission.record_of(std::move(request))).number;
+    admission.ask(session, gpus);
+    return session;
   }
   SessionId ask(const char* tenant) { return ask(LoginRequest{.tenant = tenant}); }
   std::vector<scheduler::DeviceIndex> devices(SessionId session) const { return registry.find(session) ? registry.find(session)->devices : std::vector<scheduler::DeviceIndex>{}; }
@@ -40,8 +60,12 @@ struct Desk {
     return queued ? queued->place : 0;
   }
   void end(SessionId session) {
-    admission.ended(session);
     registry.ended(session, 0, "the client left");
+    admission.over(session);
+  }
+  void leave(SessionId session) {
+    registry.refused(session, RefusalCause::client_gone, "it left");
+    admission.over(session);
   }
 
   TenantDirectory tenants;
@@ -68,9 +92,6 @@ TEST_CASE("a session is in the registry from its request to its end, and observe
   CHECK(desk.registry.find(session)->service_class == scheduler::ServiceClass::interactive);
   CHECK(desk.registry.find(session)->state == SessionState::starting);
   CHECK(desk.answers.empty());
-  desk.admission.prepared(session);
-  REQUIRE(desk.answers[session].size() == 1);
-  CHECK(std::holds_alternative<AdmissionGranted>(desk.answers[session][0]));
   desk.registry.begun(session, "a program");
   CHECK(desk.registry.find(session)->state == SessionState::running);
   desk.end(session);
@@ -101,7 +122,7 @@ TEST_CASE("the server's limit of sessions counts those of programs and those of 
   SessionId late = desk.ask("anna");
   REQUIRE(desk.refused(late));
   CHECK(desk.refused(late)->cause == RefusalCause::busy);
-  desk.admission.cancel(first, "it left");
+  desk.leave(first);
   desk.ask("anna");
   CHECK(desk.placed.size() == 4);
 }
@@ -143,7 +164,7 @@ TEST_CASE("a tenant has as many waiting sessions, and as many that ask NVML, as 
   CHECK(desk.place(waits) == 1);
   desk.ask("ben");
   CHECK(desk.place(desk.ask("ben")) != 0);
-  desk.admission.cancel(waits, "it left");
+  desk.leave(waits);
   CHECK(desk.place(desk.ask("anna")) != 0);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(desk.refused(desk.ask({.tenant = "anna", .management = true})));
   CHECK(desk.refused(desk.ask({.tenant = "anna", .management = true}))->reason == "the tenant has as many sessions that ask NVML as it may (3)");
@@ -186,12 +207,11 @@ TEST_CASE("who waits is told its place at every change, and begins when its turn
   CHECK(desk.place(second) == 3);
   CHECK(desk.registry.find(second)->place == 3);
   CHECK(desk.registry.find(second)->state == SessionState::queued);
-  desk.admission.cancel(first, "the client left");
+  desk.leave(first);
   CHECK(desk.place(second) == 2);
   desk.end(running);
   CHECK(desk.devices(before) == std::vector<unsigned>{0});
   CHECK(desk.place(second) == 1);
-  desk.admission.prepared(before);
   desk.end(before);
   CHECK(desk.devices(second) == std::vector<unsigned>{0});
 }
@@ -235,9 +255,9 @@ TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant th
 TEST_CASE("a server that does not know its devices has none to give") {
   TenantDirectory tenants({{.name = "anna"}});
   SessionRegistry registry;
-  Admission admission(registry, tenants, {}, [](SessionId) {});
   std::optional<RefusalCause> cause;
-  admission.request({.tenant = "anna"}, [&](SessionId, const AdmissionAnswer& answer) { cause = std::get<AdmissionRefused>(answer).cause; });
+  Admission admission(registry, tenants, {}, {.placed = [](SessionId, auto) {}, .queued = [](SessionId, auto) {}, .refused = [&](SessionId, RefusalCause why, auto) { cause = why; }});
+  admission.ask(registry.add(admission.record_of({.tenant = "anna"})).number, 0);
   CHECK(cause == RefusalCause::no_device);
 }
 
@@ -327,4 +347,53 @@ TEST_CASE("sessions that an earlier broker began keep later ones of their job on
   desk.registry.restore(adopted);
   desk.admission.adopted(adopted.number);
   CHECK(desk.devices(desk.ask({.tenant = "anna", .credential = "B"})) == std::vector<scheduler::DeviceIndex>{3});
+}
+
+TEST_CASE("who has waited under an earlier broker keeps its place, and nobody behind it gets it before its client is back") {
+  Desk desk({{.name = "anna"}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}}, {.sessions_per_gpu_max = 1}, 1);
+  auto from_before = [&](uint64_t number, const char* tenant) {
+    SessionRecord record = desk.admission.record_of({.tenant = tenant});
+    record.number = SessionId(number);
+    record.arrived = std::chrono::system_clock::now();
+    desk.registry.restore(std::move(record));
+    desk.admission.ask_again(SessionId(number), 0);
+    return SessionId(number);
+  };
+  SessionId first = from_before(7, "anna"), second = from_before(8, "anna");
+  // The GPU is free: it is the first one's, who is not there.
+  desk.admission.client_is_back(second);
+  SessionId late = desk.ask("anna");
+  desk.admission.reconsider();
+  CHECK(desk.placed.empty());
+  CHECK(desk.place(second) == 2);
+  CHECK(desk.place(late) == 3);
+  CHECK(desk.place(desk.ask("ben")) == 0);  // a class above them
+  CHECK(desk.placed.size() == 1);
+  desk.end(desk.placed[0]);
+  CHECK(desk.placed.size() == 1);
+  desk.admission.client_is_back(first);
+  CHECK(desk.placed.back() == first);
+  desk.end(first);
+  CHECK(desk.placed.back() == second);
+  // One who does not come back is in nobody's way any more.
+  SessionId gone = from_before(20, "anna");
+  desk.leave(late);
+  desk.leave(gone);
+  SessionId next = desk.ask("anna");
+  desk.end(second);
+  CHECK(desk.placed.back() == next);
+}
+
+TEST_CASE("who has waited for long under an earlier broker has waited for as long under the next") {
+  Desk desk({{.name = "anna", .queue_time_max_ms = 60'000}}, {.sessions_per_gpu_max = 1}, 1);
+  desk.ask("anna");
+  SessionRecord record = desk.admission.record_of({.tenant = "anna"});
+  record.number = SessionId(7);
+  record.arrived = std::chrono::system_clock::now() - std::chrono::seconds(50);
+  desk.registry.restore(std::move(record));
+  desk.admission.ask_again(SessionId(7), 0);
+  desk.admission.refuse_overdue(Admission::Clock::now() + std::chrono::seconds(5));
+  CHECK_FALSE(desk.refused(SessionId(7)));
+  desk.admission.refuse_overdue(Admission::Clock::now() + std::chrono::seconds(15));
+  CHECK(desk.refused(SessionId(7)));
 }

@@ -1,4 +1,5 @@
 // What a broker makes of the sessions that an earlier one has left: the test is the earlier one, and the workers.
+#include <array>
 #include <csignal>
 
 #include <boost/asio/io_context.hpp>
@@ -238,4 +239,88 @@ TEST_CASE("a folder that others can look into, and one that is in use, are refus
   auto open = Keeping::open(io, settings);
   REQUIRE_FALSE(open);
   CHECK(open.error().find("chmod 0700") != std::string::npos);
+}
+
+namespace {
+
+// What a client is told that has logged in at a broker of this process.
+struct Told {
+  std::vector<std::string> answers;  // the broker's thread
+  scheduler::SessionId session{};
+  SessionAnswer answer() {
+    return [this](scheduler::SessionId number, const AdmissionAnswer& what) {
+      session = number;
+      if (auto* queued = std::get_if<AdmissionQueued>(&what)) answers.push_back("place " + std::to_string(queued->place));
+      else answers.push_back(std::holds_alternative<AdmissionGranted>(what) ? "granted" : std::get<AdmissionRefused>(what).reason);
+    };
+  }
+};
+
+std::string last(RunningBroker& broker, const Told& told) {
+  std::string text;
+  broker.act([&](Broker&) { text = told.answers.empty() ? "" : told.answers.back(); });
+  return text;
+}
+
+Configuration one_at_a_time() {
+  Configuration configuration = open_configuration();
+  configuration.sessions_per_gpu_max = 1;
+  return configuration;
+}
+
+}  // namespace
+
+TEST_CASE("those who wait when their broker is killed are admitted by the next one in the order that they had, whoever comes back first") {
+  Folder folder;
+  std::vector<std::string> tickets;
+  Left left(41);
+  {
+    // The earlier broker, with one session that runs and three that wait. It is told to leave, which lays down nothing that a kill would not.
+    folder.leave(entries_of(left.entry()));
+    RunningBroker broker(1, folder.path(), one_at_a_time());
+    REQUIRE(broker.port());
+    std::array<Told, 3> waiting;
+    for (Told& one : waiting) broker.act([&](Broker& of) { of.sessions().request({.tenant = kOpenTenant}, one.answer()); });
+    broker.act([&](Broker& of) {
+      for (Told& one : waiting) {
+        REQUIRE(of.registry().find(one.session)->state == SessionState::queued);
+        const auto& id = of.registry().find(one.session)->wire_id;
+        tickets.emplace_back(id.begin(), id.end());
+      }
+      of.leave();
+    });
+    REQUIRE(broker.ended());
+  }
+  RunningBroker broker(1, folder.path(), one_at_a_time());
+  REQUIRE(broker.port());
+  CHECK(in_book(broker, 41));
+  std::array<Told, 4> back;
+  auto come_back = [&](size_t which) {
+    broker.act([&](Broker& of) { CHECK(of.sessions().return_to_queue(tickets[which], {.tenant = kOpenTenant, .peer = "another place"}, back[which].answer())); });
+  };
+  // The last one first, and somebody new before the others.
+  come_back(2);
+  CHECK(last(broker, back[2]) == "place 3");
+  broker.act([&](Broker& of) { of.sessions().request({.tenant = kOpenTenant}, back[3].answer()); });
+  CHECK(last(broker, back[3]) == "place 4");
+  come_back(1);
+  CHECK(last(broker, back[1]) == "place 2");
+  // A place is its own client's: not another tenant's, and not twice.
+  broker.act([&](Broker& of) {
+    Told nobody;
+    CHECK_FALSE(of.sessions().return_to_queue(tickets[0], {.tenant = "other"}, nobody.answer()));
+    CHECK_FALSE(of.sessions().return_to_queue(tickets[1], {.tenant = kOpenTenant}, nobody.answer()));
+    CHECK_FALSE(of.sessions().return_to_queue(std::string(16, 'x'), {.tenant = kOpenTenant}, nobody.answer()));
+  });
+  // The GPU is free, and stays the first one's until it is back.
+  broker.act([&](Broker& of) { of.sessions().stop(scheduler::SessionId(41), "enough"); });
+  CHECK(eventually([&] { return !in_book(broker, 41); }));
+  CHECK(last(broker, back[1]) == "place 2");
+  come_back(0);
+  for (size_t turn = 0; turn < 4; ++turn) {
+    INFO("turn ", turn);
+    CHECK(eventually([&] { return last(broker, back[turn]) == "granted"; }));
+    for (size_t later = turn + 1; later < 4; ++later) CHECK(last(broker, back[later]) == "place " + std::to_string(later - turn));
+    broker.act([&](Broker& of) { of.sessions().cancel(back[turn].session, "it leaves"); });
+  }
 }

@@ -1,6 +1,7 @@
 // The broker in this process, with fake workers as processes.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <functional>
 #include <future>
@@ -33,7 +34,7 @@ class Caller {
  public:
   Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
     broker_.act([&](Broker& of) {
-      session_ = of.admission().request(std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) { hear(of, session, answer); });
+      session_ = of.sessions().request(std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) { hear(of, session, answer); });
     });
   }
   // The devices that its worker sees; "": it is not served before the deadline.
@@ -41,9 +42,10 @@ class Caller {
     std::string text;
     char c = 0;
     if (!eventually([&] { return told() == "granted"; })) return text;
-    char skipped[sizeof(pid_t)];
-    if (::recv(own_.get(), skipped, sizeof skipped, MSG_WAITALL) != sizeof skipped) return text;
-    while (::recv(own_.get(), &c, 1, 0) == 1 && c != '\n') text += c;
+    for (size_t skipped = 0; skipped < sizeof(pid_t); ++skipped) {
+      if (!receive(c)) return text;
+    }
+    while (receive(c) && c != '\n') text += c;
     return text;
   }
   std::string told() {
@@ -54,6 +56,13 @@ class Caller {
   scheduler::SessionId session() const { return session_; }
 
  private:
+  // The end of any of the broker's processes is a signal to this one, and interrupts whichever of its threads waits.
+  bool receive(char& c) {
+    ssize_t got;
+    do got = ::recv(own_.get(), &c, 1, 0);
+    while (got < 0 && errno == EINTR);
+    return got == 1;
+  }
   void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
     if (std::holds_alternative<server::AdmissionGranted>(answer)) {
       int ends[2];
@@ -291,7 +300,7 @@ TEST_CASE("a session that is stopped between its grant and its client's arrival 
   server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
   scheduler::SessionId session{};
   broker.act([&](Broker& of) {
-    session = of.admission().request({.tenant = "open"}, [&](scheduler::SessionId, const server::AdmissionAnswer& answer) {
+    session = of.sessions().request({.tenant = "open"}, [&](scheduler::SessionId, const server::AdmissionAnswer& answer) {
       granted = std::holds_alternative<server::AdmissionGranted>(answer);
     });
   });
@@ -325,7 +334,7 @@ TEST_CASE("a granted session whose worker dies before it has the client gets ano
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
   scheduler::SessionId session{};
-  broker.act([&](Broker& of) { session = of.admission().request({.tenant = "open"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  broker.act([&](Broker& of) { session = of.sessions().request({.tenant = "open"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
   pid_t first = 0;
   auto worker = [&] {
     pid_t pid = 0;
@@ -349,7 +358,7 @@ TEST_CASE("a client that does not begin its session within the time limit gives 
   configuration.sessions_per_gpu_max = 1;
   RunningBroker broker(1, std::move(configuration), {}, 2000);
   REQUIRE(broker.port() != 0);
-  broker.act([&](Broker& of) { of.admission().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  broker.act([&](Broker& of) { of.sessions().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
   Caller next(broker, {.tenant = "anna"});
   CHECK(next.served_with() == "all");
 }

@@ -1,9 +1,13 @@
 // How callers become sessions: through a real login process, as tenants by token and by user, and out again when they are revoked.
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "protocol/wire/preface.hpp"
 #include "server/identity/administration.hpp"
 #include "test/server/broker/running_broker.hpp"
 #include "test/support/temporary_directory.hpp"
@@ -171,4 +175,33 @@ TEST_CASE("a server whose identity cannot be used does not begin") {
   RunningBroker broker(1, lab.configuration());
   CHECK(broker.ended());
   CHECK(broker.failure().find("server.key: no private key can be read") != std::string::npos);
+}
+
+TEST_CASE("a server with an identity takes nobody before its login process has read it, however long that takes") {
+  Lab lab;
+  // A login process that begins when the test says so.
+  const std::string gate = (lab.temporary.path() / "gate").string(), program = (lab.temporary.path() / "login").string();
+  REQUIRE(::mkfifo(gate.c_str(), 0600) == 0);
+  std::ofstream(program) << "#!/bin/sh\nread word < " << gate << "\nexec " << GPUWIRE_TEST_LOGIN << "\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const std::string path = (lab.temporary.path() / "socket").string();
+  RunningBroker broker(1, lab.configuration(), path, server::kSessionBeginMs, program);
+  // It waits at the door, which is not open yet, though a worker is ready.
+  WireClient client;
+  REQUIRE(client.connect_unix(path));
+  wire::Preface preface = wire::own_preface();
+  preface.flags |= wire::kPrefaceTls;
+  REQUIRE(client.send(wire::encode(preface)));
+  auto has_worker = [&] {
+    bool ready = false;
+    broker.act([&](Broker& of) { ready = of.knows_devices(); });
+    return ready;
+  };
+  REQUIRE(eventually(has_worker));
+  std::ofstream(gate) << "go\n";
+  std::string text;
+  auto answer = client.read_preface(text);
+  REQUIRE(answer);
+  CHECK(answer->status == 0);
+  CHECK(broker.port() != 0);
 }

@@ -29,16 +29,18 @@ class RunningBroker {
     begin({worker_mode}, spares, drain_seconds, std::move(configuration));
   }
   // `unix_path`: where it listens, too.
-  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {}, uint32_t begin_ms = server::kSessionBeginMs) {
+  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {}, uint32_t begin_ms = server::kSessionBeginMs,
+                const std::string& login = GPUWIRE_TEST_LOGIN) {
     begin_ms_ = begin_ms;
+    login_ = login;
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration), unix_path);
   }
   // One that finds what an earlier broker has left in the folder.
-  RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory) {
+  RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory, server::Configuration configuration = server::open_configuration()) {
     auto keeping = server::Keeping::open(io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
     REQUIRE(keeping);
     keeping_ = std::move(*keeping);
-    begin({"serves", std::to_string(devices)}, 1, 30, server::open_configuration());
+    begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration));
   }
   ~RunningBroker() {
     for (int i = 0; i < 2; ++i) shut_down();
@@ -74,7 +76,7 @@ class RunningBroker {
     if (!unix_path.empty()) listen.push_back({std::nullopt, unix_path});
     broker_ = std::make_unique<server::Broker>(io_, server::BrokerOptions{.listen = listen,
                                                                   .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
-                                                                  .login_program = GPUWIRE_TEST_LOGIN,
+                                                                  .login_program = login_,
                                                                   .spare_workers = spares,
                                                                   .drain_seconds = drain_seconds,
                                                                   .session_begin_ms = begin_ms_,
@@ -91,6 +93,7 @@ class RunningBroker {
     });
   }
 
+  std::string login_ = GPUWIRE_TEST_LOGIN;
   uint32_t begin_ms_ = server::kSessionBeginMs;
   boost::asio::io_context io_{1};
   std::unique_ptr<server::Keeping> keeping_;

@@ -4,8 +4,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>
 
+#include "server/broker/keeper/kept_session.hpp"
+#include "server/control/kept_totals.hpp"
 #include "server/ipc/end_cause.hpp"
 
 using namespace gpuwire::server;
@@ -158,4 +161,75 @@ TEST_CASE_FIXTURE(Fixture, "the wait of each admitted session is in its tenant's
   CHECK(tenant("alice").queue_wait_s.total() == 2);
   CHECK(tenant("bob").queue_wait_s.total() == 0);
   CHECK_FALSE(tenant("bob").queue_wait_s.bounds.empty());
+}
+
+namespace {
+
+// A keeper's entries, in this process.
+struct Shelf final : EntryStore {
+  void put(KeptEntry entry) override {
+    CHECK(entry.awaited);
+    texts[entry.name] = entry.text;
+  }
+  void note(const std::string& name, std::string text) override {
+    REQUIRE(texts.contains(name));
+    texts[name] = std::move(text);
+  }
+  void remove(const std::string& name) override { texts.erase(name); }
+  std::vector<KeptEntry> entries() const {
+    std::vector<KeptEntry> all;
+    for (const auto& [name, text] : texts) all.push_back({.session = false, .awaited = true, .name = name, .text = text, .descriptors = {}});
+    return all;
+  }
+  std::map<std::string, std::string> texts;
+};
+
+}  // namespace
+
+TEST_CASE("what was counted before a server was killed goes on being counted by the next one, and by the one after that") {
+  boost::asio::io_context io;
+  Shelf shelf;
+  TenantMetrics shown;
+  for (uint64_t servers = 1; servers <= 3; ++servers) {
+    INFO("server ", servers);
+    Fixture fixture;
+    auto entries = shelf.entries();
+    if (!entries.empty()) fixture.monitor.restore_totals(entries);
+    CHECK(fixture.tenant("bob").begun == shown.begun);
+    KeptTotals totals(io, fixture.registry, fixture.monitor, shelf);
+    SessionId over = fixture.begin("bob");
+    fixture.registry.refused(fixture.arrive("bob"), RefusalCause::busy, "full");
+    fixture.end(over, uint32_t(EndCause::finished));
+    // One that goes on: what it has moved stands in its page, and is the next server's to read there.
+    fixture.begin("bob");
+    Snapshot snapshot = fixture.monitor.snapshot();
+    totals.note(snapshot);
+    shown = fixture.tenant("bob");
+    CHECK(shown.begun == 2 * servers);
+    CHECK(shown.ended["finished"] == servers);
+    CHECK(shown.refused["busy"] == servers);
+    CHECK(shown.queue_wait_s.total() == 2 * servers);
+    CHECK(shown.bytes_in == 100 * servers + 100);
+    CHECK(shown.devices[0].gpu_time_ns == 5 * servers);
+    shown.bytes_in -= 100;
+  }
+  // One for each tenant; an orderly end leaves none.
+  CHECK(shelf.texts.size() == 2);
+  Fixture fixture;
+  KeptTotals totals(io, fixture.registry, fixture.monitor, shelf);
+  shelf.texts.clear();
+  fixture.begin("alice");
+  totals.note(fixture.monitor.snapshot());
+  CHECK(shelf.texts.size() == 2);
+  totals.forget();
+  CHECK(shelf.texts.empty());
+}
+
+TEST_CASE("totals of times that cannot be read are left out, and others are not") {
+  Fixture fixture;
+  std::vector<KeptEntry> entries;
+  for (const char* text : {"", "{", "[1]", R"({"tenants":[{"name":7}]})", R"({"tenants":[{"name":"bob","begun":4}]})"})
+    entries.push_back({.session = false, .name = kept_total_name("tenant/bob"), .text = text, .descriptors = {}});
+  fixture.monitor.restore_totals(entries);
+  CHECK(fixture.tenant("bob").begun == 4);
 }

@@ -236,3 +236,14 @@ TEST_CASE("a session to which no broker comes in time finds nobody at the other 
   CHECK(next(worker.own_end)->kind == IpcMessageKind::unattended);
   CHECK_FALSE(next(worker.own_end));
 }
+
+TEST_CASE("a keeper that has something for the next broker waits for it, though no session lives") {
+  RunningKeeper keeper;
+  keeper.put({.session = false, .awaited = true, .name = "place/1", .text = "x", .descriptors = {}});
+  keeper.all();
+  keeper.change_broker();
+  auto all = keeper.all();
+  REQUIRE(all.size() == 1);
+  CHECK(all["place/1"].awaited);
+  CHECK_FALSE(all["place/1"].session);
+}
