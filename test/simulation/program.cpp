@@ -1,5 +1,10 @@
 // The simulated program.
+#include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "client_stub/session/call.hpp"
 #include "schema/session.capnp.h"
@@ -15,28 +20,85 @@ using client::BulkSink;
 // One thread of the program. Numbers are its own: thread, then a count.
 class Caller {
  public:
-  Caller(client::Session& session, const Scenario& scenario, unsigned thread, Verdict& verdict)
-      : session_(session), scenario_(scenario), random_(scenario.seed * 1000 + thread), next_(uint64_t(thread) << 32), verdict_(verdict) {}
+  Caller(client::Session& session, const Scenario& scenario, unsigned thread, Verdict& verdict, const std::function<void()>& each_step)
+      : session_(session), scenario_(scenario), thread_(thread), random_(scenario.seed * 1000 + thread), next_(uint64_t(thread) << 32), verdict_(verdict), each_step_(each_step) {}
 
   void run() {
-    for (unsigned i = 0; i < scenario_.calls && !verdict_.failed(); ++i) step();
-    check(call(Ordinal::note, ++next_, {}, {}), "the last call");
+    for (unsigned i = 0; i < scenario_.calls && !verdict_.failed(); ++i) {
+      step();
+      each_step_();
+    }
+    check(call(Ordinal::drain, ++next_, {}, {}), "the last call");
   }
 
  private:
   void step() {
     uint64_t number = ++next_;
-    switch (random_() % 8) {
-      case 0: return echo(number);
-      case 1: return answered_later(number);
-      case 2: return check(post(Ordinal::notice, number, {}), "a post that a notice answers");
-      case 3: return posted_from_here(number);
-      default: return noted(number);
+    if (capturing_) return capture(number);
+    switch (random_() % 16) {
+      case 0:
+      case 1: return echo(number);
+      case 2:
+      case 3: return answered_later(number);
+      case 4:
+      case 5: return check(post(Ordinal::notice, number, {}), "a post that a notice answers");
+      case 6: return posted_from_here(number);
+      case 8: if (scenario_.callbacks) return check(post(Ordinal::callback, number, {}), "a host function"); break;
+      case 9: if (scenario_.callbacks) return check(call(Ordinal::drain, number, {}, {}), "a drain"); break;
+      case 10: if (scenario_.captures) return capture(number); break;
+      case 11:
+      case 12:
+      case 13: if (scenario_.managed && thread_ == 0) return managed(number); break;
+      case 14: if (scenario_.forks && thread_ == 0 && !std::exchange(forked_, true)) forks(); break;
+      default: break;
+    }
+    noted(number);
+  }
+
+  // The memory that both sides have, of which this is the program's copy.
+  void managed(uint64_t number) {
+    auto chunk = std::span(managed_).subspan(managed_chunk(number) * kManagedChunkBytes, kManagedChunkBytes);
+    switch (random_() % 3) {
+      case 0: {
+        fill(number, chunk);
+        std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t offset, std::span<std::byte> out) { std::memcpy(out.data(), chunk.data() + offset, out.size()); };
+        return check(post(Ordinal::managed_write, number, {.bytes = chunk.size(), .gather = &gather}), "a managed write");
+      }
+      case 1: managed_work(number, managed_); return check(post(Ordinal::managed_work, number, {}), "work on managed memory");
+      default: {
+        std::vector<std::byte> back(chunk.size());
+        check(call(Ordinal::managed_read, number, {}, {back.data(), back.size()}), "a managed read");
+        if (!verdict_.failed() && !std::equal(back.begin(), back.end(), chunk.begin())) verdict_.fail("managed memory is not what it should be after call " + std::to_string(number));
+      }
     }
   }
 
+  // One call of a capture: its beginning, nodes, and its end.
+  void capture(uint64_t number) {
+    if (!std::exchange(capturing_, true)) {
+      captured_ = 0;
+      return check(post(Ordinal::capture_begin, number, {}), "a capture's beginning");
+    }
+    if (random_() % 4) {
+      captured_ = captured_with(captured_, number);
+      return check(post(Ordinal::capture_node, number, {}), "a captured call");
+    }
+    capturing_ = false;
+    uint64_t digest = 0;
+    check(call(Ordinal::capture_end, number, {}, {reinterpret_cast<std::byte*>(&digest), sizeof digest}), "a capture's end");
+    if (!verdict_.failed() && digest != captured_) verdict_.fail("what was captured before call " + std::to_string(number) + " is not what was called");
+  }
+
+  // The child finds the session unusable and touches nothing of it; the parent goes on.
+  void forks() {
+    pid_t child = ::fork();
+    if (child == 0) ::_exit(session_.state() == CUDA_SUCCESS ? 1 : 0);
+    int status = 0;
+    if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) verdict_.fail("a child of fork() could go on with the session");
+  }
+
   std::vector<std::byte> bulk(uint64_t number) {
-    size_t most = random_() % 6 ? 200 : scenario_.bulk_bytes_max;
+    size_t most = random_() % 8 ? 200 : scenario_.bulk_bytes_max;
     std::vector<std::byte> bytes(random_() % (most + 1));
     fill(number, bytes);
     return bytes;
@@ -88,21 +150,59 @@ class Caller {
 
   client::Session& session_;
   const Scenario& scenario_;
+  const unsigned thread_;
   std::mt19937_64 random_;
   uint64_t next_;
   Verdict& verdict_;
+  const std::function<void()>& each_step_;
+  std::vector<std::byte> managed_ = std::vector<std::byte>(kManagedChunks * kManagedChunkBytes);
+  bool capturing_ = false, forked_ = false;
+  uint64_t captured_ = 0;
 };
 
 }  // namespace
 
-void run_program(client::Session& session, const Scenario& scenario, Verdict& verdict) {
+void run_program(client::Session& session, const Scenario& scenario, Verdict& verdict, const std::function<void()>& each_step) {
   std::vector<std::thread> threads;
   for (unsigned thread = 0; thread < scenario.threads; ++thread)
-    threads.emplace_back([&, thread] { Caller(session, scenario, thread, verdict).run(); });
+    threads.emplace_back([&, thread] { Caller(session, scenario, thread, verdict, each_step).run(); });
   for (auto& thread : threads) thread.join();
 }
 
-void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader&) { verdict_.fail("notice " + std::to_string(int(ordinal)) + " that nothing asked for"); }
+void HostFunctions::start(client::Session& session, unsigned thread_number, Verdict& verdict) {
+  thread_ = std::thread([this, &session, thread_number, &verdict] {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stopping_ || !callbacks_.empty(); });
+      if (callbacks_.empty()) return;
+      uint64_t callback = callbacks_.front();
+      callbacks_.erase(callbacks_.begin());
+      lock.unlock();
+      uint64_t number = (uint64_t(thread_number) << 32) + ++answered_;
+      CUresult result = client::post<schema::CopyData>(session, uint32_t(Ordinal::callback_done), 0, client::message_words<schema::CopyData>(), [&](auto params) {
+        params.setSequence(number);
+        params.setOffset(callback);
+      });
+      session.flush();
+      if (result != CUDA_SUCCESS) verdict.fail("the answer to a host function failed with " + std::to_string(int(result)));
+      lock.lock();
+    }
+  });
+}
+
+void HostFunctions::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) {
+  if (ordinal == wire::NoticeOrdinal::host_callback) return functions_.reached(message.getRoot<schema::HostCallback>().getCallback());
+  verdict_.fail("notice " + std::to_string(int(ordinal)) + " that nothing asked for");
+}
 
 client::BulkSink Notices::bulk_for(wire::NoticeOrdinal, capnp::MessageReader&, size_t bulk_bytes) {
   sink_.resize(bulk_bytes);

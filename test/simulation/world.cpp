@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "protocol/link/heartbeat.hpp"
+#include "protocol/resume/exchange.hpp"
 #include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "schema/handshake.capnp.h"
+#include "server/worker/connection/resumption.hpp"
+#include "server/worker/session/reports.hpp"
 #include "test/simulation/breaking.hpp"
+#include "test/simulation/broker.hpp"
 
 namespace gpuwire::simulation {
 
@@ -19,6 +24,9 @@ namespace {
 
 using client::Reconnected;
 using client::ReconnectFailure;
+
+// What is said over a connection until the session goes on over it, in either direction, is less.
+constexpr uint64_t kResumedBytes = 2000;
 
 uint64_t mix(uint64_t number) {
   number = (number ^ (number >> 31)) * 0x9e3779b97f4a7c15;
@@ -31,10 +39,13 @@ class Network {
   Network(const Scenario& scenario) : scenario_(scenario), random_(scenario.seed) {}
 
   std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> connect() {
-    uint64_t cut = made_ < scenario_.cuts ? random_() % (scenario_.cut_bytes_max + 1) : ~0ull;
+    uint64_t cut = made_ >= scenario_.cuts ? ~0ull : scenario_.sweeps ? scenario_.sweep_from + made_ : random_() % (scenario_.cut_bytes_max + 1);
     bool from_client = random_() % 2;
     bool swallows = scenario_.swallows && random_() % 4 == 0;
     uint64_t swallow = swallows ? std::exchange(cut, ~0ull) : ~0ull;
+    // Who is being resumed waits for its answer for seconds; heartbeats judge what comes after.
+    if (swallow != ~0ull) swallow += kResumedBytes;
+    if (cut != ~0ull) cut_at_.push_back(cut);
     ++made_;
     if (scenario_.shared_memory) return shared_pair(from_client ? ~0ull : cut, from_client ? cut : ~0ull);
     return transport::simulated_pair({.seed = random_(),
@@ -47,6 +58,7 @@ class Network {
                                       .swallow_second_to_first = from_client ? ~0ull : swallow});
   }
   unsigned made() const { return made_; }
+  std::vector<uint64_t> cut_at() const { return cut_at_; }
 
  private:
   static std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> shared_pair(
@@ -60,36 +72,7 @@ class Network {
   const Scenario& scenario_;
   std::mt19937_64 random_;
   unsigned made_ = 0;
-};
-
-// The way to the server again without a login: both links are told what the other has received. Called by the client's thread that receives.
-class SimulatedReconnector final : public client::Reconnector {
- public:
-  SimulatedReconnector(Network& network, link::Link& server) : network_(network), server_(server) {}
-  ~SimulatedReconnector() override {
-    if (pusher_.joinable()) pusher_.join();
-  }
-
-  tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept override {
-    uint64_t server_received = server_.detach();
-    if (pusher_.joinable()) pusher_.join();
-    auto [near, far] = network_.connect();
-    if (!server_.attach(std::move(far), received))
-      return tl::unexpected<ReconnectFailure>({false, CUDA_ERROR_DEVICE_UNAVAILABLE, "the server's link refused the position"});
-    // As the worker's thread that attaches does: what the connection does not take at once is sent as it does.
-    pusher_ = std::thread([this] {
-      server_.lock();
-      uint64_t appended = server_.appended();
-      server_.unlock();
-      server_.push(appended, std::chrono::minutes(1));
-    });
-    return Reconnected{std::move(near), server_received};
-  }
-
- private:
-  Network& network_;
-  link::Link& server_;
-  std::thread pusher_;
+  std::vector<uint64_t> cut_at_;
 };
 
 // How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was well, and gets another.
@@ -99,17 +82,34 @@ constexpr std::chrono::milliseconds kLook{1};
 class Worker {
  public:
   Worker(std::unique_ptr<transport::Transport> transport, bool heartbeats, Verdict& verdict)
-      : link_(std::move(transport), {.bulk_bytes_max = 128u << 20}), calls_(server_calls()), verdict_(verdict) {
-    link_.outlive_connections();
+      : broker_([&verdict](std::string what) { verdict.fail(std::move(what)); }), reports_(broker_.workers_end()), link_(std::move(transport), kLimits), calls_(server_calls()), verdict_(verdict) {
+    set_driver(&driver_);
+    link_.observe([this](link::Link::State state) {
+      told_ = state;
+      reports_.tell(state == link::Link::State::attached ? server::IpcMessageKind::attached : server::IpcMessageKind::detached, 0, {});
+    });
     welcome_.initRoot<schema::Welcome>().initSessionId(16);
+    resume::make_random(id_);
+    resume::make_random(secret_);
     session_ = std::make_unique<server::Session>(server::SessionParts{.link = &link_,
                                                                       .driver = &driver_.table,
                                                                       .calls = &calls_,
                                                                       .welcome = &welcome_,
+                                                                      .id = id_,
+                                                                      .resume_secret = secret_,
                                                                       .resume_grace_ms = 60'000,
                                                                       .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
+                                                                      .welcoming = [this] { reports_.tell(server::IpcMessageKind::begun, 0, {}); },
                                                                       .cores = 2,
                                                                       .captures_output = false});
+    resumption_ = std::make_unique<server::Resumption>(server::Resumption::Parts{
+        .link = link_,
+        .id = id_,
+        .secret = secret_,
+        .open = [this](server::OwnedDescriptor, std::string name) { return take(name); },
+        .proved = [](const transport::Transport&, const resume::Heard&) {},
+        .refused = [this](const std::string& why) { if (why.ends_with("other attempts are under way")) too_many_ = true; },
+        .fault = [this](std::string why) { if (!done_) verdict_.fail(why); }});
     thread_ = std::thread([this] { serve(); });
     if (heartbeats) watchdog_ = std::thread([this] {
       while (!done_) {
@@ -124,6 +124,40 @@ class Worker {
     while (!done_ && link_.state() == link::Link::State::attached) link_.wait(0, std::chrono::milliseconds(1));
     link_.interrupt();
   }
+  // A connection of the client's, as the broker hands it over. Any thread.
+  void arrive(std::unique_ptr<transport::Transport> connection) {
+    std::lock_guard lock(arriving_mutex_);
+    std::string name = std::to_string(++arrived_);
+    {
+      std::lock_guard waiting(waiting_mutex_);
+      waiting_[name] = std::move(connection);
+    }
+    too_many_ = false;
+    resumption_->arrive({}, name);
+    if (!too_many_) return;
+    std::lock_guard waiting(waiting_mutex_);
+    waiting_.erase(name);  // as its descriptor closes
+  }
+  void crash_broker() { broker_.crash(reports_); }
+  void hear_broker() { broker_.hear(); }
+  // At any time: no more is kept than the window holds.
+  void check_bounds() {
+    uint64_t appended;
+    {
+      std::lock_guard lock(link_);
+      appended = link_.appended();
+    }
+    constexpr uint64_t kMost = kLimits.ring_bytes + kLimits.bulk_bytes_max;
+    if (appended > kMost && !link_.acknowledged(appended - kMost)) verdict_.fail("the worker keeps more than its window");
+  }
+  // When nothing happens to the session any more.
+  void check_end() {
+    resumption_.reset();  // which may be about to tell
+    if (told_ != link::Link::State::attached && link_.state() == link::Link::State::attached) verdict_.fail("the session is taken for detached, and is not");
+    broker_.check_end();
+  }
+  const resume::SessionId& id() const { return id_; }
+  const resume::Secret& secret() const { return secret_; }
   void join() {
     if (thread_.joinable()) thread_.join();
     if (watchdog_.joinable()) watchdog_.join();
@@ -131,16 +165,30 @@ class Worker {
   link::Link& link() { return link_; }
 
  private:
+  // Small, so that there is waiting for room; beyond what the ring keeps free for the out-of-order reader.
+  static constexpr link::LinkLimits kLimits{.ring_bytes = 4u << 20, .bulk_bytes_max = 2u << 20};
+
+  tl::expected<std::unique_ptr<transport::Transport>, std::string> take(const std::string& name) {
+    std::lock_guard lock(waiting_mutex_);
+    return std::move(waiting_.extract(name).mapped());
+  }
   void serve() {
     auto end = session_->begin();
     begun_ = !end;
     if (!end) end = session_->run();
     if (end->cause != server::EndCause::finished && end->cause != server::EndCause::cut) verdict_.fail("the worker's session ended: " + end->reason);
     done_ = true;
+    reports_.tell(server::IpcMessageKind::ended, uint32_t(end->cause), end->reason);
     session_->release();
+    end_scene();
   }
 
+  Broker broker_;
+  server::Reports reports_;
   test::FakeDriver driver_;
+  std::atomic<link::Link::State> told_{link::Link::State::attached};
+  resume::SessionId id_{};
+  resume::Secret secret_{};
   link::Link link_;
   link::Heartbeat heartbeat_{link_, link::GivingUp::closes, kLook};
   server::CallTable calls_;
@@ -149,22 +197,92 @@ class Worker {
   std::unique_ptr<server::Session> session_;
   std::atomic<bool> begun_{false};  // behind Welcome; before it nothing else may be sent
   std::atomic<bool> done_{false};  // a hint for who waits; the thread is joined before anything else is looked at
+  std::mutex arriving_mutex_, waiting_mutex_;
+  std::atomic<bool> too_many_{false};                                           // by arrive()'s own thread, while it is in there
+  unsigned arrived_ = 0;                                                        // under arriving_mutex_
+  std::map<std::string, std::unique_ptr<transport::Transport>> waiting_;        // under waiting_mutex_
+  std::unique_ptr<server::Resumption> resumption_;
   std::thread thread_, watchdog_;
 };
 
-void check_executed(Executed& executed, const Scenario& scenario, Verdict& verdict) {
-  std::vector<uint64_t> next(scenario.threads, 0);
+// The way to the server again, from the question and the proof on: the login is the broker's. Called by the client's thread that receives.
+class SimulatedReconnector final : public client::Reconnector {
+ public:
+  SimulatedReconnector(const Scenario& scenario, Network& network, Worker& worker, Verdict& verdict)
+      : scenario_(scenario), network_(network), worker_(worker), verdict_(verdict), random_(~scenario.seed), crashes_(scenario.broker_crashes) {}
+  ~SimulatedReconnector() override { join(); }
+  void join() {
+    for (auto& thread : others_) thread.join();
+    others_.clear();
+  }
+
+  tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept override {
+    for (;;) {
+      worker_.hear_broker();
+      if (crashes_ != 0 && random_() % 2) {
+        --crashes_;
+        worker_.crash_broker();
+        if (random_() % 8 == 0) return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_DEVICE_UNAVAILABLE, "the broker is being started"});
+      }
+      uint64_t attempt = ++attempts_;
+      if (scenario_.doubles && random_() % 3 == 0 && others_.size() < kDoublesMax) {
+        // Made for the same loss and given up, or lost on the way while a newer one is made: with an earlier number, or with the same.
+        uint64_t other = attempt;
+        if (random_() % 2) attempt = ++attempts_;
+        others_.emplace_back([this, other, received] { ask(other, received); });
+      }
+      auto got = ask(attempt, received);
+      if (got) return std::move(*got);
+      if (got.error().refused && !scenario_.doubles) {
+        verdict_.fail("the worker refuses its own client: " + got.error().cause);
+        return tl::unexpected<ReconnectFailure>({false, CUDA_ERROR_DEVICE_UNAVAILABLE, got.error().cause});
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kDoublesMax = 32;
+
+  tl::expected<Reconnected, resume::Failure> ask(uint64_t attempt, uint64_t received) {
+    std::unique_ptr<transport::Transport> near;
+    {
+      std::lock_guard lock(mutex_);
+      auto [ours, theirs] = network_.connect();
+      near = std::move(ours);
+      worker_.arrive(std::move(theirs));
+    }
+    auto server_received = resume::ask(*near, {worker_.id(), worker_.secret(), attempt, received}, std::chrono::minutes(1));
+    if (!server_received) return tl::unexpected(server_received.error());
+    return Reconnected{std::move(near), *server_received};
+  }
+
+  const Scenario& scenario_;
+  Network& network_;
+  Worker& worker_;
+  Verdict& verdict_;
+  std::mt19937_64 random_;
+  unsigned crashes_;
+  uint64_t attempts_ = 0;
+  std::mutex mutex_;  // the network's
+  std::vector<std::thread> others_;
+};
+
+// `answered`: host functions that the program has run; their answers are numbered as if they were one more thread's.
+void check_executed(Executed& executed, const Scenario& scenario, uint64_t answered, Verdict& verdict) {
+  std::vector<uint64_t> next(scenario.threads + 1, 0);
   for (uint64_t number : executed.numbers) {
     size_t thread = number >> 32;
     if (thread >= next.size() || (number & 0xffffffff) != ++next[thread]) return verdict.fail(fmt::format("call {:#x} was executed out of order, or twice", number));
   }
+  if (next.back() != answered) return verdict.fail(fmt::format("{} answers were executed, {} were given", next.back(), answered));
+  next.pop_back();
   for (uint64_t last : next)
     if (last != scenario.calls + 1) return verdict.fail(fmt::format("{} calls of a thread were executed, {} were made", last, scenario.calls + 1));
 }
 
 }  // namespace
 
-size_t answer_bytes(uint64_t number) { return size_t(mix(number) % (mix(number + 1) % 7 == 0 ? 400'000 : 3000)); }
+size_t answer_bytes(uint64_t number) { return size_t(mix(number) % (mix(number + 1) % 61 == 0 ? 200'000 : 1500)); }
 
 std::byte byte_of(uint64_t number, size_t offset) { return std::byte(mix(number + offset / 8) >> (offset % 8 * 8)); }
 
@@ -180,6 +298,12 @@ bool is_bulk_of(uint64_t number, std::span<const std::byte> bytes) {
   fill(number, expected);
   return std::equal(bytes.begin(), bytes.end(), expected.begin());
 }
+
+void managed_work(uint64_t number, std::span<std::byte> memory) {
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = std::byte(uint8_t(memory[i]) * 3 + uint8_t(number + i));
+}
+
+uint64_t captured_with(uint64_t digest, uint64_t number) { return mix(digest * 31 + number); }
 
 void Verdict::fail(std::string what) {
   std::lock_guard lock(mutex_);
@@ -197,19 +321,33 @@ Scenario scenario_of(uint64_t seed) {
   Scenario scenario{.seed = seed};
   scenario.threads = 1 + unsigned(random() % 3);
   scenario.calls = 10 + unsigned(random() % 40);
-  scenario.bulk_bytes_max = random() % 4 ? 4096 : 300'000 + size_t(random() % 400'000);
+  scenario.bulk_bytes_max = random() % 16 ? 2048 : 100'000 + size_t(random() % 400'000);
   // Some move through the first bytes one by one, so that every byte of handshake and first frames is cut.
   scenario.cut_bytes_max = random() % 3 ? 20'000 : 600;
   scenario.cuts = unsigned(random() % 40);
   scenario.piece_bytes_max = random() % 2 ? 0 : 1 + size_t(random() % 5000);
   scenario.delay_looks_max = random() % 2 ? 0 : unsigned(random() % 4);
-  scenario.swallows = random() % 8 == 0;
+  scenario.swallows = random() % 32 == 0;
+  scenario.sweeps = random() % 4 == 0;
+  scenario.sweep_from = random() % 4 ? random() % 2500 : random() % 20'000;
+  scenario.doubles = random() % 4 == 0;
+  scenario.broker_crashes = random() % 4 ? 0 : unsigned(random() % 6);
+  scenario.callbacks = random() % 3 == 0;
+  scenario.managed = random() % 3 == 0;
+  scenario.captures = random() % 3 == 0;
+  scenario.forks = random() % 16 == 0;
   return scenario;
 }
 
 std::string describe(const Scenario& s) {
-  return fmt::format("{} threads, {} calls each, bulk up to {} bytes, {} cuts within {} bytes, pieces of {}, delays of {} looks{}", s.threads, s.calls, s.bulk_bytes_max, s.cuts,
-                     s.cut_bytes_max, s.piece_bytes_max, s.delay_looks_max, s.swallows ? ", some swallow instead" : "");
+  std::string text = fmt::format("{} threads, {} calls each, bulk up to {} bytes, {} cuts {} bytes, pieces of {}, delays of {} looks, {} crashes of the broker", s.threads, s.calls,
+                                 s.bulk_bytes_max, s.cuts, s.sweeps ? fmt::format("one after the other from {}", s.sweep_from) : fmt::format("within {}", s.cut_bytes_max),
+                                 s.piece_bytes_max, s.delay_looks_max, s.broker_crashes);
+  const std::pair<bool, const char*> with[] = {{s.swallows, "some swallow instead"}, {s.doubles, "connections made twice"}, {s.callbacks, "host functions"},
+                                               {s.managed, "managed memory"},        {s.captures, "captures"},              {s.forks, "a fork"}};
+  for (auto [there, what] : with)
+    if (there) text += fmt::format(", {}", what);
+  return text;
 }
 
 Outcome run(const Scenario& scenario) {
@@ -217,7 +355,8 @@ Outcome run(const Scenario& scenario) {
   Executed executed;
   set_scene(&executed, &verdict);
   Network network(scenario);
-  Notices notices(verdict);
+  HostFunctions functions;
+  Notices notices(verdict, functions);
   // The handshake itself is over a connection that lasts: a session that has not begun is not resumed.
   auto [near, far] = transport::simulated_pair({.seed = scenario.seed});
   Worker worker(std::move(far), scenario.swallows, verdict);
@@ -229,18 +368,24 @@ Outcome run(const Scenario& scenario) {
       return {started.error().cause};
     }
     client::ConnectedSession& session = **started;
-    session.outlive_connections(std::make_unique<SimulatedReconnector>(network, worker.link()), std::chrono::minutes(1),
-                                scenario.swallows ? kLook : std::chrono::milliseconds(0));
+    auto reconnector = std::make_unique<SimulatedReconnector>(scenario, network, worker, verdict);
+    SimulatedReconnector& way = *reconnector;
+    session.outlive_connections(std::move(reconnector), std::chrono::minutes(1), scenario.swallows ? kLook : std::chrono::milliseconds(0));
+    functions.start(session, scenario.threads, verdict);
     if (scenario.cuts) worker.link().detach();
-    run_program(session, scenario, verdict);
+    run_program(session, scenario, verdict, [&] { worker.check_bounds(); });
+    functions.stop();
     outcome.bytes_sent_again = worker.link().bytes_sent_again() + session.stats().bytes_sent_again;
     session.close();
+    way.join();
     worker.client_left();
   }
   worker.join();
-  if (!verdict.failed()) check_executed(executed, scenario, verdict);
+  if (!verdict.failed()) check_executed(executed, scenario, functions.answered(), verdict);
+  if (!verdict.failed()) worker.check_end();
   outcome.failure = verdict.text();
   outcome.cuts = network.made();
+  outcome.cut_at = network.cut_at();
   return outcome;
 }
 
