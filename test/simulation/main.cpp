@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
     if (!std::strcmp(argv[i], "--verbose")) verbose = value;
   }
   std::printf("%lu scenarios from seed %lu on\n", static_cast<unsigned long>(scenarios), static_cast<unsigned long>(first));
+  std::fflush(stdout);
   uint64_t cuts = 0, again = 0;
   std::vector<bool> cut_at(20'000);  // after how many bytes of a connection
   for (uint64_t seed = first; seed < first + scenarios; ++seed) {

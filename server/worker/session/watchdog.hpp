@@ -36,7 +36,8 @@ class Watchdog {
 
   void begin_grace();
 
-  // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how long until the next time. Once.
+  // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how long until the next time. May be
+  // called a second time with the first `look`.
   void outlive_connections(std::function<std::chrono::nanoseconds()> look = {});
   // There is none, for at most so long.
   void detached(uint32_t grace_ms);
