@@ -1,4 +1,4 @@
-// Finds the acknowledgements in a stream of frames as its bytes come in.
+// Finds the acknowledgements in a stream of frames as its bytes come in, and the bulk that comes in parts.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,30 @@ class AcknowledgementScanner {
   // A client has taken its leave: nothing that counts comes behind that.
   bool goodbye() const { return goodbye_; }
 
-  // The next bytes of the stream, in pieces of any size. Calls back with the position of each acknowledgement in them.
+  // From the next header on, look() stops before bulk of more than `bytes`.
+  void stop_before_bulk(uint64_t bytes) { stops_above_ = bytes; }
+  // Of the bulk that the walk stands before, or in.
+  uint64_t bulk_left() const { return skip_ == 0 ? bulk_left_ : 0; }
+  // So many bytes of it have gone by.
+  void pass_bulk(uint64_t bytes) { bulk_left_ -= bytes; }
+
+  // The next bytes of the stream, in pieces of any size. Calls back with the position of each acknowledgement in them. How many were walked over: all, unless there is
+  // bulk to stop before.
   template <class Found>
-  void look(std::span<const std::byte> bytes, Found&& found) {
+  size_t look(std::span<const std::byte> bytes, Found&& found) {
+    const size_t all = bytes.size();
     while (!bytes.empty() && !blind_) {
       if (skip_ >= bytes.size()) {
         skip_ -= bytes.size();
-        return;
+        return all;
       }
       bytes = bytes.subspan(size_t(skip_));
       skip_ = 0;
-      if (!take_header(bytes)) return;
+      if (bulk_left_ != 0) return all - bytes.size();
+      if (!take_header(bytes)) return all;
       if (wire::FrameKind(header_.kind) == wire::FrameKind::acknowledge) found(header_.sequence);
     }
+    return all;
   }
 
  private:
@@ -36,6 +47,8 @@ class AcknowledgementScanner {
   bool take_header(std::span<const std::byte>& bytes);
 
   uint64_t skip_ = 0;
+  uint64_t bulk_left_ = 0;      // behind what is skipped
+  uint64_t stops_above_ = ~0ull;
   size_t have_ = 0;  // bytes of header_
   wire::FrameHeader header_;
   bool blind_ = false;

@@ -20,7 +20,7 @@ bool Heartbeat::look(Clock::time_point now) {
     come_ = {};
     return false;
   }
-  Come come{connection, link_.received(), connection->unread()};
+  Come come{connection, link_.bytes_come(), connection->unread()};
   if (!(come == come_)) {
     come_ = std::move(come);
     silent_looks_ = 0;

@@ -17,14 +17,22 @@ using transport::kWoken;
 using transport::kWritable;
 
 constexpr size_t kBounceBytes = 256u << 10;
+// How long one who waits for what lanes bring sleeps at most, where it cannot be told.
+constexpr std::chrono::milliseconds kLanesLook{1};
 // In place of bulk whose owner has taken its memory back. Never written.
 std::byte g_zeros[64u << 10];
 
 }  // namespace
 
-Link::Link(std::unique_ptr<transport::Transport> first, const LinkLimits& limits) : window_(limits.ring_bytes, limits.bulk_bytes_max), transport_(std::move(first)) {}
+Link::Link(std::unique_ptr<transport::Transport> first, const LinkLimits& limits)
+    : window_(limits.ring_bytes, limits.bulk_bytes_max), transport_(std::move(first)), bulk_in_ring_max_(limits.bulk_in_ring_max),
+      lane_part_bytes_min_(limits.lane_part_bytes_min) {}
 
-Link::~Link() { end(); }
+Link::~Link() {
+  end();
+  // Their last words come here.
+  for (auto& lanes : retired_) lanes->finish();
+}
 
 // --- appending -----------------------------------------------------------------------------------------------------------------------------------
 
@@ -60,6 +68,7 @@ void Link::pump(std::unique_lock<std::mutex>& lock) {
   sending_ = true;
   while (sends() && !drop_when_back_ && send_some(lock)) {
   }
+  if (lanes_sending_.load(std::memory_order_relaxed)) return;  // the lanes have the role now, and go on here when they are done
   sending_ = false;
   if (drop_when_back_) drop_unsent();
   if (state_.load(std::memory_order_relaxed) != State::attached) changed_.notify_all();
@@ -96,6 +105,8 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
     blocked_.store(false, std::memory_order_relaxed);
     return false;
   }
+  if (next.external && sends_parts_.load(std::memory_order_relaxed) && window_.sent() >= part_until_ && part_header_left_ == 0) begin_part(next);
+  if (next.external && part_header_left_ != 0 && part_header_.way == uint8_t(wire::PartWay::lanes)) return send_lane_header(lock, next);
   // What is to be sent stays where it is until it has been sent and acknowledged. Its owner may take external bulk back, but waits for who reads it.
   ExternalBulk external;
   if (next.external) {
@@ -107,11 +118,14 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   uint64_t position = window_.sent();
   transport::Transport& transport = *transport_;
   lock.unlock();
-  iovec piece;
+  iovec both[2];
   std::span<const iovec> pieces(next.ring, next.ring_pieces);
+  size_t header = next.external ? part_header_left_ : 0;
   if (next.external) {
-    piece = external_piece(external, next.offset, position);
-    pieces = {&piece, 1};
+    both[0] = part_header_rest();
+    both[1] = external_piece(external, next.offset, position);
+    if (sends_parts_.load(std::memory_order_relaxed)) both[1].iov_len = std::min<size_t>(both[1].iov_len, part_until_ - position);
+    pieces = std::span<const iovec>(both).subspan(header == 0);
   }
   IoResult result = transport.try_send(pieces);
   lock.lock();
@@ -125,10 +139,17 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
     break_sending();
     return false;
   }
-  bytes_sent_.store(bytes_sent() + result.bytes, std::memory_order_relaxed);
-  writes_.store(writes() + 1, std::memory_order_relaxed);
-  publish_positions(window_.sent(result.bytes));
+  header = std::min(header, result.bytes);
+  part_header_left_ -= header;
+  count_sent(result.bytes);
+  if (next.external) bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + result.bytes - header, std::memory_order_relaxed);
+  if (result.bytes != header) publish_positions(window_.sent(result.bytes - header));
   return true;
+}
+
+void Link::count_sent(size_t bytes) {
+  bytes_sent_.store(bytes_sent() + bytes, std::memory_order_relaxed);
+  writes_.store(writes() + 1, std::memory_order_relaxed);
 }
 
 void Link::break_sending() {
@@ -210,10 +231,10 @@ IoResult Link::receive(std::span<std::byte> out, bool bulk) noexcept {
   if (stop_receiving_.load(std::memory_order_relaxed)) [[unlikely]] return {IoStatus::closed};
   transport::Transport* transport = enter_receiving();
   if (!transport) return {state() == State::ended ? IoStatus::closed : IoStatus::would_block};
-  IoResult result = bulk ? transport->receive_bulk(out) : transport->try_receive(out);
+  IoResult result = parts_.on() ? receive_parts(*transport, out, bulk) : bulk ? transport->receive_bulk(out) : transport->try_receive(out);
   if (result.status == IoStatus::ok) {
     received_.store(received() + result.bytes, std::memory_order_relaxed);
-    scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
+    if (!parts_.on()) scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
     if (scanner_.goodbye()) [[unlikely]] said_goodbye_.store(true, std::memory_order_relaxed);
   }
   leave_receiving();
@@ -261,7 +282,7 @@ bool Link::input() noexcept {
   if (stop_receiving_.load(std::memory_order_relaxed)) return true;
   transport::Transport* transport = enter_receiving();
   if (!transport) return state() == State::ended;
-  bool there = transport->input();
+  bool there = parts_.keeps() || parts_.lanes_left() != 0 || transport->input();
   leave_receiving();
   return there;
 }
@@ -298,7 +319,9 @@ unsigned Link::wait(unsigned interest, Nanoseconds timeout) noexcept {
     auto over = [&] { return state() == State::ended || ((interest & kReadable) && stop_receiving_.load(std::memory_order_relaxed)); };
     auto woken = [&] { return woken_ && (interest & kWoken); };
     // A connection that takes nothing any more would be writable again and again until who receives has found its end.
-    auto nothing = [&] { return state() == State::detached || (send_broken_.load(std::memory_order_relaxed) && !(interest & kReadable)); };
+    // While lanes send, the connection takes nothing of what comes behind.
+    auto takes_nothing = [&] { return send_broken_.load(std::memory_order_relaxed) || lanes_sending_.load(std::memory_order_relaxed); };
+    auto nothing = [&] { return state() == State::detached || (takes_nothing() && !(interest & kReadable)); };
     if (!over() && !woken() && nothing()) slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || !nothing(); });
     if (over()) return interest & (kReadable | kWritable);
     if (woken()) {
@@ -306,15 +329,21 @@ unsigned Link::wait(unsigned interest, Nanoseconds timeout) noexcept {
       return kWoken;
     }
     if (nothing()) return 0;
+    if (takes_nothing()) interest &= ~unsigned(kWritable);
     transport = transport_;
   }
+  if ((interest & kReadable) && lanes_are_next_.load(std::memory_order_relaxed)) [[unlikely]]
+    return kReadable | transport->wait(interest & kWoken, std::min<Nanoseconds>(timeout, kLanesLook));
   return transport->wait(interest, timeout);
 }
 
 void Link::wake() noexcept {
   {
     std::lock_guard slot(slot_mutex_);
-    if (state() == State::attached) return transport_->wake();
+    if (state() == State::attached) {
+      transport_->wake();
+      if (!lanes_sending_.load(std::memory_order_relaxed)) return;
+    }
     woken_ = true;
   }
   slot_changed_.notify_all();
@@ -330,6 +359,7 @@ std::string Link::failure() const { return transport()->failure(); }
 std::string Link::loss() const {
   std::string said = failure();
   std::lock_guard lock(mutex_);
+  if (!damage_.empty()) return damage_;
   if (!why_given_up_.empty()) return why_given_up_;
   return said.empty() ? transport::describe(loss_) : said;
 }
@@ -344,10 +374,12 @@ Loss Link::kind_of_loss() const {
 void Link::detach_locked(GivingUp how) noexcept {
   state_.store(State::detached, std::memory_order_seq_cst);
   blocked_.store(false, std::memory_order_relaxed);
-  if (how == GivingUp::resets)
-    transport_->reset();
-  else
-    transport_->shutdown();
+  switch (how) {
+    case GivingUp::closes: transport_->shutdown(); break;
+    case GivingUp::resets: transport_->reset(); break;
+    case GivingUp::leaves: transport_->stop_receiving(); break;
+  }
+  retire_lanes(how != GivingUp::closes);
   transport_->wake();
   changed_.notify_all();
   announce();
@@ -391,6 +423,9 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
       bytes_sent_again_.store(bytes_sent_again() + sent - peer_received, std::memory_order_relaxed);
     }
     bounce_begin_ = bounce_end_ = 0;
+    part_until_ = part_header_left_ = lanes_until_ = expected_until_ = 0;
+    parts_.begin_connection();
+    lanes_are_next_.store(false, std::memory_order_relaxed);
     publish_positions(true);
     std::lock_guard slot(slot_mutex_);
     old = std::exchange(transport_, std::shared_ptr<transport::Transport>(std::move(next)));
@@ -420,6 +455,7 @@ void Link::end() noexcept {
   std::lock_guard lock(mutex_);
   if (state_.load(std::memory_order_relaxed) == State::ended) return;
   state_.store(State::ended, std::memory_order_seq_cst);
+  retire_lanes(true);
   transport_->shutdown();
   transport_->wake();
   // A thread that is sending right now may be reading from a caller's memory; it drops the rest itself when it is back.
@@ -431,6 +467,9 @@ void Link::end() noexcept {
   announce();
 }
 
-void Link::abandon_after_fork() noexcept { transport_->abandon_after_fork(); }
+void Link::abandon_after_fork() noexcept {
+  transport_->abandon_after_fork();
+  if (LaneSet* lanes = lanes_at_fork_.load(std::memory_order_relaxed)) lanes->abandon_after_fork();
+}
 
 }  // namespace gpuwire::link

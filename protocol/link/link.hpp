@@ -11,8 +11,11 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "protocol/link/acknowledgements.hpp"
+#include "protocol/link/incoming_parts.hpp"
+#include "protocol/link/lane_set.hpp"
 #include "protocol/link/send_window.hpp"
 #include "protocol/transport/transport.hpp"
 
@@ -28,6 +31,8 @@ inline constexpr size_t kAcknowledgeReserveBytes = 4096;
 struct LinkLimits {
   size_t ring_bytes = wire::kSendWindowBytes;
   size_t bulk_bytes_max = wire::kBulkWindowBytes;  // outside the ring and not acknowledged
+  size_t bulk_in_ring_max = wire::kPostedBulkBytesMax;  // longer bulk is outside the ring, at both ends, and comes in parts where there may be lanes
+  size_t lane_part_bytes_min = 1u << 20;  // shorter bulk goes behind its message even so: waking the lanes would take longer
 };
 
 // How a connection was lost, as far as this side can see.
@@ -38,8 +43,8 @@ enum class Loss : uint8_t {
   given_up,  // by this side
 };
 
-// How a connection is given up: so that the peer sees an end, or so that it cannot take it for one.
-enum class GivingUp : uint8_t { closes, resets };
+// How a connection is given up: so that the peer sees an end, or so that it cannot take it for one, or so that it sees nothing before another one has come.
+enum class GivingUp : uint8_t { closes, resets, leaves };
 
 // Any thread may append, wait and ask. One thread at a time sends, whichever comes first (pump()); one at a time receives, which is its owner's to
 // see to. Nothing throws.
@@ -59,6 +64,26 @@ class Link final : public transport::ByteSource {
   // From now on a connection that breaks leaves the link detached. Until then it is the end of the stream, as with a bare connection.
   void outlive_connections() { outlives_.store(true, std::memory_order_relaxed); }
   State state() const { return state_.load(std::memory_order_acquire); }
+
+  // --- lanes: README.md -----------------------------------------------------------------------------------------------------------------------
+  // From the next frame on, bulk outside the ring comes in parts, both ways. Before there is any. `comes_back`: this side gets another connection when a lane is lost with
+  // bytes that the peer may not have; the other side waits for it. False: no memory.
+  bool begin_parts(bool comes_back);
+  // Further connections for bulk, beside `beside` and as long as that is the link's; starts their threads. They take the place of others. One
+  // thread at a time, none of a lane's. False: it is not, or there are no threads for them.
+  bool add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet> lanes);
+  // How many there are now, and how many the last part that was sent went over.
+  size_t lanes() const;
+  size_t lanes_in_use() const;
+  // Bulk outside the ring that has gone either way, over all connections; of it, over lanes.
+  uint64_t bulk_bytes() const { return bulk_sent_.load(std::memory_order_relaxed) + bulk_received_.load(std::memory_order_relaxed) + lane_bytes(); }
+  uint64_t lane_bytes() const { return lane_bytes_sent_.load(std::memory_order_relaxed) + lane_bytes_received_.load(std::memory_order_relaxed); }
+  // Changes with every byte that comes, by whichever connection.
+  uint64_t bytes_come() const;
+  // The connection was lost because the peer broke its rules: another one is no help.
+  bool damaged() const;
+  // Called now and then by who waits for lanes in receive_bulk(). Before the first byte.
+  void while_waiting(std::function<void()> look) { look_ = std::move(look); }
 
   // --- appending ---------------------------------------------------------------------------------------------------------------------------
   // The send lock, under which a frame is built in place: short, and nothing that waits.
@@ -104,6 +129,8 @@ class Link final : public transport::ByteSource {
   IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, false); }
   // May wait until `out` is full, where the connection can do that by itself.
   IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, true); }
+  // The same only for what comes over lanes. Nobody else reads or writes `out` meanwhile.
+  IoResult receive_in_place(std::span<std::byte> out) noexcept override { return receive(out, parts_.lanes_left() != 0); }
   // Is there anything to receive, the end included? Costs one system call at most.
   bool input() noexcept;
   // Position behind the last byte that came.
@@ -151,6 +178,23 @@ class Link final : public transport::ByteSource {
 
  private:
   IoResult receive(std::span<std::byte> out, bool bulk) noexcept;
+  void count_sent(size_t bytes);
+  // --- lanes (link_lanes.cpp) ---
+  IoResult receive_parts(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept;
+  IoResult receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept;
+  IoResult lanes_are_gone(transport::Transport& transport) noexcept;
+  std::shared_ptr<LaneSet> lane_set() const;
+  // With the lock:
+  void begin_part(const SendWindow::Next& next);
+  iovec part_header_rest();
+  bool send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next);
+  void stop_lane_sending();
+  void give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why);
+  void set_lanes(std::shared_ptr<LaneSet> lanes) noexcept;
+  void retire_lanes(bool resets) noexcept;
+  // Without it:
+  void lanes_sent(uint64_t position, bool all);
+  void lanes_over(const LaneSet& set);
   transport::Transport* enter_receiving() noexcept;
   void leave_receiving() noexcept;
   IoResult connection_ended(const transport::Transport* which, const IoResult& result) noexcept;
@@ -178,6 +222,13 @@ class Link final : public transport::ByteSource {
   bool pushing_ = false;      // a thread is in push()
   uint64_t push_until_ = 0;   // and has to get this far
   bool drop_when_back_ = false;
+  uint64_t part_until_ = 0;   // where the part ends whose header the connection has been given, or is about to be
+  wire::PartHeader part_header_;
+  size_t part_header_left_ = 0;  // bytes of it that are to be sent
+  uint64_t lanes_until_ = 0;  // behind the last part that went over lanes of this connection
+  std::shared_ptr<LaneSet> lanes_;                  // of this connection; null: none. Replaced under slot_mutex_, too
+  std::vector<std::shared_ptr<LaneSet>> retired_;   // closed; their threads are waited for where no lane's thread can be
+  std::string damage_;                              // why damaged(); else empty
   bool interrupted_ = false;
   IoResult loss_{IoStatus::closed};
   Loss kind_of_loss_ = Loss::given_up;
@@ -193,6 +244,7 @@ class Link final : public transport::ByteSource {
 
   std::function<void(State)> observer_;  // set before the first byte
   std::mutex telling_;                   // held while it is called; the others are taken with it
+  std::function<void()> look_;           // as well; may be empty
 
   // Used by the thread that has set sending_ only: bytes that are not where they could be sent from.
   std::unique_ptr<std::byte[]> bounce_;
@@ -200,6 +252,8 @@ class Link final : public transport::ByteSource {
 
   // Used by the thread that receives only.
   AcknowledgementScanner scanner_;
+  IncomingParts parts_{scanner_};
+  uint64_t expected_until_ = 0;  // where the part ends that the lanes have been told of
   uint64_t told_ = 0;  // what consumed() has last told the peer
 
   // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it looks at the state, both seq_cst: either it sees that the
@@ -212,11 +266,23 @@ class Link final : public transport::ByteSource {
   // caller does with it next. The others publish nothing.
   std::atomic<uint64_t> sent_{0}, acknowledged_{0}, again_until_{0}, room_changes_{0}, bytes_sent_again_{0}, bytes_sent_{0}, writes_{0};
   std::atomic<bool> blocked_{false};
+  // Written under mutex_, before announce(): lanes have the sending role; read by wait() and wake(), which look again after every sleep.
+  std::atomic<bool> lanes_sending_{false};
+  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0};  // statistics, under mutex_
+  // What abandon_after_fork() finds of lanes_ without a lock; set before the threads start, null before the set goes.
+  std::atomic<LaneSet*> lanes_at_fork_{nullptr};
+  const size_t bulk_in_ring_max_, lane_part_bytes_min_;
+  bool comes_back_ = false;  // set by begin_parts()
   // Written under mutex_, before announce(): the connection takes nothing any more; who receives finds out why.
   std::atomic<bool> send_broken_{false};
+  // Bulk outside the ring is sent in parts; set before there is any.
+  std::atomic<bool> sends_parts_{false};
   // Written by the thread that receives; what it publishes is handed over with that role.
   std::atomic<uint64_t> received_{0};
   std::atomic<bool> bad_acknowledgement_{false}, said_goodbye_{false};
+  std::atomic<uint64_t> bulk_received_{0}, lane_bytes_received_{0};
+  // What comes next comes over lanes: who waits for it looks again soon.
+  std::atomic<bool> lanes_are_next_{false};
   // Set by interrupt() before it wakes who receives; read by receive(). The wake-up orders it well enough: it is read again after every wait.
   std::atomic<bool> stop_receiving_{false};
 };

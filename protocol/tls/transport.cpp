@@ -30,6 +30,7 @@ class TlsTransport : public transport::Transport {
     channel_.close_notify();
     stream_.shutdown();
   }
+  void stop_receiving() noexcept override { stream_.stop_receiving(); }
   // Without TLS's own end, which would be an orderly one.
   void reset() noexcept override { stream_.reset(); }
   bool peer_closed() noexcept override { return channel_.ended() || stream_.peer_closed(); }

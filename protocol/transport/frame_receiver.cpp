@@ -73,7 +73,7 @@ bool FrameReceiver::skip_bulk() {
 
 bool FrameReceiver::receive_some(std::span<std::byte> out, size_t& got) {
   while (!ended_) {
-    IoResult result = source_.try_receive(out);
+    IoResult result = source_.receive_in_place(out);
     if (result.status == IoStatus::ok) {
       got = result.bytes;
       bytes_received_ += got;

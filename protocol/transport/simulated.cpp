@@ -43,6 +43,7 @@ struct Link {
   bool broken = false;
   bool swallows = false;  // whatever is sent from now on
   bool woken[2] = {};
+  bool stopped[2] = {};   // receives nothing any more
 
   size_t up_to(size_t bytes) {
     if (options.piece_bytes_max) bytes = std::min(bytes, options.piece_bytes_max);
@@ -94,6 +95,7 @@ class SimulatedTransport final : public Transport {
   IoResult try_receive(std::span<std::byte> into) noexcept override {
     std::lock_guard lock(link_->mutex);
     Direction& in = incoming();
+    if (link_->stopped[side_]) return {IoStatus::closed};
     link_->look(in, 1);
     size_t uncut = size_t(std::min<uint64_t>(in.cut_after - in.delivered, in.bytes.size()));
     size_t visible = std::min({in.visible, uncut, into.size()});
@@ -162,6 +164,12 @@ class SimulatedTransport final : public Transport {
     link_->changed.notify_all();
   }
 
+  void stop_receiving() noexcept override {
+    std::lock_guard lock(link_->mutex);
+    link_->stopped[side_] = true;
+    link_->changed.notify_all();
+  }
+
   int descriptor() const noexcept override { return -1; }
   void abandon_after_fork() noexcept override {}
   std::string peer() const override { return "simulated"; }
@@ -188,7 +196,7 @@ class SimulatedTransport final : public Transport {
     bool over = link_->broken || out.closed || (in.closed && ended(in));
     // A delay is over as soon as somebody waits for it: virtual time jumps forward.
     if (interest & kReadable) link_->look(in, ~0u);
-    if (in.visible || ended(in) || over) ready |= kReadable;
+    if (in.visible || ended(in) || over || link_->stopped[side_]) ready |= kReadable;
     size_t under_way = link_->swallows ? out.swallowed : out.bytes.size();
     if (under_way < link_->options.window_bytes || over) ready |= kWritable;
     if (link_->woken[side_]) ready |= kWoken;

@@ -83,6 +83,8 @@ class StreamTransport final : public Transport {
 
   void finish() noexcept override { ::shutdown(socket_, SHUT_WR); }
   void shutdown() noexcept override { ::shutdown(socket_, SHUT_RDWR); }
+  // TCP sends nothing for it.
+  void stop_receiving() noexcept override { ::shutdown(socket_, SHUT_RD); }
 
   void reset() noexcept override {
     // Dissolves a TCP connection: the kernel resets it, and whoever waits for it wakes up.

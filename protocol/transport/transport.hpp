@@ -39,6 +39,8 @@ class ByteSource {
  public:
   // Never waits.
   virtual IoResult try_receive(std::span<std::byte> out) noexcept = 0;
+  // The same, where `out` is nobody else's and stays: for bulk. May wait until it is full, but not without coming back where the owner has to look at something.
+  virtual IoResult receive_in_place(std::span<std::byte> out) noexcept { return try_receive(out); }
   // Waits for one of `interest`, at most `timeout`, and returns those that are there; 0 after the timeout or a signal. A connection that has
   // ended is readable and writable: the next call says why. kWoken consumes the wake().
   virtual unsigned wait(unsigned interest, Nanoseconds timeout) noexcept = 0;
@@ -72,6 +74,8 @@ class Transport : public ByteSource {
   // Ends both directions as a connection does that breaks: what is under way may be lost, and the peer does not see an orderly end, where the system can do that.
   // Not while a thread is inside receive_bulk().
   virtual void reset() noexcept { shutdown(); }
+  // Nothing more is to be received, and who waits for it wakes up, but the peer is told nothing, where the system can do that.
+  virtual void stop_receiving() noexcept { shutdown(); }
   // Has the peer closed its side, or its system for it? To be asked before shutdown().
   virtual bool peer_closed() noexcept { return false; }
 

@@ -1,0 +1,78 @@
+#include "protocol/link/incoming_parts.hpp"
+
+#include <new>
+
+namespace gpuwire::link {
+
+bool IncomingParts::begin(uint64_t bytes) try {
+  kept_.reserve(kLookBytes);
+  fault_.reserve(64);
+  scanner_.stop_before_bulk(bytes);
+  on_ = true;
+  return true;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+void IncomingParts::begin_connection() {
+  have_ = 0;
+  here_left_ = lanes_left_ = 0;
+  kept_.clear();
+  kept_at_ = 0;
+}
+
+std::span<std::byte> IncomingParts::room(std::span<std::byte> out) noexcept {
+  if (scanner_.bulk_left() == 0) return out.first(std::min(out.size(), kLookBytes));
+  if (here_left_ != 0) return out.first(size_t(std::min<uint64_t>(out.size(), here_left_)));
+  return std::as_writable_bytes(std::span(&header_, 1)).subspan(have_);
+}
+
+size_t IncomingParts::take_kept(std::span<std::byte> into) noexcept {
+  size_t bytes = std::min(into.size(), kept_.size() - kept_at_);
+  std::memcpy(into.data(), kept_.data() + kept_at_, bytes);
+  kept_at_ += bytes;
+  if (kept_at_ == kept_.size()) {
+    kept_.clear();
+    kept_at_ = 0;
+  }
+  return bytes;
+}
+
+size_t IncomingParts::take_header(size_t bytes) noexcept {
+  have_ += bytes;
+  if (have_ == sizeof header_) header_complete();
+  return 0;
+}
+
+// What stands behind the header moves up, or is kept.
+std::span<std::byte> IncomingParts::cut_header_out(std::span<std::byte> bytes) noexcept {
+  size_t piece = std::min(bytes.size(), sizeof header_ - have_);
+  std::memcpy(reinterpret_cast<std::byte*>(&header_) + have_, bytes.data(), piece);
+  take_header(piece);
+  size_t rest = bytes.size() - piece;
+  if (lanes_left_ == 0) {
+    std::memmove(bytes.data(), bytes.data() + piece, rest);
+    return bytes.first(rest);
+  }
+  if (keeps()) {
+    // They have just been taken from there.
+    kept_at_ -= rest;
+    std::memcpy(kept_.data() + kept_at_, bytes.data() + piece, rest);
+  } else {
+    kept_.assign(bytes.data() + piece, bytes.data() + piece + rest);
+  }
+  return {};
+}
+
+void IncomingParts::header_complete() noexcept {
+  have_ = 0;
+  auto way = wire::PartWay(header_.way);
+  bool known = way == wire::PartWay::here || way == wire::PartWay::lanes;
+  if (header_.magic != wire::PartHeader::kMagic || !known || header_.bytes == 0 || header_.bytes > scanner_.bulk_left()) {
+    fault_ = "bulk in a part that cannot be";
+    return;
+  }
+  (way == wire::PartWay::here ? here_left_ : lanes_left_) = header_.bytes;
+}
+
+}  // namespace gpuwire::link

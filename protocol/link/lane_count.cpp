@@ -1,0 +1,34 @@
+#include "protocol/link/lane_count.hpp"
+
+#include <algorithm>
+
+namespace gpuwire::link {
+
+void LaneCount::sent(uint64_t bytes, std::chrono::nanoseconds took) {
+  bytes_ += bytes;
+  took_ += took;
+  if (bytes_ < kBytesPerTrial) return;
+  rates_[now_] = double(bytes_) / double(std::max<int64_t>(took_.count(), 1));
+  bytes_ = 0;
+  took_ = {};
+  if (!searching_) {
+    if (++settled_ < kTrialsUntilLook) return;
+    searching_ = true;
+    rates_ = {};
+    now_ = most_;
+    return;
+  }
+  // From all of them downwards, as long as one less is nearly as good as the best that was seen.
+  bool good = rates_[now_] * kGain >= *std::max_element(rates_.begin(), rates_.end());
+  if (!good) return settle(now_ + 1);
+  if (now_ == 1) return settle(1);
+  --now_;
+}
+
+void LaneCount::settle(size_t lanes) {
+  now_ = lanes;
+  searching_ = false;
+  settled_ = 0;
+}
+
+}  // namespace gpuwire::link

@@ -1,0 +1,268 @@
+// What Link does about bulk that comes in parts, and about lanes. README.md has the threads.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "protocol/link/link.hpp"
+
+namespace gpuwire::link {
+
+namespace {
+
+// Lanes that bring nothing in so many looks of who waits for them (LaneSet, half a second each), while their peer goes on, lead nowhere.
+constexpr unsigned kSilentLooksMax = 20;
+
+}  // namespace
+
+bool Link::begin_parts(bool comes_back) {
+  if (!parts_.begin(bulk_in_ring_max_)) return false;
+  comes_back_ = comes_back;
+  sends_parts_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+// --- which lanes there are -------------------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<LaneSet> Link::lane_set() const {
+  std::lock_guard slot(slot_mutex_);
+  return lanes_;
+}
+
+size_t Link::lanes() const {
+  auto lanes = lane_set();
+  return lanes ? lanes->lanes() : 0;
+}
+
+size_t Link::lanes_in_use() const {
+  auto lanes = lane_set();
+  return lanes ? lanes->lanes_in_use() : 0;
+}
+
+uint64_t Link::bytes_come() const {
+  auto lanes = lane_set();
+  return received() + (lanes ? lanes->bytes_received() : 0);
+}
+
+bool Link::damaged() const {
+  if (transport()->damaged()) return true;
+  std::lock_guard lock(mutex_);
+  return !damage_.empty();
+}
+
+void Link::set_lanes(std::shared_ptr<LaneSet> lanes) noexcept {
+  lanes_at_fork_.store(lanes.get(), std::memory_order_relaxed);
+  std::lock_guard slot(slot_mutex_);
+  lanes_.swap(lanes);
+}
+
+// Their threads may be the ones that come here, so they are waited for later.
+void Link::retire_lanes(bool resets) noexcept {
+  if (!lanes_) return;
+  lanes_->close(resets);
+  retired_.push_back(lanes_);
+  set_lanes(nullptr);
+}
+
+bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet> lanes) {
+  std::vector<std::shared_ptr<LaneSet>> over;
+  {
+    std::lock_guard lock(mutex_);
+    if (!sends_parts_.load(std::memory_order_relaxed) || transport_.get() != &beside || state_.load(std::memory_order_relaxed) != State::attached) return false;
+    retire_lanes(comes_back_);
+    over.swap(retired_);
+    retired_.reserve(2);  // what retires the new ones must not fail
+  }
+  // With their last words, which must not be taken for those of the new ones.
+  for (auto& set : over) set->finish();
+  std::unique_lock lock(mutex_);
+  if (transport_.get() != &beside || state_.load(std::memory_order_relaxed) != State::attached || lanes_) return false;
+  set_lanes(lanes);
+  LaneSet& set = *lanes;
+  lock.unlock();
+  return set.start({.sent = [this](uint64_t position, bool all) { lanes_sent(position, all); }, .over = [this, &set] { lanes_over(set); }});
+}
+
+// --- sending: with the lock -------------------------------------------------------------------------------------------------------------------------
+
+void Link::begin_part(const SendWindow::Next& next) {
+  uint64_t left = next.external->bytes - next.offset;
+  bool by_lanes = left >= lane_part_bytes_min_ && next.external->data && lanes_ && lanes_->can_send() && !lanes_->closed();
+  part_header_ = {.way = uint8_t(by_lanes ? wire::PartWay::lanes : wire::PartWay::here),
+                  .lane_set = by_lanes ? lanes_->number() : 0,
+                  .bytes = by_lanes ? left : std::min<uint64_t>(left, wire::kInlinePartBytesMax)};
+  part_header_left_ = sizeof part_header_;
+  part_until_ = window_.sent() + part_header_.bytes;
+}
+
+iovec Link::part_header_rest() {
+  return {reinterpret_cast<std::byte*>(&part_header_) + (sizeof part_header_ - part_header_left_), part_header_left_};
+}
+
+// Announces a part and hands it to the lanes, which have the sending role from then on.
+bool Link::send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next) {
+  // From here on its owner does not get the memory back.
+  reading_until_ = window_.sent() - next.offset + next.external->bytes;
+  const std::byte* data = next.external->data;
+  iovec rest = part_header_rest();
+  transport::Transport& transport = *transport_;
+  lock.unlock();
+  IoResult result = transport.try_send({&rest, 1});
+  lock.lock();
+  blocked_.store(result.status == IoStatus::would_block, std::memory_order_relaxed);
+  bool handed = false;
+  if (result.status == IoStatus::ok) {
+    count_sent(result.bytes);
+    part_header_left_ -= result.bytes;
+    if (part_header_left_ == 0 && sends()) {
+      handed = data && lanes_ && lanes_->number() == part_header_.lane_set &&
+               lanes_->send(window_.sent(), {data + next.offset, size_t(part_header_.bytes)});
+      if (handed) {
+        lanes_until_ = part_until_;
+        lanes_sending_.store(true, std::memory_order_relaxed);
+      } else {
+        give_up_for_lanes(lock, "the lanes were lost");
+      }
+    }
+  } else if (result.status != IoStatus::would_block) {
+    send_failure_ = result;
+    break_sending();
+  }
+  if (!handed) {
+    reading_until_ = 0;
+    changed_.notify_all();
+  }
+  return result.status == IoStatus::ok && !handed && sends();
+}
+
+void Link::stop_lane_sending() {
+  lanes_sending_.store(false, std::memory_order_relaxed);
+  sending_ = false;
+  reading_until_ = 0;
+  if (drop_when_back_) drop_unsent();
+  changed_.notify_all();
+  announce();
+}
+
+// On a lane's thread.
+void Link::lanes_sent(uint64_t position, bool all) {
+  {
+    std::unique_lock lock(mutex_);
+    if (!lanes_sending_.load(std::memory_order_relaxed)) return;
+    if (position > window_.sent()) {
+      size_t bytes = size_t(position - window_.sent());
+      count_sent(bytes);
+      lane_bytes_sent_.store(lane_bytes_sent_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+      publish_positions(window_.sent(bytes));
+    }
+    if (!all) return;
+    stop_lane_sending();
+    pump(lock);
+    if (everything_sent() || lanes_sending_.load(std::memory_order_relaxed)) return;
+  }
+  // What is left is somebody else's to send, who may not know of it.
+  wake();
+}
+
+// On a lane's thread, the last one, and behind everything else that comes from there.
+void Link::lanes_over(const LaneSet& set) {
+  std::unique_lock lock(mutex_);
+  bool was_sending = lanes_sending_.load(std::memory_order_relaxed);
+  if (was_sending) stop_lane_sending();
+  if (lanes_.get() != &set) return;  // given up with their connection
+  std::string fault = set.fault();
+  bool outstanding = was_sending || window_.acknowledged() < lanes_until_ || !fault.empty();
+  retire_lanes(comes_back_);
+  if (state_.load(std::memory_order_relaxed) != State::attached) return;
+  damage_ = fault;
+  if (outstanding)
+    give_up_for_lanes(lock, fault.empty() ? "a lane was lost: " + transport::describe(set.failure()) : fault);
+  else
+    pump(lock);
+}
+
+// With the lock: what the peer has of the bytes that were given to lanes is not known, so the streams go on over another connection. This side gets it, or waits for it.
+void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why) {
+  if (state_.load(std::memory_order_relaxed) != State::attached) return;
+  if (!comes_back_ && damage_.empty()) {
+    // The peer finds out, since all lanes are closed, and comes back. Should its program have ended, the connection says so as always.
+    retire_lanes(false);
+    send_broken_.store(true, std::memory_order_relaxed);
+    announce();
+    return;
+  }
+  kind_of_loss_ = Loss::given_up;
+  why_given_up_ = std::move(why);
+  detach_locked(damage_.empty() ? GivingUp::leaves : GivingUp::closes);
+  if (!observer_) return;
+  lock.unlock();
+  observer_(State::detached);
+  lock.lock();
+}
+
+// --- receiving: by who receives -----------------------------------------------------------------------------------------------------------------------
+
+IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept {
+  for (;;) {
+    if (parts_.lanes_left() != 0) return receive_from_lanes(transport, out, bulk);
+    std::span<std::byte> room = parts_.room(out);
+    IoResult result{IoStatus::ok};
+    if (parts_.keeps())
+      result.bytes = parts_.take_kept(room);
+    else
+      result = bulk ? transport.receive_bulk(room) : transport.try_receive(room);
+    if (result.status != IoStatus::ok) return result;
+    uint64_t passed = parts_.passed();
+    size_t got = parts_.take(room.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
+    bulk_received_.store(bulk_received_.load(std::memory_order_relaxed) + parts_.passed() - passed, std::memory_order_relaxed);
+    lanes_are_next_.store(parts_.lanes_left() != 0, std::memory_order_relaxed);
+    if (parts_.faulty()) {
+      std::lock_guard lock(mutex_);
+      damage_ = parts_.fault();
+      return {IoStatus::failed, 0, EPROTO};
+    }
+    if (got != 0) return {IoStatus::ok, got};
+  }
+}
+
+IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept {
+  out = out.first(size_t(std::min<uint64_t>(out.size(), parts_.lanes_left())));
+  auto lanes = lane_set();
+  if (!lanes || lanes->number() != parts_.lane_set()) return lanes_are_gone(transport);
+  if (uint64_t until = received() + parts_.lanes_left(); until != expected_until_) {
+    lanes->expect(received(), parts_.lanes_left());
+    expected_until_ = until;
+  }
+  struct Waiting {
+    Link& link;
+    LaneSet& lanes;
+    transport::Transport& transport;
+    uint64_t come;
+    unsigned silent_looks = 0;
+  } waiting{*this, *lanes, transport, lanes->bytes_received()};
+  IoResult result = lanes->receive(received(), out, bulk ? LaneSet::Order::any : LaneSet::Order::as_sent, [&waiting] {
+    if (waiting.link.look_) waiting.link.look_();
+    uint64_t come = waiting.lanes.bytes_received();
+    bool silent = come == std::exchange(waiting.come, come) && waiting.transport.unread() != 0;
+    waiting.silent_looks = silent ? waiting.silent_looks + 1 : 0;
+    return waiting.silent_looks >= kSilentLooksMax || waiting.link.stop_receiving_.load(std::memory_order_relaxed) || waiting.link.state() != State::attached;
+  });
+  if (result.status != IoStatus::ok) return result;
+  parts_.came_over_lanes(result.bytes);
+  lane_bytes_received_.store(lane_bytes_received_.load(std::memory_order_relaxed) + result.bytes, std::memory_order_relaxed);
+  lanes_are_next_.store(parts_.lanes_left() != 0, std::memory_order_relaxed);
+  return result;
+}
+
+// Nothing can be received of what the connection goes on with; that it ends is still found.
+IoResult Link::lanes_are_gone(transport::Transport& transport) noexcept {
+  {
+    std::unique_lock lock(mutex_);
+    if (!lanes_ && comes_back_ && transport_.get() == &transport) give_up_for_lanes(lock, "a lane was lost");
+    if (state_.load(std::memory_order_relaxed) != State::attached) return {IoStatus::would_block};
+  }
+  std::byte thrown_away[4096];
+  IoResult result = transport.try_receive(thrown_away);
+  return result.status == IoStatus::ok ? IoResult{IoStatus::would_block} : result;
+}
+
+}  // namespace gpuwire::link
