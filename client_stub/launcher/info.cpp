@@ -105,7 +105,10 @@ tl::expected<Info, std::string> gather_info(const InfoOptions& options) {
   Info info;
   info.way.connect_ms = seconds_since(begun) * 1e3;
   info.server = session->facts();
-  if (client::Road* road = client::road_of(*session)) info.way.road = road->road_name();
+  if (client::Road* road = client::road_of(*session)) {
+    info.way.road = road->road_name();
+    info.way.lanes = road->lanes().most;
+  }
   if (options.measure) {
     if (CUresult failed = measure(*session, options, info.way))
       return tl::unexpected(fmt::format("{}: measuring failed with CUDA error {}", options.server, int(failed)));

@@ -44,7 +44,7 @@ std::string info_text(const Info& info) {
                         device.pci_bus_id.empty() ? "-" : device.pci_bus_id);
   }
   if (server.devices.empty()) text += "device      none\n";
-  text += fmt::format("transport   {}\n", info.way.road);
+  text += fmt::format("transport   {}{}\n", info.way.road, info.way.lanes != 0 ? fmt::format(", up to {} further connections for large copies", info.way.lanes) : "");
   text += fmt::format("connect     {:.1f} ms\n", info.way.connect_ms);
   if (info.measured)
     text += fmt::format("round trip  {:.1f} us (median; least {:.1f})\nbandwidth   {} to the server, {} from it\n", info.way.round_trip_us,
@@ -67,6 +67,7 @@ std::string info_json(const Info& info) {
                               {"multiprocessors", attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)},
                               {"memory_bytes", device.total_bytes}});
   out["transport"] = info.way.road;
+  out["lanes"] = info.way.lanes;
   out["connect_ms"] = info.way.connect_ms;
   if (info.measured) {
     out["round_trip_us"] = info.way.round_trip_us;

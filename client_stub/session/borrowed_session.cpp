@@ -49,6 +49,10 @@ class BorrowedSession final : public Session, public Road {
     Road* road = road_of(*session_);
     return road ? road->road_name() : "";
   }
+  Lanes lanes() const noexcept override {
+    Road* road = road_of(*session_);
+    return road ? road->lanes() : Lanes{};
+  }
   bool give_descriptor(uint64_t, int) noexcept override { return false; }
   CUresult state() const noexcept override { return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->state(); }
   CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override {

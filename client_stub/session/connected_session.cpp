@@ -122,7 +122,7 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
   connected->address_ = address;
   if (!connected->link_.valid()) return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
-  auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_);
+  auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_, server ? lanes_wanted(connected->link_.transport()->road()) : 0);
   if (!begun) {
     // Nothing was begun, so there is nothing to take leave from.
     connected->ended_result_.store(begun.error().result, std::memory_order_release);
@@ -131,6 +131,8 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   connected->facts_ = std::move(begun->facts);
   connected->facts_.address = address;
   guard_against_fork(*connected);
+  if (begun->lanes != 0 && !connected->link_.begin_parts(true)) return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
+  connected->lanes_most_ = begun->lanes;
   if (server && begun->resume_grace.count() > 0)
     connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret), begun->resume_grace,
                                    begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
@@ -143,6 +145,7 @@ ConnectedSession::ConnectedSession(std::unique_ptr<transport::Transport> transpo
 ConnectedSession::~ConnectedSession() {
   close();
   thread_.stop(-1);
+  lane_opener_.reset();
   forget_fork_guard(*this);
 }
 
@@ -152,6 +155,10 @@ SessionStats& ConnectedSession::stats() noexcept {
   stats_.flushes.store(link_.writes(), std::memory_order_relaxed);
   stats_.bytes_sent_again.store(link_.bytes_sent_again(), std::memory_order_relaxed);
   return stats_;
+}
+
+Road::Lanes ConnectedSession::lanes() const noexcept {
+  return {lanes_most_, link_.lane_bytes() != 0 ? lanes_most_ : unsigned(link_.lanes()), unsigned(link_.lanes_in_use()), link_.lane_bytes()};
 }
 
 CUresult ConnectedSession::state() const noexcept {
@@ -207,6 +214,7 @@ void ConnectedSession::commit(Slot& slot, size_t words_used) noexcept {
   }
   if (done.wake_thread) link_.wake();
   if (done.flush) link_.pump();
+  if (done.external) look_at_lanes();
 }
 
 void ConnectedSession::abandon(Slot& slot) noexcept {
@@ -333,6 +341,8 @@ void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnec
   link_.outlive_connections();
   // A connection that this side gives up must not look to the server like the end of the program.
   if (heartbeat.count() > 0) heartbeat_.emplace(link_, link::GivingUp::resets, heartbeat);
+  link_.while_waiting([this] { look_at_heartbeat(); });
+  if (lanes_most_ != 0) lane_opener_.emplace(link_, *reconnector_, lanes_most_);
   watch_connection(*link_.transport());
   // The heartbeats are its work, also of a program that posts nothing.
   if (heartbeat_ && outgoing_.thread_is_wanted() && !thread_.start()) outgoing_.thread_is_unavailable();
@@ -357,7 +367,7 @@ unsigned ConnectedSession::wait_receiving(unsigned interest, transport::Nanoseco
 }
 
 void ConnectedSession::reconnect() {
-  if (link_.transport()->damaged())
+  if (link_.damaged())
     return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server is of no use any more: " + link_.loss(),
                true);
   // The server ends the connection behind our goodbye.
@@ -446,6 +456,7 @@ void ConnectedSession::close() noexcept {
       if (!outgoing_.all_sent()) link_.wait(transport::kWritable, deadline - Clock::now());
     }
   }
+  if (lane_opener_) lane_opener_->stop();
   end(CUDA_ERROR_DEINITIALIZED, "closed", false);
   thread_.stop(kThreadEndMs);
 }

@@ -10,6 +10,7 @@
 
 #include "client_stub/session/login.hpp"
 #include "client_stub/session/kept_bulk.hpp"
+#include "client_stub/session/lane_opener.hpp"
 #include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/reply_table.hpp"
@@ -49,6 +50,7 @@ class ConnectedSession final : public Session, public Road {
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
   void flush() noexcept override;
   const char* road_name() const override { return link_.transport()->road(); }
+  Lanes lanes() const noexcept override;
   bool give_descriptor(uint64_t number, int descriptor) noexcept override;
   void finish_sending() noexcept override;
   uint64_t last_sequence() const noexcept override { return outgoing_.last_sequence(); }
@@ -74,6 +76,7 @@ class ConnectedSession final : public Session, public Road {
    public:
     explicit Arrivals(ConnectedSession& session) : session_(session) {}
     transport::IoResult try_receive(std::span<std::byte> out) noexcept override { return session_.link_.try_receive(out); }
+    transport::IoResult receive_in_place(std::span<std::byte> out) noexcept override { return session_.link_.receive_in_place(out); }
     unsigned wait(unsigned interest, transport::Nanoseconds timeout) noexcept override { return session_.wait_receiving(interest, timeout); }
 
    private:
@@ -95,6 +98,10 @@ class ConnectedSession final : public Session, public Road {
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
   // As Link::wait(), with the receive role.
   unsigned wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept;
+  // Bulk has passed: lanes may be worth it now. Any thread.
+  void look_at_lanes() noexcept {
+    if (lane_opener_) lane_opener_->look();
+  }
   // Looks at the heartbeat if that is due. Any thread.
   void look_at_heartbeat() noexcept {
     if (heartbeat_) heartbeat_->look(link::Heartbeat::Clock::now());
@@ -140,6 +147,8 @@ class ConnectedSession final : public Session, public Road {
   // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive role.
   std::unique_ptr<Reconnector> reconnector_;
   std::chrono::milliseconds resume_grace_{0};
+  unsigned lanes_most_ = 0;                 // set before the first call
+  std::optional<LaneOpener> lane_opener_;   // as well; none: the session has no lanes. Uses the reconnector
   std::optional<link::Heartbeat> heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
 
   // Held by the thread that has the receive role (receiving_).

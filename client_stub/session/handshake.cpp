@@ -38,7 +38,7 @@ bool comes_back() {
   return !wish || std::string_view(wish) != "off";
 }
 
-bool send_hello(link::Link& link, Outgoing& outgoing) {
+bool send_hello(link::Link& link, Outgoing& outgoing, unsigned lanes) {
   capnp::MallocMessageBuilder message;
   auto hello = message.initRoot<schema::Hello>();
   hello.setRelease(GPUWIRE_VERSION);
@@ -51,6 +51,7 @@ bool send_hello(link::Link& link, Outgoing& outgoing) {
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
   hello.setEndsWithConnection(!comes_back());
   hello.setHeartbeats(comes_back());
+  if (comes_back()) hello.setLanes(uint8_t(lanes));
   auto end = transport::own_end_of(link.transport()->descriptor());
   hello.setAddress(end.address);
   hello.setMachine(end.machine);
@@ -110,6 +111,7 @@ void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
   std::copy(secret.begin(), secret.end(), begun.secret.begin());
   begun.resume_grace = std::chrono::milliseconds(welcome.getResumeGraceMs());
   begun.heartbeats = welcome.getHeartbeats();
+  begun.lanes = welcome.getLanes();
 }
 
 }  // namespace
@@ -120,8 +122,8 @@ tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(con
   return std::move(*connected);
 }
 
-tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver) {
-  if (!send_hello(link, outgoing)) return dropped("the connection was lost during the handshake");
+tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver, unsigned lanes) {
+  if (!send_hello(link, outgoing, lanes)) return dropped("the connection was lost during the handshake");
   Received received = receiver.next(kWelcomeTimeout);
   if (received == Received::nothing) return not_ready(fmt::format("the server accepted, but did not start a session within {} s", kWelcomeTimeout.count()));
   if (received != Received::frame) {

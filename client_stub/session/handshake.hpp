@@ -29,7 +29,9 @@ struct Begun {
   resume::Secret secret{};
   std::chrono::milliseconds resume_grace{0};
   bool heartbeats = false;
+  unsigned lanes = 0;  // further connections for bulk that may be opened; not 0: bulk comes in parts
 };
-tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver);
+// `lanes`: how many further connections for bulk the session would open.
+tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver, unsigned lanes);
 
 }  // namespace gpuwire::client

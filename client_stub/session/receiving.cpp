@@ -135,6 +135,7 @@ bool ConnectedSession::store_bulk(const BulkSink& sink, uint64_t bytes) {
   } else {
     stored = receiver_.skip_bulk();
   }
+  if (bytes > wire::kPostedBulkBytesMax) look_at_lanes();
   if (!stored) end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server was lost in the middle of a copy: " + receiver_.reason(), true);
   return stored;
 }

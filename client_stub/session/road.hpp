@@ -12,6 +12,14 @@ class Road {
  public:
   // "tcp", "tls", "unix" or "shm": of the connection of the moment.
   virtual const char* road_name() const = 0;
+  // Further connections for bulk.
+  struct Lanes {
+    unsigned most = 0;    // that the session may have; below 2: none
+    unsigned opened = 0;  // the last ones that there were
+    unsigned in_use = 0;  // of them, by the last bulk that was sent
+    uint64_t bytes = 0;   // that have passed them, both ways
+  };
+  virtual Lanes lanes() const noexcept = 0;
   // Gives the server a file descriptor, before what is sent from now on; the frame that needs it names it by `number`.
   // The caller keeps its own. False: the connection carries none, or not now. One that is lost with its connection is
   // not given again by itself.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <utility>
 
 #include "protocol/transport/looking.hpp"
@@ -75,9 +74,7 @@ bool LaneSet::start(Events events) {
   try {
     for (auto& lane : lanes_) {
       lane->thread = std::thread([this, &lane = *lane] { run(lane); });
-      char name[16];
-      std::snprintf(name, sizeof name, "gpuwire-lane-%u", unsigned(started++ % 100));
-      pthread_setname_np(lane->thread.native_handle(), name);
+      ++started;
     }
   } catch (const std::exception&) {
     close(sends_first_);
@@ -90,6 +87,7 @@ bool LaneSet::start(Events events) {
 // --- a lane's thread -----------------------------------------------------------------------------------------------------------------------------
 
 void LaneSet::run(Lane& lane) noexcept {
+  pthread_setname_np(pthread_self(), "gpuwire-lane");
   Clock::time_point idle{};
   while (!closed()) {
     uint64_t changes = changes_.load(std::memory_order_seq_cst);
@@ -108,6 +106,7 @@ void LaneSet::run(Lane& lane) noexcept {
     }
     sleep(lane, changes);
   }
+  resets_ ? lane.transport->reset() : lane.transport->shutdown();
   thread_over();
 }
 
@@ -344,13 +343,12 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
 void LaneSet::close(bool resets) noexcept {
   {
     std::lock_guard lock(mutex_);
-    if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+    if (closed()) return;
+    resets_ = resets;
+    closed_.store(true, std::memory_order_release);
     placed_changed_.notify_all();
   }
-  for (auto& lane : lanes_) {
-    resets ? lane->transport->reset() : lane->transport->shutdown();
-    lane->transport->wake();
-  }
+  for (auto& lane : lanes_) lane->transport->wake();
 }
 
 void LaneSet::lose(Lane& lane, const IoResult& result) noexcept {

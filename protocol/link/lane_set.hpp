@@ -67,7 +67,7 @@ class LaneSet {
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
   // --- the end: any thread --------------------------------------------------------------------------------------------------------------------
-  // Does not wait. `resets`: as Transport::reset(), so that the peer does not take it for the end of a program.
+  // Does not wait: each lane's thread ends its connection. `resets`: as Transport::reset(), so that the peer does not take it for the end of a program.
   void close(bool resets) noexcept;
   // Closed: waits for its threads, and for what they tell. One thread at a time, none of them.
   void finish();
@@ -159,6 +159,7 @@ class LaneSet {
   std::atomic<size_t> in_use_{0};            // relaxed: for people
   std::atomic<bool> can_send_{false};        // set once under mutex_
   std::atomic<bool> closed_{false};          // set once; the threads look at it at every turn
+  bool resets_ = false;                      // written before closed_ is set
 };
 
 }  // namespace gpuwire::link

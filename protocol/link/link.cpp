@@ -227,11 +227,11 @@ void Link::leave_receiving() noexcept {
   changed_.notify_all();
 }
 
-IoResult Link::receive(std::span<std::byte> out, bool bulk) noexcept {
+IoResult Link::receive(std::span<std::byte> out, Taking taking) noexcept {
   if (stop_receiving_.load(std::memory_order_relaxed)) [[unlikely]] return {IoStatus::closed};
   transport::Transport* transport = enter_receiving();
   if (!transport) return {state() == State::ended ? IoStatus::closed : IoStatus::would_block};
-  IoResult result = parts_.on() ? receive_parts(*transport, out, bulk) : bulk ? transport->receive_bulk(out) : transport->try_receive(out);
+  IoResult result = parts_.on() ? receive_parts(*transport, out, taking) : taking == Taking::all ? transport->receive_bulk(out) : transport->try_receive(out);
   if (result.status == IoStatus::ok) {
     received_.store(received() + result.bytes, std::memory_order_relaxed);
     if (!parts_.on()) scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
@@ -455,7 +455,7 @@ void Link::end() noexcept {
   std::lock_guard lock(mutex_);
   if (state_.load(std::memory_order_relaxed) == State::ended) return;
   state_.store(State::ended, std::memory_order_seq_cst);
-  retire_lanes(true);
+  retire_lanes(comes_back_);
   transport_->shutdown();
   transport_->wake();
   // A thread that is sending right now may be reading from a caller's memory; it drops the rest itself when it is back.

@@ -72,9 +72,9 @@ class Link final : public transport::ByteSource {
   // Further connections for bulk, beside `beside` and as long as that is the link's; starts their threads. They take the place of others. One
   // thread at a time, none of a lane's. False: it is not, or there are no threads for them.
   bool add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet> lanes);
-  // How many there are now, and how many the last part that was sent went over.
+  // How many there are now, and how many of the last ones the last part that was sent went over.
   size_t lanes() const;
-  size_t lanes_in_use() const;
+  size_t lanes_in_use() const { return lanes_in_use_.load(std::memory_order_relaxed); }
   // Bulk outside the ring that has gone either way, over all connections; of it, over lanes.
   uint64_t bulk_bytes() const { return bulk_sent_.load(std::memory_order_relaxed) + bulk_received_.load(std::memory_order_relaxed) + lane_bytes(); }
   uint64_t lane_bytes() const { return lane_bytes_sent_.load(std::memory_order_relaxed) + lane_bytes_received_.load(std::memory_order_relaxed); }
@@ -126,11 +126,11 @@ class Link final : public transport::ByteSource {
 
   // --- receiving: one thread at a time ---------------------------------------------------------------------------------------------------------
   // As Transport's; would_block while detached. Acknowledgements in what has come make room at once.
-  IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, false); }
+  IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, Taking::now); }
   // May wait until `out` is full, where the connection can do that by itself.
-  IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, true); }
+  IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, Taking::all); }
   // The same only for what comes over lanes. Nobody else reads or writes `out` meanwhile.
-  IoResult receive_in_place(std::span<std::byte> out) noexcept override { return receive(out, parts_.lanes_left() != 0); }
+  IoResult receive_in_place(std::span<std::byte> out) noexcept override { return receive(out, Taking::all_of_lanes); }
   // Is there anything to receive, the end included? Costs one system call at most.
   bool input() noexcept;
   // Position behind the last byte that came.
@@ -177,11 +177,12 @@ class Link final : public transport::ByteSource {
   void abandon_after_fork() noexcept;
 
  private:
-  IoResult receive(std::span<std::byte> out, bool bulk) noexcept;
+  enum class Taking : uint8_t { now, all, all_of_lanes };
+  IoResult receive(std::span<std::byte> out, Taking taking) noexcept;
   void count_sent(size_t bytes);
   // --- lanes (link_lanes.cpp) ---
-  IoResult receive_parts(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept;
-  IoResult receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept;
+  IoResult receive_parts(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept;
+  IoResult receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept;
   IoResult lanes_are_gone(transport::Transport& transport) noexcept;
   std::shared_ptr<LaneSet> lane_set() const;
   // With the lock:
@@ -268,7 +269,7 @@ class Link final : public transport::ByteSource {
   std::atomic<bool> blocked_{false};
   // Written under mutex_, before announce(): lanes have the sending role; read by wait() and wake(), which look again after every sleep.
   std::atomic<bool> lanes_sending_{false};
-  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0};  // statistics, under mutex_
+  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0}, lanes_in_use_{0};  // statistics, under mutex_
   // What abandon_after_fork() finds of lanes_ without a lock; set before the threads start, null before the set goes.
   std::atomic<LaneSet*> lanes_at_fork_{nullptr};
   const size_t bulk_in_ring_max_, lane_part_bytes_min_;

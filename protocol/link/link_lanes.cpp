@@ -33,11 +33,6 @@ size_t Link::lanes() const {
   return lanes ? lanes->lanes() : 0;
 }
 
-size_t Link::lanes_in_use() const {
-  auto lanes = lane_set();
-  return lanes ? lanes->lanes_in_use() : 0;
-}
-
 uint64_t Link::bytes_come() const {
   auto lanes = lane_set();
   return received() + (lanes ? lanes->bytes_received() : 0);
@@ -118,6 +113,7 @@ bool Link::send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow
                lanes_->send(window_.sent(), {data + next.offset, size_t(part_header_.bytes)});
       if (handed) {
         lanes_until_ = part_until_;
+        lanes_in_use_.store(lanes_->lanes_in_use(), std::memory_order_relaxed);
         lanes_sending_.store(true, std::memory_order_relaxed);
       } else {
         give_up_for_lanes(lock, "the lanes were lost");
@@ -201,15 +197,15 @@ void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why
 
 // --- receiving: by who receives -----------------------------------------------------------------------------------------------------------------------
 
-IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept {
+IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept {
   for (;;) {
-    if (parts_.lanes_left() != 0) return receive_from_lanes(transport, out, bulk);
+    if (parts_.lanes_left() != 0) return receive_from_lanes(transport, out, taking);
     std::span<std::byte> room = parts_.room(out);
     IoResult result{IoStatus::ok};
     if (parts_.keeps())
       result.bytes = parts_.take_kept(room);
     else
-      result = bulk ? transport.receive_bulk(room) : transport.try_receive(room);
+      result = taking == Taking::all ? transport.receive_bulk(room) : transport.try_receive(room);
     if (result.status != IoStatus::ok) return result;
     uint64_t passed = parts_.passed();
     size_t got = parts_.take(room.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
@@ -224,7 +220,7 @@ IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byt
   }
 }
 
-IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, bool bulk) noexcept {
+IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept {
   out = out.first(size_t(std::min<uint64_t>(out.size(), parts_.lanes_left())));
   auto lanes = lane_set();
   if (!lanes || lanes->number() != parts_.lane_set()) return lanes_are_gone(transport);
@@ -239,7 +235,7 @@ IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std
     uint64_t come;
     unsigned silent_looks = 0;
   } waiting{*this, *lanes, transport, lanes->bytes_received()};
-  IoResult result = lanes->receive(received(), out, bulk ? LaneSet::Order::any : LaneSet::Order::as_sent, [&waiting] {
+  IoResult result = lanes->receive(received(), out, taking == Taking::now ? LaneSet::Order::as_sent : LaneSet::Order::any, [&waiting] {
     if (waiting.link.look_) waiting.link.look_();
     uint64_t come = waiting.lanes.bytes_received();
     bool silent = come == std::exchange(waiting.come, come) && waiting.transport.unread() != 0;

@@ -88,7 +88,14 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
   capnp::MallocMessageBuilder answer;
   auto resume = answer.initRoot<schema::Resume>();
   resume.setAttempt(claim.attempt);
-  resume.setProof(data_of(proof_of(claim.secret, challenge, connection.binding(), claim.session, claim.attempt)));
+  std::string binding = connection.binding();
+  resume.setProof(data_of(claim.lane ? lane_proof_of(claim.secret, challenge, binding, claim.session, claim.attempt, *claim.lane)
+                                     : proof_of(claim.secret, challenge, binding, claim.session, claim.attempt)));
+  if (claim.lane) {
+    resume.setLanes(claim.lane->count);
+    resume.setLane(claim.lane->number);
+    resume.setLaneSet(claim.lane->set);
+  }
   resume.setReceived(claim.received);
   resume.setAddress(claim.address);
   resume.setMachine(claim.machine);
@@ -121,10 +128,13 @@ tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& se
   auto answer = receive(connection, ControlOrdinal::resume, timeout, [&](capnp::MessageReader& message) {
     auto resume = message.getRoot<schema::Resume>();
     heard = {resume.getAttempt(), resume.getReceived(), text_of(resume.getAddress()), text_of(resume.getMachine())};
+    if (resume.getLanes() != 0) heard.lane = Lane{resume.getLaneSet(), resume.getLane(), resume.getLanes()};
     whole = copy(resume.getProof(), proof);
   });
   if (!answer) return tl::unexpected(answer.error());
-  if (whole && same(proof, proof_of(secret, challenge, connection.binding(), session, heard.attempt))) return heard;
+  std::string binding = connection.binding();
+  Proof right = heard.lane ? lane_proof_of(secret, challenge, binding, session, heard.attempt, *heard.lane) : proof_of(secret, challenge, binding, session, heard.attempt);
+  if (whole && same(proof, right)) return heard;
   refuse(connection, "the session is not this client's", timeout);
   return tl::unexpected(std::string("a wrong proof"));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <tl/expected.hpp>
@@ -24,6 +25,7 @@ struct Claim {
   uint64_t attempt = 0;   // more than of any attempt before
   uint64_t received = 0;  // position in the server's stream
   std::string address = {}, machine = {};  // the client's end of the connection (transport::ConnectionEnd)
+  std::optional<Lane> lane = {};  // it is to be one, beside the connection of `attempt`
 };
 // How much of our stream the server has received. Each of the server's words is waited for at most `timeout`.
 tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Claim& claim, transport::Nanoseconds timeout);
@@ -33,6 +35,7 @@ tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Clai
 struct Heard {
   uint64_t attempt = 0, received = 0;
   std::string address, machine;  // what the client says of its end
+  std::optional<Lane> lane = {};
 };
 // Waits to be asked, sends a challenge and checks the answer. Error: why it is no proof, one line for the log; the client has been told that it is refused.
 tl::expected<Heard, std::string> hear(transport::Transport& connection, const SessionId& session, const Secret& secret, transport::Nanoseconds timeout);

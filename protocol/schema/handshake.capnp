@@ -19,6 +19,7 @@ struct Hello {
   heartbeats @11 :Bool;         # the client knows heartbeats, and will send them if the server's Welcome says so
   address @12 :Text;            # the client's end of its connection, as its system names it: "192.0.2.7:41234", "[2001:db8::7]:41234"; empty: none, or not known
   machine @13 :Text;            # of a client that reaches the server over its own machine's loopback: what tells this run of the machine from every other; else empty
+  lanes @14 :UInt8;             # how many further connections for bulk the client opens at most; below 2: none
   cacheKey @9 :Data;            # 32 random bytes that this user keeps: whose images the server's module cache shows; or none
 }
 
@@ -36,6 +37,8 @@ struct Welcome {
   resumeGraceMs @9 :UInt32;     # how long the session stays without a connection
   heartbeats @10 :Bool;         # each side sends something at least every 6 s from here on, the control frame `heartbeat` if there is nothing else, and may
                                 # give a connection up over which nothing has come for 9 s. Never without Hello.heartbeats, nor without resumeSecret
+  lanes @11 :UInt8;             # how many further connections for bulk the client may open; not 0: from here on long bulk comes in parts, both ways
+                                # (wire/lanes.hpp). Never more than Hello.lanes, never without resumeSecret
 }
 
 struct ResumeChallenge {
@@ -50,6 +53,10 @@ struct Resume {
   received @2 :UInt64;          # position: how much of the server's stream has come
   address @3 :Text;             # as in Hello, of this connection
   machine @4 :Text;             # as in Hello
+  # Of a connection that is one of the session's lanes, and carries nothing on:
+  lanes @5 :UInt8;              # how many there are to be; 0: it is none
+  lane @6 :UInt8;               # which of them, from 0
+  laneSet @7 :UInt32;           # greater than of any lanes before; `attempt` is then that of the connection which they are for, 0 for the session's first
 }
 
 struct Resumed {

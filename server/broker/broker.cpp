@@ -43,6 +43,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
                  {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
   admission_.set_job_of([this](const std::string& credential) { return connections_.job_of(credential); });
   sessions_.set_graces(graces_of(options_.configuration));
+  sessions_.set_lanes_max(options_.configuration.lanes_max);
   sessions_.keep(options_.keeping);
   registry_.observe([this](const SessionEvent& event) {
     if (event.session.state == SessionState::queued) look_at_queue();
@@ -153,6 +154,7 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   if (ConfigurationErrors errors = misfits(configuration); !errors.empty()) return tl::unexpected(std::move(errors));
   connections_.configure(configuration);
   sessions_.set_graces(graces_of(configuration));
+  sessions_.set_lanes_max(configuration.lanes_max);
   if (options_.keeping && configuration.adopt_grace_ms) options_.keeping->set_grace(std::chrono::milliseconds(configuration.adopt_grace_ms));
   tenants_.replace(std::move(configuration.tenants));
   sessions_.tenants_changed(tenants_);

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
+#include "protocol/wire/lanes.hpp"
 #include "server/config/configuration.hpp"
 #include "server/config/section.hpp"
 
@@ -216,6 +217,7 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   server.numbers("gpus", out.gpus, kGpuMax);
   read_grace(server, "resume_grace", out.resume_grace_ms);
   read_grace(server, "hang_up_grace", out.hang_up_grace_ms);
+  server.count("lanes_max", out.lanes_max, 1, wire::kLanesMax);
   server.duration_ms("adopt_grace", out.adopt_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);

@@ -15,6 +15,7 @@ struct SessionSpec {
   ledgerSlot @6 :UInt32;        # which slot of the tenant's page is the session's
   resumeGraceMs @8 :UInt32;     # how long the session stays without a connection; 0: it ends with its connection
   hangUpGraceMs @9 :UInt32;     # the same where the connection was ended and not lost, by the program's end or by something between
+  lanesMax @10 :UInt32;         # further connections for bulk; below 2: none
   identified @7 :Bool;         # the client has shown that it is the tenant
 
   struct Device {

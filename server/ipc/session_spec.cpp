@@ -67,6 +67,7 @@ std::string encode(const SessionSpec& order) {
   root.setIdentified(order.identified);
   root.setResumeGraceMs(order.resume_grace_ms);
   root.setHangUpGraceMs(order.hang_up_grace_ms);
+  root.setLanesMax(order.lanes_max);
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asBytes();
   return {bytes.asChars().begin(), bytes.size()};
@@ -88,6 +89,7 @@ tl::expected<SessionSpec, std::string> decode_session_spec(const std::string& te
     order.identified = root.getIdentified();
     order.resume_grace_ms = root.getResumeGraceMs();
     order.hang_up_grace_ms = root.getHangUpGraceMs();
+    order.lanes_max = root.getLanesMax();
     return order;
   } catch (const kj::Exception& error) {
     return tl::unexpected(std::string(error.getDescription().cStr()));

@@ -25,6 +25,7 @@ struct SessionSpec {
   uint64_t host_memory_bytes = 0;  // of the server's own memory, that the tenant may hold; 0: no bound
   uint32_t resume_grace_ms = 0;    // how long the session stays without a connection; 0: it ends with its connection
   uint32_t hang_up_grace_ms = 0;   // the same where the connection was ended and not lost, by the program's end or by something between
+  uint32_t lanes_max = 0;          // further connections for bulk; below 2: none
   uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
 };
 

@@ -22,6 +22,7 @@
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/stream.hpp"
+#include "protocol/wire/lanes.hpp"
 #include "server/ipc/ipc_message.hpp"
 #include "server/ipc/session_spec.hpp"
 #include "server/driver_table.hpp"
@@ -76,6 +77,12 @@ uint64_t own_memory_of(const SessionSpec& order, const DriverLibrary& driver) {
 unsigned usable_cores() {
   cpu_set_t set;
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned(CPU_COUNT(&set)) : 1u;
+}
+
+// A Unix socket is as fast as the memory; several only take cores.
+unsigned lanes_max(const SessionSpec& order, const transport::Transport& connection) {
+  std::string_view road = connection.road();
+  return road == "tcp" || road == "tls" ? std::min(order.lanes_max, wire::kLanesMax) : 0;
 }
 
 // Another thread may still be sending what comes before the session's last words; it stops when the process does.
@@ -200,6 +207,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                    .id = message.id,
                    .resume_secret = secret,
                    .resume_grace_ms = order.resume_grace_ms,
+                   .lanes_max = lanes_max(order, *link.transport()),
                    .wants_heartbeats = [&](const transport::ConnectionEnd& said) {
                      way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
                      return way != ClientWay::same_machine;  // whose system sees every end
@@ -227,7 +235,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                            way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine), {heard.address, heard.machine});
                          },
                          .refused = [](std::string why) { tell_broker(IpcMessageKind::resume_refused, 0, std::move(why)); },
-                         .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); }});
+                         .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); },
+                         .lanes_max = [&] { return session.lanes(); }});
   Watchdog watchdog(kIpcMessageDescriptor, link.transport(),
                 {.stop =
                      [&](std::string reason) {
@@ -264,7 +273,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       session.connection_attached();
       watchdog.attached(link.transport());
       reports.tell(IpcMessageKind::attached, 0, {});
-    } else if (link.transport()->damaged()) {
+    } else if (link.damaged()) {
       session.stop(EndCause::fault, link.loss());
     } else if (link.said_goodbye() || stay == 0) {
       // A goodbye stands behind frames that the executor may be kept from.

@@ -127,6 +127,58 @@ class Resume(ResumeCase):
         self.assertNotIn("the connection was lost", err)
 
 
+LANES = {"GPUWIRE_LANES": "3"}
+
+
+def copied(address, *arguments, **extra):
+    return subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "run", "--stats", "--server", address, "--", os.path.join(PROGRAMS, "large_copies"), *arguments],
+                          capture_output=True, text=True, env={**os.environ, **LANES, **extra}, timeout=300)
+
+
+class Lanes(ResumeCase):
+    """Sessions whose large copies go over further connections."""
+
+    SERVER_WORDS = 'open_tenant = "open"\nlanes_max = 3\n'
+    # A lane, or the session's own connection, breaks in the middle of copies.
+    CUT_BYTES = (100_000, 24_000_000)
+
+    def test_large_copies_go_over_lanes_and_come_back_as_they_do_without(self):
+        without, with_lanes = copied(self.server.address, "48", "2", GPUWIRE_LANES="1"), copied(self.server.address, "48", "2")
+        self.assertEqual(with_lanes.returncode, 0, with_lanes.stderr)
+        self.assertEqual(with_lanes.stdout, without.stdout)
+        self.assertNotIn("lanes:", without.stderr)
+        self.assertRegex(with_lanes.stderr, r"gpuwire: lanes: 3 further connections for bulk, of which the last used [123], .+ over them")
+        self.assertNotIn("connections lost", with_lanes.stderr)
+
+    def test_programs_notice_nothing_of_lanes_and_connections_that_are_cut(self):
+        there = copied(self.server.address, "48", "2")
+        cuts = over_lanes = 0
+        for seed in range(SEED, SEED + 4):
+            with self.subTest(seed=seed):
+                way = UnreliableWay(self.server.address, 24, seed, self.CUT_BYTES)
+                self.addCleanup(way.close)
+                cut = copied(way.address, "48", "2")
+                self.assertEqual(cut.returncode, 0, cut.stderr)
+                self.assertEqual(cut.stdout, there.stdout)
+                cuts += way.lost
+                over_lanes += "gpuwire: lanes: 3" in cut.stderr
+        print(f"{cuts} cuts")
+        self.assertGreaterEqual(cuts, 24)
+        self.assertGreaterEqual(over_lanes, 1)
+
+    def test_a_program_that_is_killed_in_the_middle_keeps_nothing(self):
+        detached = self.audited('"event":"detached"')
+        copier = subprocess.Popen([os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--", os.path.join(PROGRAMS, "large_copies"), "32", "100000"],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **LANES})
+        for _ in range(4):
+            self.assertRegex(copier.stdout.readline(), "^round ")
+        ended = self.audited('"event":"ended"', '"cause":"cut"')
+        copier.kill()
+        copier.communicate()
+        wait_until(lambda: self.audited('"event":"ended"', '"cause":"cut"') == ended + 1, 20, "the end of the session")
+        self.assertEqual(self.audited('"event":"detached"'), detached)
+
+
 class Hostile(ResumeCase):
     """Somebody who knows a session's identity, or has seen its client resume it, and wants it."""
 
@@ -334,7 +386,7 @@ class Detached(ServerCase):
 
 
 class Encrypted(ResumeCase):
-    SERVER_WORDS = ""
+    SERVER_WORDS = "lanes_max = 3\n"
 
     @classmethod
     def setUpClass(cls):
@@ -348,6 +400,19 @@ class Encrypted(ResumeCase):
         subprocess.run([*admin, "add-tenant", "anna", "--out", os.path.join(folder, "anna.pem")], check=True, capture_output=True)
         cls.TENANTS = f'[tls]\ndirectory = "{folder}/identity"\n[tenants.anna]\n'
         super().setUpClass()
+
+    def test_over_tls_each_lane_has_a_channel_of_its_own_and_a_cut_is_not_noticed(self):
+        extra = {"GPUWIRE_IDENTITY": os.path.join(self.identity, "anna.pem")}
+        there = copied(self.server.address, "48", "1", **extra)
+        self.assertEqual(there.returncode, 0, there.stderr)
+        self.assertRegex(there.stderr, r"gpuwire: server: \S+ over tls")
+        self.assertIn("gpuwire: lanes: 3 further connections", there.stderr)
+        way = UnreliableWay(self.server.address, 24, SEED, Lanes.CUT_BYTES)
+        self.addCleanup(way.close)
+        cut = copied(way.address, "48", "1", **extra)
+        self.assertEqual(cut.returncode, 0, cut.stderr)
+        self.assertEqual(cut.stdout, there.stdout)
+        self.assertGreaterEqual(way.lost, 4)
 
     def test_over_tls_programs_notice_nothing_either(self):
         cuts = self.cut_all(CUTS * 2 // 5, env={**os.environ, "GPUWIRE_IDENTITY": os.path.join(self.identity, "anna.pem")})

@@ -121,6 +121,8 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
        count(CallClass::called));
   line(text, "sent %s in %" PRIu64 " writes, received %s", bytes_text(value(stats.bytes_sent)).c_str(), value(stats.flushes),
        bytes_text(value(stats.bytes_received)).c_str());
+  if (Road::Lanes lanes = road ? road->lanes() : Road::Lanes(); lanes.bytes)
+    line(text, "lanes: %u further connections for bulk, of which the last used %u, %s over them", lanes.opened, lanes.in_use, bytes_text(lanes.bytes).c_str());
   if (value(stats.losses))
     line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(stats.losses), double(value(stats.detached_ns)) / 1e6,
          bytes_text(value(stats.bytes_sent_again)).c_str());

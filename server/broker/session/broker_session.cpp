@@ -149,6 +149,7 @@ void BrokerSession::allow_graces(const SessionRecord& session) {
   auto most = tenant && tenant->settings.resume_grace_max_ms ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms) : around_.graces.resume;
   order_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
   order_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
+  order_.lanes_max = around_.lanes_max;
 }
 
 bool BrokerSession::attach(std::string& error) {

@@ -37,6 +37,7 @@ struct SessionSurroundings {
   EntryStore* keeping = nullptr;              // null: nothing outlives the broker
   std::vector<ServerDevice> devices = {};     // of the server, when they are known
   SessionGraces graces{};
+  unsigned lanes_max = 0;  // SessionSpec's
   const TenantDirectory* tenants = nullptr;  // whose settings bound the graces; null: nobody's
 };
 

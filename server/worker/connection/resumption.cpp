@@ -1,10 +1,12 @@
 #include "server/worker/connection/resumption.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "protocol/transport/stream.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/worker/limits.hpp"
 
@@ -40,7 +42,41 @@ void Resumption::attempt(OwnedDescriptor socket, std::string tls_key) {
   if (!connection) return parts_.refused(connection.error());
   auto heard = resume::hear(**connection, parts_.id, parts_.secret, kTimeout);
   if (!heard) return parts_.refused(heard.error());
-  carry_on(std::move(*connection), *heard);
+  heard->lane ? join(std::move(*connection), *heard) : carry_on(std::move(*connection), *heard);
+}
+
+std::string Resumption::why_no_lane(const resume::Heard& heard) const {
+  const resume::Lane& lane = *heard.lane;
+  if (heard.attempt != last_attempt_) return "the connection that the lane is for is not the session's any more";
+  if (lane.count > parts_.lanes_max()) return fmt::format("{} lanes where {} are allowed", lane.count, parts_.lanes_max());
+  if (lane.number >= lane.count) return fmt::format("lane {} of {}", lane.number, lane.count);
+  if (lane.set < lane_set_ || (lane.set == lane_set_ && lanes_.empty())) return "lanes of an older set";
+  if (lane.set == lane_set_ && (lanes_.size() != lane.count || lanes_[lane.number])) return "a lane that there is already";
+  return {};
+}
+
+// All lanes of a set begin together, with the answer to the last one.
+void Resumption::join(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard) {
+  std::lock_guard replacing(replacing_);
+  if (std::string why = why_no_lane(heard); !why.empty()) {
+    resume::refuse(*connection, why, kTimeout);
+    return parts_.refused(std::move(why));
+  }
+  const resume::Lane& lane = *heard.lane;
+  if (lane.set != lane_set_) {
+    lanes_.clear();
+    lanes_.resize(lane.count);
+    lane_set_ = lane.set;
+  }
+  transport::notice_lost_peer(connection->descriptor(), transport::LostPeer::replaceable);
+  transport::Transport& joined = *(lanes_[lane.number] = std::move(connection));
+  std::shared_ptr<link::LaneSet> all;
+  if (std::all_of(lanes_.begin(), lanes_.end(), [](const auto& one) { return one != nullptr; })) {
+    all = std::make_shared<link::LaneSet>(std::exchange(lanes_, {}), lane_set_, false);
+    auto beside = parts_.link.transport();
+    if (!parts_.link.add_lanes(*beside, all)) return;  // which closes them
+  }
+  resume::accept(joined, 0, kTimeout);
 }
 
 void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard) {
@@ -50,6 +86,7 @@ void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, cons
     return parts_.refused(fmt::format("attempt {} comes after attempt {}", heard.attempt, last_attempt_));
   }
   last_attempt_ = heard.attempt;
+  lanes_.clear();
   uint64_t received = parts_.link.detach();
   if (!resume::accept(*connection, received, kTimeout)) return;
   parts_.proved(*connection, heard);

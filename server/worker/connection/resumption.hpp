@@ -1,4 +1,4 @@
-// How a running session gets another connection in the place of the one that it has, or has lost.
+// How a running session gets another connection in the place of the one that it has, or has lost; and lanes beside it.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <tl/expected.hpp>
 
@@ -32,6 +33,7 @@ class Resumption {
     std::function<void(const transport::Transport&, const resume::Heard&)> proved;
     std::function<void(std::string why)> refused;  // somebody has tried who could not; any thread
     std::function<void(std::string why)> fault;    // the client cannot be right: the session has to end; any thread
+    std::function<unsigned()> lanes_max = [] { return 0u; };  // how many the session may have; any thread
   };
   explicit Resumption(Parts parts) : parts_(std::move(parts)) {}
   // Waits for connections under way: at most a few kHandshakeTimeoutMs.
@@ -49,12 +51,17 @@ class Resumption {
   };
   void attempt(OwnedDescriptor socket, std::string tls_key);
   void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard);
+  void join(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard);
+  std::string why_no_lane(const resume::Heard& heard) const;
 
   const Parts parts_;
   std::list<Attempt> attempts_;
   // Held while a connection with a right proof takes the place of another: one after the other. Nothing else is taken with it but the link's.
   std::mutex replacing_;
   uint64_t last_attempt_ = 0;  // under replacing_
+  // Under replacing_: lanes of one set that have come, until all of them have.
+  uint32_t lane_set_ = 0;
+  std::vector<std::unique_ptr<transport::Transport>> lanes_;
 };
 
 }  // namespace gpuwire::server

@@ -1,5 +1,6 @@
 #include "server/worker/session/session.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <stdexcept>
@@ -132,6 +133,10 @@ std::optional<SessionEnd> Session::begin() {
     if (heartbeats_) source_.expect_heartbeats();
     welcome.setHeartbeats(heartbeats_);
     parts_.link->outlive_connections();
+    if (unsigned lanes = std::min(client_lanes_, parts_.lanes_max); lanes >= 2 && parts_.link->begin_parts(false)) {
+      lanes_ = lanes;
+      welcome.setLanes(uint8_t(lanes));
+    }
   }
   // Another connection may be there, and its end be heard of, before Welcome has left.
   state_ = std::make_unique<SessionState>(*this, parts_.settings);
@@ -163,6 +168,7 @@ std::optional<SessionEnd> Session::read_hello() {
     client_ = {logged(hello.getRelease()), logged(hello.getProgram()), logged(hello.getHost()), hello.getProcessId()};
     client_comes_back_ = !hello.getEndsWithConnection();
     client_knows_heartbeats_ = hello.getHeartbeats();
+    client_lanes_ = hello.getLanes();
     client_end_ = {logged(hello.getAddress()), logged(hello.getMachine())};
     auto key = hello.getCacheKey();
     key_of_user.assign(key.begin(), key.end());
@@ -378,7 +384,7 @@ std::optional<SessionEnd> Session::stopped() {
 SessionEnd Session::connection_ended() {
   if (auto end = stopped()) return *end;
   if (std::string broken = parts_.link->failure(); !broken.empty())
-    return {parts_.link->transport()->damaged() ? EndCause::fault : EndCause::cut, std::move(broken)};
+    return {parts_.link->damaged() ? EndCause::fault : EndCause::cut, std::move(broken)};
   return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
 }
 

@@ -49,6 +49,7 @@ struct SessionParts {
   std::array<uint8_t, 16> id{};
   std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
   uint32_t resume_grace_ms = 0;  // how long the session stays without a connection; 0: it ends with its connection
+  unsigned lanes_max = 0;  // further connections for bulk that the client may open; below 2: none
   // Whether the connection may come to lead nowhere without a word, by what the client says of its own end of it. Once, in a session that outlives its connection,
   // whose client knows heartbeats. Null: they are not wanted.
   std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
@@ -85,6 +86,8 @@ class Session final : public Replay {
   bool resumable() const { return resumable_; }
   // After begin(): both sides send heartbeats.
   bool heartbeats() const { return heartbeats_; }
+  // How many lanes it may have; any thread.
+  unsigned lanes() const { return lanes_.load(std::memory_order_relaxed); }
   // The client has closed its side of the connection: everything up to there is read now, even while the executor is kept. Any thread.
   void connection_hung_up();
   // It has another one. Any thread.
@@ -152,6 +155,8 @@ class Session final : public Replay {
   bool heartbeats_ = false;
   bool client_comes_back_ = false;
   bool client_knows_heartbeats_ = false;
+  unsigned client_lanes_ = 0;
+  std::atomic<unsigned> lanes_{0};  // set by begin(); a connection that asks for one sooner may be refused
   transport::ConnectionEnd client_end_;  // as the client says
   const std::chrono::microseconds poll_time_;
   uint64_t executed_ = 0;  // sequence of the last frame

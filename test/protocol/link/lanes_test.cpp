@@ -40,7 +40,7 @@ class Breaking final : public transport::Transport {
     for (size_t i = 1; first.iov_len == 0 && i < pieces.size(); ++i) first = pieces[i];
     first.iov_len = std::min<uint64_t>(first.iov_len, left_);
     if (first.iov_len == 0) {
-      inner_->reset();
+      inner_->shutdown();
       return {IoStatus::failed, 0, ECONNRESET};
     }
     IoResult result = inner_->try_send({&first, 1});

@@ -76,7 +76,8 @@ struct Fixture {
                          },
                          .proved = [this](const transport::Transport&, const resume::Heard& heard) { said = heard.address; },
                          .refused = [this](std::string) { ++refused; },
-                         .fault = [this](std::string) { ++faults; }}};
+                         .fault = [this](std::string) { ++faults; },
+                         .lanes_max = [] { return 3u; }}};
 };
 
 }  // namespace
@@ -137,4 +138,41 @@ TEST_CASE_FIXTURE(Fixture, "a client that claims to have received what was never
   client.detach();
   CHECK(resume::ask(*connection, {id, secret, 1, 1'000'000}, kLimit));
   CHECK(eventually([&] { return faults.load() == 1; }));
+}
+
+TEST_CASE_FIXTURE(Fixture, "lanes join by a proof of their own, all of a set or none, beside the connection that there is") {
+  REQUIRE(worker.begin_parts(false));
+  struct Asked {
+    std::unique_ptr<transport::Transport> connection;
+    bool joined;
+  };
+  auto join = [&](uint64_t attempt, resume::Lane lane, const resume::Secret& with) {
+    auto connection = connect();
+    auto answer = resume::ask(*connection, {id, with, attempt, 0, {}, {}, lane}, kLimit);
+    return Asked{std::move(connection), answer.has_value()};
+  };
+  resume::Secret wrong = secret;
+  wrong[0] ^= 1;
+  CHECK_FALSE(join(0, {1, 0, 3}, wrong).joined);
+  CHECK_FALSE(join(1, {1, 0, 3}, secret).joined);  // beside a connection that there is not
+  CHECK_FALSE(join(0, {1, 0, 4}, secret).joined);  // more than are allowed
+  CHECK_FALSE(join(0, {1, 3, 3}, secret).joined);
+  CHECK(eventually([&] { return refused == 4; }));
+  auto first = join(0, {1, 2, 3}, secret), second = join(0, {1, 0, 3}, secret);
+  CHECK(first.joined);
+  CHECK(second.joined);
+  CHECK_FALSE(join(0, {1, 0, 3}, secret).joined);  // there is that one
+  CHECK_FALSE(join(0, {1, 1, 2}, secret).joined);  // of another number of lanes
+  CHECK(worker.lanes() == 0);
+  auto third = join(0, {1, 1, 3}, secret);
+  CHECK(third.joined);
+  CHECK(worker.lanes() == 3);
+  CHECK_FALSE(join(0, {1, 1, 3}, secret).joined);
+  CHECK_FALSE(join(0, {0, 0, 1}, secret).joined);
+  CHECK(worker.lanes() == 3);
+  // A proof for a lane is none for the session's connection.
+  auto connection = connect();
+  CHECK(ask(*connection, secret, 1));
+  CHECK(eventually([&] { return worker.lanes() == 0; }));
+  CHECK(faults == 0);
 }
