@@ -189,9 +189,8 @@ void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why
   kind_of_loss_ = Loss::given_up;
   why_given_up_ = std::move(why);
   detach_locked(damage_.empty() ? GivingUp::leaves : GivingUp::closes);
-  if (!observer_) return;
   lock.unlock();
-  observer_(State::detached);
+  tell(State::detached);
   lock.lock();
 }
 
