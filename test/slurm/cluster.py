@@ -1,6 +1,7 @@
-"""A Slurm of Debian's own programs on loopback: munged, slurmctld and slurmd in a folder of their own, with gpuwire's plugins, prolog and epilog.
+"""A Slurm of Debian's own programs on loopback: munged, slurmctld and slurmd in a folder of their own.
 
-Everything runs as the user of the test (root where jobs of other users are wanted), touches nothing in /etc or /var, and ends with the cluster."""
+Everything runs as the user of the test (root where jobs of other users are wanted), touches nothing in /etc or /var,
+and ends with the cluster."""
 
 import os
 import pwd
@@ -20,7 +21,9 @@ SLURM_PLUGINS = "/usr/lib/x86_64-linux-gnu/slurm-wlm"
 
 def missing():
     """What of Slurm is not installed here."""
-    return [name for name in PROGRAMS if not shutil.which(name, path=PATH)] or ([] if os.path.isdir(SLURM_PLUGINS) else [SLURM_PLUGINS])
+    return [name for name in PROGRAMS if not shutil.which(name, path=PATH)] or (
+        [] if os.path.isdir(SLURM_PLUGINS) else [SLURM_PLUGINS]
+    )
 
 
 def free_port():
@@ -67,17 +70,23 @@ class Cluster:
             file.write(f"Licenses=gpuwire:{number}\n")
 
     def _hook(self, name):
-        """The adapter's script, in an environment that knows this cluster's files; Slurm gives its hooks nearly none."""
+        """The adapter's script, told where this cluster's files are: Slurm gives its hooks nearly no environment."""
         path = self.path(name + ".sh")
         with open(path, "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\nexport PATH={PATH} SLURM_CONF={self.path('slurm.conf')} GPUWIRE_SLURM_CONF={self.path('gpuwire.conf')}\n"
-                       f"exec {self.adapter(name + '.sh')} 2>>{self.path('log', 'hooks.log')}\n")
+            file.write(
+                f"#!/bin/sh\nexport PATH={PATH} SLURM_CONF={self.path('slurm.conf')}\n"
+                f"export GPUWIRE_SLURM_CONF={self.path('gpuwire.conf')}\n"
+                f"exec {self.adapter(name + '.sh')} 2>>{self.path('log', 'hooks.log')}\n"
+            )
         os.chmod(path, 0o755)
         return path
 
     def _write_configuration(self):
         user = pwd.getpwuid(os.geteuid()).pw_name
-        node_lines = "".join(f"NodeName=node{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} CPUs=8 RealMemory=2000\n" for i in range(self.nodes))
+        node_lines = "".join(
+            f"NodeName=node{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} CPUs=8 RealMemory=2000\n"
+            for i in range(self.nodes)
+        )
         lines = f"""ClusterName=lab
 SlurmctldHost=localhost(127.0.0.1)
 SlurmUser={user}
@@ -122,9 +131,15 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
             file.write(text)
 
     def _start(self, *command):
-        log = open(self.path("log", os.path.basename(command[0]) + f"-{len(self.processes)}.log"), "wb")  # pylint: disable=consider-using-with
+        log = open(
+            self.path("log", os.path.basename(command[0]) + f"-{len(self.processes)}.log"), "wb"
+        )  # pylint: disable=consider-using-with
         with log:
-            self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment))  # pylint: disable=consider-using-with
+            self.processes.append(
+                subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment
+                )
+            )  # pylint: disable=consider-using-with
 
     def __enter__(self):
         try:
@@ -133,8 +148,17 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
                 file.write(os.urandom(128))
             os.chmod(key, 0o600)
             munge_socket = self.path("munge", "socket")
-            self._start("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={munge_socket}", f"--pid-file={self.path('munge', 'pid')}",
-                        f"--log-file={self.path('log', 'munged')}", f"--seed-file={self.path('munge', 'seed')}", "--num-threads=2")
+            self._start(
+                "munged",
+                "--foreground",
+                "--force",
+                f"--key-file={key}",
+                f"--socket={munge_socket}",
+                f"--pid-file={self.path('munge', 'pid')}",
+                f"--log-file={self.path('log', 'munged')}",
+                f"--seed-file={self.path('munge', 'seed')}",
+                "--num-threads=2",
+            )
             wait_until(lambda: os.path.exists(munge_socket), "munged listens")
             self._start("slurmctld", "-D", "-c", "-f", self.path("slurm.conf"))
             for i in range(self.nodes):
@@ -184,22 +208,52 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
     def run(self, *command, user=None, check=False, **extra):
         """A command of Slurm's, as a user of this machine (or as the test's)."""
         environment = {**self.environment, **extra.pop("environment", {})}
-        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, user=user,
-                             group=pwd.getpwnam(user).pw_gid if user else None, extra_groups=[] if user else None, cwd=self.path("jobs"), check=False, **extra)
+        ran = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            env=environment,
+            user=user,
+            group=pwd.getpwnam(user).pw_gid if user else None,
+            extra_groups=[] if user else None,
+            cwd=self.path("jobs"),
+            check=False,
+            **extra,
+        )
         if check and ran.returncode != 0:
             raise AssertionError(f"{command}: {ran.returncode}\n{ran.stdout}{ran.stderr}{self.logs()}")
         return ran
 
     def start(self, *command, user=None, environment=None):
         """As run(), without waiting."""
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, user=user,
-                                group=pwd.getpwnam(user).pw_gid if user else None, extra_groups=[] if user else None, cwd=self.path("jobs"),
-                                env={**self.environment, **(environment or {})})
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            user=user,
+            group=pwd.getpwnam(user).pw_gid if user else None,
+            extra_groups=[] if user else None,
+            cwd=self.path("jobs"),
+            env={**self.environment, **(environment or {})},
+        )
 
     def submit(self, script, *options, user=None):
         """The number of a batch job; its output goes to jobs/NUMBER.out."""
-        ran = self.run("sbatch", "--parsable", "--output", self.path("jobs", "out-%A_%a" if any("--array" in one for one in options) else "out-%j"), *options,
-                       "--wrap", script, user=user, check=True)
+        ran = self.run(
+            "sbatch",
+            "--parsable",
+            "--output",
+            self.path("jobs", "out-%A_%a" if any("--array" in one for one in options) else "out-%j"),
+            *options,
+            "--wrap",
+            script,
+            user=user,
+            check=True,
+        )
         return int(ran.stdout.strip().split(";")[0])
 
     def show(self, job):
@@ -210,7 +264,10 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
         return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r").stdout.strip()
 
     def wait_for(self, job, *states):
-        return wait_until(lambda: self.state(job).split(" ")[0] in states, f"job {job} is {' or '.join(states)}: {self.state(job)}\n{self.logs()}")
+        return wait_until(
+            lambda: self.state(job).split(" ")[0] in states,
+            f"job {job} is {' or '.join(states)}: {self.state(job)}\n{self.logs()}",
+        )
 
     def output(self, job):
         try:

@@ -50,7 +50,9 @@ class Choice(unittest.TestCase):
     def test_who_does_not_answer_is_passed_over_and_told_if_nobody_else_is_left(self):
         down, small = FakeServer("down", 8, fails=True), FakeServer("small", 1)
         self.assertEqual(job.choose([down, small], 1, "slurm/lab/1").name, "small")
-        with self.assertRaisesRegex(SiteError, "down does not answer; server small has 1 GPUs for jobs, and the job wants 2"):
+        with self.assertRaisesRegex(
+            SiteError, "down does not answer; server small has 1 GPUs for jobs, and the job wants 2"
+        ):
             job.choose([down, small], 2, "slurm/lab/1")
 
     def test_prologs_of_one_job_that_run_at_the_same_time_choose_the_same_server(self):
@@ -102,7 +104,9 @@ class Files(unittest.TestCase):
     def test_a_jobs_gpus_are_its_licences_and_the_arrays_other_elements_do_not_count(self):
         self.squeue("18|gpuwire:4|10:00|main|main", "17|matlab:2,gpuwire:2,x:1|1-02:00:00|physics|main")
         found = SlurmJob(17)
-        self.assertEqual((found.gpus(), found.limit_seconds(), found.account, found.partition), (2, 26 * 3600, "physics", "main"))
+        self.assertEqual(
+            (found.gpus(), found.limit_seconds(), found.account, found.partition), (2, 26 * 3600, "physics", "main")
+        )
         self.assertEqual((SlurmJob(18).gpus(), SlurmJob(18).limit_seconds()), (4, 600))
         with self.assertRaisesRegex(SiteError, "squeue does not know job 19"):
             SlurmJob(19)
@@ -114,8 +118,14 @@ class Files(unittest.TestCase):
             self.assertIsNone(SlurmJob(1).limit_seconds())
 
     def test_a_sites_mistakes_are_told_with_the_file(self):
-        for text, words in (("", "there is no .server NAME."), ("[server a]\n", "wants address"), ("[gpuwire]\ntenants = x\n", "knows no tenants"), ("[servers]\n", "is neither"),
-                            ("[gpuwire]\noversubscription = 0\n[server a]\naddress = a\n", "oversubscription must be"), ("tenant = x", "File contains no section headers")):
+        for text, words in (
+            ("", "there is no .server NAME."),
+            ("[server a]\n", "wants address"),
+            ("[gpuwire]\ntenants = x\n", "knows no tenants"),
+            ("[servers]\n", "is neither"),
+            ("[gpuwire]\noversubscription = 0\n[server a]\naddress = a\n", "oversubscription must be"),
+            ("tenant = x", "File contains no section headers"),
+        ):
             with self.assertRaisesRegex(SiteError, "slurm.conf: .*" + words):
                 self.site(text)
         with self.assertRaisesRegex(SiteError, "absent.conf"):
@@ -133,11 +143,24 @@ class Files(unittest.TestCase):
         self.assertEqual(sync.licences_line(site, 3), "Licenses=matlab:5,gpuwire:4\n")
 
     def test_the_clusters_key_has_five_commands(self):
-        for words in ("gpuwire status --json", "/usr/bin/gpuwire admin list --json", "gpuwire admin job-token slurm --job slurm/lab/17 --gpus 2 --lifetime 60s",
-                      "gpuwire admin revoke 0123456789abcdef --end-sessions", "gpuwire admin revoke --job slurm/lab/17 --end-sessions"):
+        for words in (
+            "gpuwire status --json",
+            "/usr/bin/gpuwire admin list --json",
+            "gpuwire admin job-token slurm --job slurm/lab/17 --gpus 2 --lifetime 60s",
+            "gpuwire admin revoke 0123456789abcdef --end-sessions",
+            "gpuwire admin revoke --job slurm/lab/17 --end-sessions",
+        ):
             self.assertEqual(remote_admin.allowed(words.split()), words.split()[1:])
-        for words in ("", "sh -c gpuwire", "gpuwire", "gpuwire admin revoke anna --end-sessions", "gpuwire admin add-tenant eve", "gpuwire status --json --control /x",
-                      "gpuwire admin job-token slurm --job slurm/lab/17 --gpus 2 --lifetime 60s --directory /x", "gpuwire admin revoke --job anna --end-sessions"):
+        for words in (
+            "",
+            "sh -c gpuwire",
+            "gpuwire",
+            "gpuwire admin revoke anna --end-sessions",
+            "gpuwire admin add-tenant eve",
+            "gpuwire status --json --control /x",
+            "gpuwire admin job-token slurm --job slurm/lab/17 --gpus 2 --lifetime 60s --directory /x",
+            "gpuwire admin revoke --job anna --end-sessions",
+        ):
             self.assertIsNone(remote_admin.allowed(words.split()), words)
 
 

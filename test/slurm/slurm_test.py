@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm on loopback whose CUDA programs run on a gpuwire server: Debian's slurmctld, slurmd and munged, software devices."""
+"""Jobs of a real Slurm (Debian's slurmctld, slurmd and munged) whose CUDA programs run on a gpuwire server."""
 
 import json
 import os
@@ -17,7 +17,9 @@ from gpuwire_server import Server  # noqa: E402
 BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build")))
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 PROGRAM = os.path.join(BUILD, "examples", "vector_add")
-HOLDS = os.path.join(BUILD, "test_programs", "endless_copies")  # prints a line when it works, and goes on until it is ended
+HOLDS = os.path.join(
+    BUILD, "test_programs", "endless_copies"
+)  # prints a line when it works, and goes on until it is ended
 USER, OTHER_USER = "nobody", "daemon"
 
 
@@ -48,19 +50,45 @@ class SlurmCase(unittest.TestCase):
         cls.cluster = Cluster(BUILD, licences=2)
         cls.addClassCleanup(cls.cluster.stop)
         cls.identity = cls.cluster.path("identity")
-        subprocess.run([GPUWIRE, "admin", "--directory", cls.identity, "init", "--host", "localhost"], check=True, capture_output=True, timeout=LIMIT_SECONDS)
-        cls.cluster.write("server.toml", f'[server]\nlisten = "127.0.0.1:0"\ncontrol_socket = "{cls.cluster.path("control")}"\nresume_grace = "5min"\n'
-                                         f'[tls]\ndirectory = "{cls.identity}"\n[tenants.slurm]\n[tenants.quick]\nclass = "interactive"\n')
-        cls.server = Server(BUILD, ["--device", "software", "--software-devices", "2", "--config", cls.cluster.path("server.toml"), "--module-cache", "none"]).__enter__()
+        subprocess.run(
+            [GPUWIRE, "admin", "--directory", cls.identity, "init", "--host", "localhost"],
+            check=True,
+            capture_output=True,
+            timeout=LIMIT_SECONDS,
+        )
+        cls.cluster.write(
+            "server.toml",
+            f'[server]\nlisten = "127.0.0.1:0"\ncontrol_socket = "{cls.cluster.path("control")}"\n'
+            f'[tls]\ndirectory = "{cls.identity}"\n[tenants.slurm]\n[tenants.quick]\nclass = "interactive"\n',
+        )
+        cls.server = Server(
+            BUILD,
+            [
+                "--device",
+                "software",
+                "--software-devices",
+                "2",
+                "--config",
+                cls.cluster.path("server.toml"),
+                "--module-cache",
+                "none",
+            ],
+        ).__enter__()
         cls.addClassCleanup(cls.server.stop)
         port = cls.server.address.rsplit(":", 1)[1]
         # As SSH with a forced command is at a site, without the network.
         cls.command = cls.cluster.path("on-the-server")
-        cls.cluster.write("on-the-server", f"#!/bin/sh\n[ -e {cls.cluster.path('unreachable')} ] && echo 'no route to host' >&2 && exit 255\n"
-                                           f'SSH_ORIGINAL_COMMAND="gpuwire $*" exec {sys.executable} -B {cls.cluster.adapter("remote_admin.py")} --gpuwire {GPUWIRE} '
-                                           f"--directory {cls.identity} --control {cls.cluster.path('control')}\n")
+        cls.cluster.write(
+            "on-the-server",
+            f"#!/bin/sh\n[ -e {cls.cluster.path('unreachable')} ] && echo 'no route to host' >&2 && exit 255\n"
+            f'export SSH_ORIGINAL_COMMAND="gpuwire $*"\n'
+            f'exec {sys.executable} -B {cls.cluster.adapter("remote_admin.py")} --gpuwire {GPUWIRE} '
+            f"--directory {cls.identity} --control {cls.cluster.path('control')}\n",
+        )
         os.chmod(cls.command, 0o755)
-        cls.cluster.write("gpuwire.conf", f"""[gpuwire]
+        cls.cluster.write(
+            "gpuwire.conf",
+            f"""[gpuwire]
 tenant = slurm
 run_directory = {cls.cluster.path('jobs')}
 client = {GPUWIRE}
@@ -73,13 +101,18 @@ command = {cls.command}
 tenant = quick
 [class elsewhere]
 partitions = quick
-""")
+""",
+        )
         cls.cluster.__enter__()
 
-    # --- what is seen ---------------------------------------------------------------------------------------------------------------------------
+    # --- what is seen --------------------------------------------------------------------------------------------
 
     def server_says(self, *words):
-        return json.loads(subprocess.run([self.command, *words, "--json"], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS).stdout)
+        return json.loads(
+            subprocess.run(
+                [self.command, *words, "--json"], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS
+            ).stdout
+        )
 
     def sessions(self):
         return self.server_says("status")["sessions"]
@@ -91,7 +124,9 @@ partitions = quick
         return self.cluster.run("srun", *words, user=user, **extra)
 
     def assert_passed(self, ran, times=1):
-        self.assertEqual(ran.returncode, 0, f"{ran.stdout}\n{ran.stderr}\n{self.cluster.logs()}\n{''.join(self.server.log[-20:])}")
+        self.assertEqual(
+            ran.returncode, 0, f"{ran.stdout}\n{ran.stderr}\n{self.cluster.logs()}\n{''.join(self.server.log[-20:])}"
+        )
         self.assertEqual(ran.stdout.count("PASSED"), times, ran.stdout)
 
     def assert_says(self, ran, *words):
@@ -104,8 +139,11 @@ partitions = quick
         job = self.cluster.submit(f"srun {HOLDS}", *options, user=USER)
         self.addCleanup(self.cluster.run, "scancel", str(job))
         self.cluster.wait_for(job, "RUNNING", "FAILED", "COMPLETED")
-        wait_until(lambda: self.cluster.output(job).count("copying") == tasks or self.cluster.state(job).split()[0] != "RUNNING",
-                   f"job {job} works: {self.cluster.logs()}")
+        wait_until(
+            lambda: self.cluster.output(job).count("copying") == tasks
+            or self.cluster.state(job).split()[0] != "RUNNING",
+            f"job {job} works: {self.cluster.logs()}",
+        )
         self.assertEqual(self.cluster.state(job).split()[0], "RUNNING", self.cluster.output(job) + self.cluster.logs())
         return job
 
@@ -129,21 +167,41 @@ class Jobs(SlurmCase):
         self.assertNotIn("CUDA_VISIBLE_DEVICES", variables)
 
     def test_the_environment_is_as_with_the_nodes_own_gpus(self):
-        variables = dict(line.split("=", 1) for line in self.srun("--gpuwire=2", "--gpuwire-mem=100M", "env").stdout.splitlines() if "=" in line)
+        variables = dict(
+            line.split("=", 1)
+            for line in self.srun("--gpuwire=2", "--gpuwire-mem=100M", "env").stdout.splitlines()
+            if "=" in line
+        )
         self.assertEqual(variables["CUDA_VISIBLE_DEVICES"], "0,1")
         self.assertEqual(variables["SLURM_GPUS"], "2")
         self.assertEqual(variables["GPUWIRE_GPUS"], "2")
         self.assertEqual(variables["GPUWIRE_MEMORY"], "100MiB")
         self.assertTrue(variables["LD_LIBRARY_PATH"].split(":")[0].endswith("lib/gpuwire"))
-        self.assertFalse([value for value in variables.values() if "gpuwire_" in value and not value.startswith("/")], "no secret is in the environment")
+        self.assertFalse(
+            [value for value in variables.values() if "gpuwire_" in value and not value.startswith("/")],
+            "no secret is in the environment",
+        )
 
     def test_what_the_users_own_environment_says_of_servers_does_not_hold_in_a_job(self):
-        mine = {"GPUWIRE_SERVER": "127.0.0.1:1", "GPUWIRE_IDENTITY": "/nonexistent/me.pem", "GPUWIRE_GPUS": "7", "LD_LIBRARY_PATH": "/my/own"}
+        mine = {
+            "GPUWIRE_SERVER": "127.0.0.1:1",
+            "GPUWIRE_IDENTITY": "/nonexistent/me.pem",
+            "GPUWIRE_GPUS": "7",
+            "LD_LIBRARY_PATH": "/my/own",
+        }
         self.assert_passed(self.srun("--gpuwire=1", PROGRAM, environment=mine))
-        self.assertIn("lib/gpuwire:/my/own\n", self.srun("--gpuwire=1", "sh", "-c", "echo $LD_LIBRARY_PATH", environment=mine).stdout)
+        self.assertIn(
+            "lib/gpuwire:/my/own\n",
+            self.srun("--gpuwire=1", "sh", "-c", "echo $LD_LIBRARY_PATH", environment=mine).stdout,
+        )
 
     def test_a_batch_job_and_its_steps_have_the_jobs_gpus(self):
-        job = self.cluster.submit(f"{PROGRAM}; srun {PROGRAM}; srun --gpuwire=1 sh -c 'echo step $CUDA_VISIBLE_DEVICES'; echo batch $CUDA_VISIBLE_DEVICES", "--gpuwire=2", user=USER)
+        job = self.cluster.submit(
+            f"{PROGRAM}; srun {PROGRAM}; srun --gpuwire=1 sh -c 'echo step $CUDA_VISIBLE_DEVICES'\n"
+            "echo batch $CUDA_VISIBLE_DEVICES",
+            "--gpuwire=2",
+            user=USER,
+        )
         self.cluster.wait_for(job, "COMPLETED", "FAILED")
         output = self.cluster.output(job)
         self.assertEqual(output.count("PASSED"), 2, output + self.cluster.logs())
@@ -157,15 +215,27 @@ class Jobs(SlurmCase):
         self.assertIn("AdminComment=gpuwire: 2 GPUs, 100MiB on each", shown)
         self.assertIn("Used=2 Free=0", self.cluster.run("scontrol", "--oneliner", "show", "license", "gpuwire").stdout)
         self.cancel(job)
-        told = wait_until(lambda: self.cluster.run("sacct", "--completion", f"--file={self.cluster.path('log', 'completed')}", "--noheader", f"--jobs={job}",
-                                                   "--format=JobID,State").stdout.split(), "the job's completion")
+        told = wait_until(
+            lambda: self.cluster.run(
+                "sacct",
+                "--completion",
+                f"--file={self.cluster.path('log', 'completed')}",
+                "--noheader",
+                f"--jobs={job}",
+                "--format=JobID,State",
+            ).stdout.split(),
+            "the job's completion",
+        )
         self.assertEqual(told[0], str(job))
         self.assertTrue(told[1].startswith("CANCELLED"), told)
 
     def test_jobs_wait_in_slurms_queue_and_not_in_the_servers(self):
         first = self.hold("--gpuwire=2")
         second = self.cluster.submit(PROGRAM, "--gpuwire=1", user=USER)
-        wait_until(lambda: self.cluster.state(second) == "PENDING Licenses", f"job {second} waits: {self.cluster.state(second)}")
+        wait_until(
+            lambda: self.cluster.state(second) == "PENDING Licenses",
+            f"job {second} waits: {self.cluster.state(second)}",
+        )
         self.assertEqual([one["state"] for one in self.sessions()], ["running"])
         self.cancel(first)
         self.cluster.wait_for(second, "COMPLETED", "FAILED")
@@ -173,7 +243,10 @@ class Jobs(SlurmCase):
 
     def test_the_elements_of_an_array_are_jobs_with_gpus_of_their_own(self):
         job = self.cluster.submit(PROGRAM, "--gpuwire=1", "--array=0-3", user=USER)
-        wait_until(lambda: set(self.cluster.state(job).split("\n")) == {"COMPLETED None"}, f"the array is over: {self.cluster.state(job)}")
+        wait_until(
+            lambda: set(self.cluster.state(job).split("\n")) == {"COMPLETED None"},
+            f"the array is over: {self.cluster.state(job)}",
+        )
         for element in range(4):
             self.assertIn("PASSED", self.cluster.output(f"{job}_{element}"), self.cluster.logs())
 
@@ -181,7 +254,11 @@ class Jobs(SlurmCase):
         job = self.hold("--gpuwire=1", "--ntasks-per-node=3", tasks=3)
         sessions = self.sessions()
         self.assertEqual(len(sessions), 3)
-        self.assertEqual(len({tuple(device["device"] for device in one["devices"]) for one in sessions}), 1, "on one GPU, of the server's two")
+        self.assertEqual(
+            len({tuple(device["device"] for device in one["devices"]) for one in sessions}),
+            1,
+            "on one GPU, of the server's two",
+        )
         self.assertEqual({one["credential"] for one in sessions}, {self.tokens(job)[0]["id"]})
         self.cancel(job)
         self.assert_passed(self.srun("--ntasks-per-node=3", "--gpuwire=1", PROGRAM), times=3)
@@ -190,20 +267,28 @@ class Jobs(SlurmCase):
         job = self.cluster.submit("srun --gpuwire=2 true", "--gpuwire=1", user=USER)
         self.cluster.wait_for(job, "FAILED", "COMPLETED")
         self.assertIn("the step asks for 2 GPUs, and the job has 1", self.cluster.output(job), self.cluster.logs())
-        self.assert_says(self.srun("--gpuwire=1", "env", "GPUWIRE_GPUS=2", "CUDA_VISIBLE_DEVICES=0,1", PROGRAM), "has 1 GPU; 2 were asked for")
+        self.assert_says(
+            self.srun("--gpuwire=1", "env", "GPUWIRE_GPUS=2", "CUDA_VISIBLE_DEVICES=0,1", PROGRAM),
+            "has 1 GPU; 2 were asked for",
+        )
 
     def test_a_class_is_a_tenant_of_the_servers(self):
         job = self.hold("--gpuwire=1", "--gpuwire-class=quick")
         self.assertEqual([(one["tenant"], one["class"]) for one in self.sessions()], [("quick", "interactive")])
         self.assertIn("class quick", self.cluster.show(job))
         self.cancel(job)
-        self.assert_says(self.srun("--gpuwire=1", "--gpuwire-class=best", PROGRAM), "there is no class best; there are: elsewhere, quick")
+        self.assert_says(
+            self.srun("--gpuwire=1", "--gpuwire-class=best", PROGRAM),
+            "there is no class best; there are: elsewhere, quick",
+        )
         self.assert_says(self.srun("--gpuwire=1", "--gpuwire-class=elsewhere", PROGRAM), "for jobs of quick, not main")
         self.assert_passed(self.srun("--partition=quick", "--gpuwire=1", "--gpuwire-class=elsewhere", PROGRAM))
 
     def test_mistakes_are_told_when_the_job_is_submitted(self):
-        self.assert_says(self.srun("--gpuwire=0", PROGRAM), "--gpuwire must be a number of GPUs from 1 to 1024, got \"0\"")
-        self.assert_says(self.srun("--gpuwire=many", PROGRAM), "got \"many\"")
+        self.assert_says(
+            self.srun("--gpuwire=0", PROGRAM), '--gpuwire must be a number of GPUs from 1 to 1024, got "0"'
+        )
+        self.assert_says(self.srun("--gpuwire=many", PROGRAM), 'got "many"')
         self.assert_says(self.srun("--gpuwire=1", "--gpuwire-mem=20", PROGRAM), "a size with a unit")
         self.assert_says(self.srun("--gpuwire-mem=20G", PROGRAM), "go with --gpuwire=N")
         self.assert_says(self.srun("--licenses=gpuwire:1", PROGRAM), "of no use alone")
@@ -219,29 +304,91 @@ class Credentials(SlurmCase):
 
     def run_with(self, token, user=None):
         port = self.server.address.rsplit(":", 1)[1]
-        return subprocess.run([GPUWIRE, "run", "--server", f"tls://localhost:{port}", "--token-file", token, "--ca", os.path.join(self.identity, "ca.pem"), "--", PROGRAM],
-                              capture_output=True, text=True, timeout=LIMIT_SECONDS, user=user, env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}, check=False)
+        return subprocess.run(
+            [
+                GPUWIRE,
+                "run",
+                "--server",
+                f"tls://localhost:{port}",
+                "--token-file",
+                token,
+                "--ca",
+                os.path.join(self.identity, "ca.pem"),
+                "--",
+                PROGRAM,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            user=user,
+            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+            check=False,
+        )
 
     def test_the_clusters_key_can_do_nothing_else_at_the_server(self):
-        subprocess.run([GPUWIRE, "admin", "--directory", self.identity, "add-tenant", "anna", "--token", "--out", self.cluster.path("anna.token")],
-                       check=True, capture_output=True, timeout=LIMIT_SECONDS)
-        anna, = [one["id"] for one in self.server_says("admin", "list")["credentials"] if one["tenant"] == "anna"]
-        for words in ("admin add-tenant eve", "admin revoke slurm", f"admin revoke {anna} --end-sessions", "admin revoke --job slurm/lab/1;reboot --end-sessions", "admin end 1",
-                      "admin list --json --directory /", "serve", "", "admin job-token slurm --job lsf/lab/1 --gpus 1 --lifetime 60s"):
-            ran = subprocess.run([self.command, *words.split()], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+        subprocess.run(
+            [
+                GPUWIRE,
+                "admin",
+                "--directory",
+                self.identity,
+                "add-tenant",
+                "anna",
+                "--token",
+                "--out",
+                self.cluster.path("anna.token"),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=LIMIT_SECONDS,
+        )
+        (anna,) = [one["id"] for one in self.server_says("admin", "list")["credentials"] if one["tenant"] == "anna"]
+        for words in (
+            "admin add-tenant eve",
+            "admin revoke slurm",
+            f"admin revoke {anna} --end-sessions",
+            "admin revoke --job slurm/lab/1;reboot --end-sessions",
+            "admin end 1",
+            "admin list --json --directory /",
+            "serve",
+            "",
+            "admin job-token slurm --job lsf/lab/1 --gpus 1 --lifetime 60s",
+        ):
+            ran = subprocess.run(
+                [self.command, *words.split()], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+            )
             self.assertEqual((ran.returncode, ran.stdout), (1, ""), words)
-        self.assertEqual([one["counts"] for one in self.server_says("admin", "list")["credentials"] if one["tenant"] == "anna"], [True])
+        self.assertEqual(
+            [one["counts"] for one in self.server_says("admin", "list")["credentials"] if one["tenant"] == "anna"],
+            [True],
+        )
 
     def test_a_token_is_its_users_and_bound_to_its_job(self):
         job = self.hold("--gpuwire=2", "--time=60")
         facts = os.stat(self.token_file(job))
         self.assertEqual((facts.st_uid, facts.st_mode & 0o777), (pwd.getpwnam(USER).pw_uid, 0o400))
-        token, = self.tokens(job)
+        (token,) = self.tokens(job)
         self.assertEqual((token["tenant"], token["gpus"], token["counts"]), ("slurm", 2, True))
-        read = subprocess.run(["cat", self.token_file(job)], user=OTHER_USER, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+        read = subprocess.run(
+            ["cat", self.token_file(job)],
+            user=OTHER_USER,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
         self.assertNotEqual(read.returncode, 0)
         self.assertNotIn("gpuwire_", read.stdout)
-        refused = self.cluster.run("env", f"GPUWIRE_TOKEN_FILE={self.token_file(job)}", GPUWIRE, "info", "--quick", "--server", "tls://" + self.server.address, user=OTHER_USER)
+        refused = self.cluster.run(
+            "env",
+            f"GPUWIRE_TOKEN_FILE={self.token_file(job)}",
+            GPUWIRE,
+            "info",
+            "--quick",
+            "--server",
+            "tls://" + self.server.address,
+            user=OTHER_USER,
+        )
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("Permission denied", refused.stderr)
         for name in os.listdir(os.path.dirname(self.token_file(job))):
@@ -259,7 +406,9 @@ class Credentials(SlurmCase):
         self.assert_passed(self.run_with(kept))
         self.cancel(job)
         self.assert_says(self.run_with(kept), "the token of tenant slurm was revoked on")
-        wait_until(lambda: not os.path.exists(os.path.dirname(self.token_file(job))), "the epilog has removed the job's folder")
+        wait_until(
+            lambda: not os.path.exists(os.path.dirname(self.token_file(job))), "the epilog has removed the job's folder"
+        )
 
     def test_a_job_whose_processes_are_killed_leaves_nothing_behind(self):
         job = self.hold("--gpuwire=2")
@@ -283,12 +432,23 @@ class Counting(SlurmCase):
     """gpuwire-slurm-sync: licences from what the servers have; what dead nodes have left."""
 
     def sync(self, *words):
-        ran = self.cluster.run(sys.executable, "-B", self.cluster.adapter("sync.py"), "--once", *words, environment={"GPUWIRE_SLURM_CONF": self.cluster.path("gpuwire.conf")})
+        ran = self.cluster.run(
+            sys.executable,
+            "-B",
+            self.cluster.adapter("sync.py"),
+            "--once",
+            *words,
+            environment={"GPUWIRE_SLURM_CONF": self.cluster.path("gpuwire.conf")},
+        )
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stderr
 
     def licences(self):
-        return int(re.search(r"LicenseName=gpuwire Total=(\d+)", self.cluster.run("scontrol", "--oneliner", "show", "license").stdout).group(1))
+        return int(
+            re.search(
+                r"LicenseName=gpuwire Total=(\d+)", self.cluster.run("scontrol", "--oneliner", "show", "license").stdout
+            ).group(1)
+        )
 
     def change(self, before, after):
         with open(self.cluster.path("gpuwire.conf"), encoding="utf-8") as file:
@@ -322,11 +482,18 @@ class Counting(SlurmCase):
     def test_tokens_of_jobs_that_slurm_does_not_know_are_taken_back_and_others_stay(self):
         job = self.hold("--gpuwire=1")
         for name in ("slurm/lab/999999", "slurm/other/999999"):
-            subprocess.run([self.command, *f"admin job-token slurm --job {name} --gpus 1 --lifetime 3600s".split()], check=True, capture_output=True, timeout=LIMIT_SECONDS)
+            subprocess.run(
+                [self.command, *f"admin job-token slurm --job {name} --gpus 1 --lifetime 3600s".split()],
+                check=True,
+                capture_output=True,
+                timeout=LIMIT_SECONDS,
+            )
         self.sync()
         self.assertEqual([one["counts"] for one in self.tokens(999999)], [False])
         self.assertEqual([one["counts"] for one in self.tokens(job)], [True])
-        other = [one for one in self.server_says("admin", "list")["credentials"] if one.get("job") == "slurm/other/999999"]
+        other = [
+            one for one in self.server_says("admin", "list")["credentials"] if one.get("job") == "slurm/other/999999"
+        ]
         self.assertEqual([one["counts"] for one in other], [True])
         self.assertEqual(len(self.sessions()), 1)
 
@@ -352,7 +519,10 @@ class DeadNode(SlurmCase):
         self.assertTrue(self.steps_of(job))
         self.cluster.kill_node(0)
         self.cluster.run("scontrol", "update", "NodeName=node0", "State=DOWN", "Reason=died", check=True)
-        wait_until(lambda: not any(one["counts"] for one in self.tokens(job)), f"the controller revokes the job's token: {self.cluster.logs()}")
+        wait_until(
+            lambda: not any(one["counts"] for one in self.tokens(job)),
+            f"the controller revokes the job's token: {self.cluster.logs()}",
+        )
         wait_until(lambda: not self.sessions(), "the server has no session left")
         self.assertTrue(os.path.exists(self.cluster.path("jobs", str(job))), "no epilog has run on the node")
         wait_until(lambda: not self.steps_of(job), "what was left on the node has ended")

@@ -6,7 +6,7 @@
 enum { kGpuwireGpusMax = 1024 };
 
 /* 0: the text is no number from 1 to kGpuwireGpusMax. */
-static inline unsigned gpuwire_gpus(const char *text) {
+static inline unsigned gpuwire_gpus(const char* text) {
   unsigned number = 0;
   if (text == NULL || *text == '\0') return 0;
   for (; *text != '\0'; ++text) {

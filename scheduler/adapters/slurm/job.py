@@ -1,9 +1,9 @@
-"""What a job's prolog and epilog do: a token for the job, in a folder of the node that the plugin reads and only the job's user can take it from.
+"""What a job's prolog and epilog do: a token for the job, in a folder of the node, as a file of the job's user.
 
 usage: job.py prolog|epilog|controller-epilog
 
-prolog and epilog run as root on each node of a job, controller-epilog where slurmctld runs. None of them fails because of a GPU server: a prolog that fails
-takes the node out of service. The job hears of it instead, from the plugin.
+prolog and epilog run as root on each node of a job, controller-epilog where slurmctld runs. None of them fails
+because of a GPU server: a prolog that fails takes the node out of service. The plugin tells the job instead.
 """
 
 import os
@@ -42,7 +42,7 @@ def write(path, text, mode, owner=0):
 
 
 def choose(servers, gpus, name):
-    """The server that the job is at already, from another of its nodes; else the one with the most GPUs that no job has."""
+    """The server that the job is at already, from another of its nodes; else where most GPUs are free of jobs."""
     best, reasons = None, []
     for server in servers:
         try:
@@ -74,10 +74,26 @@ def spread(servers, gpus, number):
 
 def environment_lines(site, server, folder, gpus, memory):
     """What `gpuwire run` would set, as lines of the plugin's file."""
-    command = [*site.client, "env", "--server", server.address, "--token-file", f"{folder}/token", "--ca", f"{folder}/ca.pem"]
+    command = [
+        *site.client,
+        "env",
+        "--server",
+        server.address,
+        "--token-file",
+        f"{folder}/token",
+        "--ca",
+        f"{folder}/ca.pem",
+    ]
     clean = {"PATH": MARK, "LD_LIBRARY_PATH": MARK, "PYTHONPATH": MARK, "HOME": "/nonexistent"}
-    ran = subprocess.run(command + (["--memory", memory] if memory else []), stdin=subprocess.DEVNULL, capture_output=True, text=True, env=clean,
-                         timeout=COMMAND_LIMIT_SECONDS, check=False)
+    ran = subprocess.run(
+        command + (["--memory", memory] if memory else []),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=clean,
+        timeout=COMMAND_LIMIT_SECONDS,
+        check=False,
+    )
     if ran.returncode != 0:
         raise SiteError(f"{shlex.join(site.client)} env: {ran.stderr.strip()}")
     lines = [f"gpus\t{gpus}", "unset\tGPUWIRE_PROFILE"]
@@ -95,7 +111,9 @@ def environment_lines(site, server, folder, gpus, memory):
         else:
             lines.append(f"set\t{name}\t{value}")
     # What the user's own environment says of other servers does not hold in a job.
-    lines += [f"unset\t{name}" for name in ("GPUWIRE_IDENTITY", "GPUWIRE_MEMORY", "GPUWIRE_TRANSPORT") if name not in seen]
+    lines += [
+        f"unset\t{name}" for name in ("GPUWIRE_IDENTITY", "GPUWIRE_MEMORY", "GPUWIRE_TRANSPORT") if name not in seen
+    ]
     return lines + [f"set\tGPUWIRE_SLURM_JOB\t{os.path.basename(folder)}"]
 
 
@@ -126,11 +144,17 @@ class Prolog:
         gpus = job.gpus()
         if gpus == 0:
             raise SiteError("the job has no licences for GPUs: is JobSubmitPlugins=gpuwire in slurm.conf?")
-        tenant = self.site.tenant_of(self.environment.get("SPANK_GPUWIRE_CLASS", ""), self._user_name(), job.account, job.partition)
+        tenant = self.site.tenant_of(
+            self.environment.get("SPANK_GPUWIRE_CLASS", ""), self._user_name(), job.account, job.partition
+        )
         limit = job.limit_seconds()
-        lifetime = min(UNLIMITED_SECONDS, UNLIMITED_SECONDS if limit is None else limit + self.site.lifetime_margin_seconds)
+        lifetime = min(
+            UNLIMITED_SECONDS, UNLIMITED_SECONDS if limit is None else limit + self.site.lifetime_margin_seconds
+        )
         server = self._server(gpus)
-        made = server.ask_json("admin", "job-token", tenant, "--job", self.name, "--gpus", str(gpus), "--lifetime", f"{max(60, lifetime)}s")
+        made = server.ask_json(
+            "admin", "job-token", tenant, "--job", self.name, "--gpus", str(gpus), "--lifetime", f"{max(60, lifetime)}s"
+        )
         # First what the epilog needs, so that nothing is left at the server whatever happens next.
         write(os.path.join(self.folder, "revoke"), f"{server.name}\n{made['id']}\n", 0o400)
         write(os.path.join(self.folder, "ca.pem"), made["ca"], 0o444)
@@ -139,8 +163,15 @@ class Prolog:
         write(os.path.join(self.folder, "environment"), "".join(line + "\n" for line in lines), 0o444)
 
     def _server(self, gpus):
-        several_nodes = any(mark in self.environment.get("SLURM_NODELIST", self.environment.get("SLURM_JOB_NODELIST", "")) for mark in ",[")
-        return spread(self.site.servers, gpus, self.number) if several_nodes else choose(self.site.servers, gpus, self.name)
+        several_nodes = any(
+            mark in self.environment.get("SLURM_NODELIST", self.environment.get("SLURM_JOB_NODELIST", ""))
+            for mark in ",["
+        )
+        return (
+            spread(self.site.servers, gpus, self.number)
+            if several_nodes
+            else choose(self.site.servers, gpus, self.name)
+        )
 
     def _user_name(self):
         try:

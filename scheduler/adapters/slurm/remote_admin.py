@@ -5,8 +5,8 @@ usage: remote_admin.py [--gpuwire PROGRAM] [--directory DIR] [--control PATH]
 In the authorized_keys of the server's administrator, for the key that nodes and controller have:
   restrict,command="/usr/bin/python3 /usr/lib/gpuwire/slurm/remote_admin.py" ssh-ed25519 AAAA... cluster
 
-Takes from SSH_ORIGINAL_COMMAND what job.py and sync.py ask: the server's figures, its tokens of jobs, new ones, and revocations of tokens and jobs. No shell
-reads these words.
+Takes from SSH_ORIGINAL_COMMAND what job.py and sync.py ask: the server's figures, its tokens of jobs, new ones, and
+revocations of tokens and jobs. No shell reads these words.
 """
 
 import argparse
@@ -18,29 +18,42 @@ import sys
 
 NAME = r"[A-Za-z0-9._-]{1,64}"
 JOB = r"slurm/[A-Za-z0-9._@+-]{1,64}/[0-9]{1,10}"
-ALLOWED = [re.compile(words) for words in (
-    r"status --json",
-    r"admin list --json",
-    rf"admin job-token {NAME} --job {JOB} --gpus [0-9]{{1,4}} --lifetime [0-9]{{1,9}}s",
-    r"admin revoke [0-9a-f]{16} --end-sessions",
-    rf"admin revoke --job {JOB} --end-sessions",
-)]
+ALLOWED = [
+    re.compile(words)
+    for words in (
+        r"status --json",
+        r"admin list --json",
+        rf"admin job-token {NAME} --job {JOB} --gpus [0-9]{{1,4}} --lifetime [0-9]{{1,9}}s",
+        r"admin revoke [0-9a-f]{16} --end-sessions",
+        rf"admin revoke --job {JOB} --end-sessions",
+    )
+]
 
 
 def allowed(words):
     """The command that may be run: the words after the program's name; None: it may not."""
     text = " ".join(words[1:])
-    return words[1:] if words and os.path.basename(words[0]) == "gpuwire" and any(one.fullmatch(text) for one in ALLOWED) else None
+    return (
+        words[1:]
+        if words and os.path.basename(words[0]) == "gpuwire" and any(one.fullmatch(text) for one in ALLOWED)
+        else None
+    )
 
 
 def is_job_token(listed, token):
     """Whether a credential of this list is a token that was made for a job of Slurm's."""
-    return any(one.get("id") == token and one.get("job", "").startswith("slurm/") for one in listed.get("credentials", []))
+    return any(
+        one.get("id") == token and one.get("job", "").startswith("slurm/") for one in listed.get("credentials", [])
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="remote_admin.py", description=__doc__.split("\n\n", maxsplit=1)[0], epilog=__doc__.split("\n\n", maxsplit=2)[2],
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="remote_admin.py",
+        description=__doc__.split("\n\n", maxsplit=1)[0],
+        epilog=__doc__.split("\n\n", maxsplit=2)[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--gpuwire", default="/usr/bin/gpuwire", metavar="PROGRAM")
     parser.add_argument("--directory", metavar="DIR", help="the folder of the server's identity, as for gpuwire admin")
     parser.add_argument("--control", metavar="PATH", help="the server's control socket, as for gpuwire admin")
@@ -51,7 +64,9 @@ def main():
         return 1
     admin = ["admin", *(["--directory", options.directory] if options.directory else [])]
     if words[:2] == ["admin", "revoke"] and words[2] != "--job":
-        listed = subprocess.run([options.gpuwire, *admin, "list", "--json"], capture_output=True, text=True, check=False)
+        listed = subprocess.run(
+            [options.gpuwire, *admin, "list", "--json"], capture_output=True, text=True, check=False
+        )
         if listed.returncode != 0 or not is_job_token(json.loads(listed.stdout), words[2]):
             print("there is no token of a job with this id", file=sys.stderr)
             return 1

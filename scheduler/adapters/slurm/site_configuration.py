@@ -1,4 +1,4 @@
-"""What the site says of its gpuwire servers to Slurm's side: /etc/gpuwire/slurm.conf; and how these servers are asked."""
+"""What a site says of its gpuwire servers to Slurm's side, /etc/gpuwire/slurm.conf, and how these servers are asked."""
 
 import configparser
 import json
@@ -10,9 +10,20 @@ import subprocess
 DEFAULT_FILE = "/etc/gpuwire/slurm.conf"
 COMMAND_LIMIT_SECONDS = 30
 LICENCE = "gpuwire"  # job_submit_gpuwire.c asks for it
-GLOBAL_KEYS = {"tenant", "oversubscription", "run_directory", "client", "lifetime_margin_hours", "licences_file", "other_licences"}
-SERVER_KEYS = {"address", "command", "gpus_kept"}
-CLASS_KEYS = {"tenant", "partitions"}
+# Of the section [gpuwire], and of the sections whose names begin with these words.
+KEYS = {
+    "gpuwire": {
+        "tenant",
+        "oversubscription",
+        "run_directory",
+        "client",
+        "lifetime_margin_hours",
+        "licences_file",
+        "other_licences",
+    },
+    "server": {"address", "command", "gpus_kept"},
+    "class": {"tenant", "partitions"},
+}
 
 
 class SiteError(Exception):
@@ -28,7 +39,14 @@ class GpuServer:
     def ask(self, *words):
         """What `gpuwire WORDS` prints on the server. SiteError: it cannot be reached, or refuses."""
         try:
-            ran = subprocess.run([*self.command, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_LIMIT_SECONDS, check=False)
+            ran = subprocess.run(
+                [*self.command, *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_LIMIT_SECONDS,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SiteError(f"server {self.name} does not answer: {error}") from error
         if ran.returncode != 0:
@@ -48,7 +66,11 @@ class GpuServer:
 
     def job_tokens(self):
         """Tokens of jobs that count now."""
-        return [one for one in self.ask_json("admin", "list", "--json").get("credentials", []) if one.get("counts") and one.get("job")]
+        return [
+            one
+            for one in self.ask_json("admin", "list", "--json").get("credentials", [])
+            if one.get("counts") and one.get("job")
+        ]
 
 
 class Site:
@@ -66,12 +88,14 @@ class Site:
 
     def _take(self, parser):
         for section in parser.sections():
-            known = GLOBAL_KEYS if section == "gpuwire" else SERVER_KEYS if section.startswith("server ") else CLASS_KEYS if section.startswith("class ") else None
-            if known is None:
+            known = KEYS.get(section.split()[0] if section.strip() else "")
+            if known is None or (section == "gpuwire") != (len(section.split()) == 1):
                 raise SiteError(f"[{section}] is neither [gpuwire] nor [server NAME] nor [class NAME]")
             unknown = set(parser[section]) - known
             if unknown:
-                raise SiteError(f"[{section}] knows no {', '.join(sorted(unknown))}; it knows {', '.join(sorted(known))}")
+                raise SiteError(
+                    f"[{section}] knows no {', '.join(sorted(unknown))}; it knows {', '.join(sorted(known))}"
+                )
         general = parser["gpuwire"] if parser.has_section("gpuwire") else {}
         self.tenant = general.get("tenant", "slurm")
         self.oversubscription = float(general.get("oversubscription", "1"))
@@ -82,8 +106,16 @@ class Site:
         self.lifetime_margin_seconds = int(float(general.get("lifetime_margin_hours", "24")) * 3600)
         self.licences_file = general.get("licences_file", "/etc/slurm/gpuwire-licences.conf")
         self.other_licences = general.get("other_licences", "")
-        self.classes = {section.split(None, 1)[1]: dict(parser[section]) for section in parser.sections() if section.startswith("class ")}
-        self.servers = [self._server(section.split(None, 1)[1], parser[section]) for section in parser.sections() if section.startswith("server ")]
+        self.classes = {
+            section.split(None, 1)[1]: dict(parser[section])
+            for section in parser.sections()
+            if section.startswith("class ")
+        }
+        self.servers = [
+            self._server(section.split(None, 1)[1], parser[section])
+            for section in parser.sections()
+            if section.startswith("server ")
+        ]
         if not self.servers:
             raise SiteError("there is no [server NAME]")
 
@@ -91,7 +123,12 @@ class Site:
     def _server(name, section):
         if "address" not in section:
             raise SiteError(f"[server {name}] wants address = HOST:PORT")
-        return GpuServer(name, section["address"], shlex.split(section.get("command", "/usr/bin/gpuwire")), int(section.get("gpus_kept", "0")))
+        return GpuServer(
+            name,
+            section["address"],
+            shlex.split(section.get("command", "/usr/bin/gpuwire")),
+            int(section.get("gpus_kept", "0")),
+        )
 
     def server(self, name):
         for one in self.servers:
@@ -104,14 +141,16 @@ class Site:
         tenant = self.tenant
         if class_name:
             if class_name not in self.classes:
-                raise SiteError(f"there is no class {class_name}; there are: {', '.join(sorted(self.classes)) or 'none'}")
+                raise SiteError(
+                    f"there is no class {class_name}; there are: {', '.join(sorted(self.classes)) or 'none'}"
+                )
             partitions = self.classes[class_name].get("partitions", "").replace(",", " ").split()
             if partitions and partition not in partitions:
                 raise SiteError(f"the class {class_name} is for jobs of {', '.join(partitions)}, not {partition}")
             tenant = self.classes[class_name].get("tenant", tenant)
         tenant = tenant.replace("{user}", user).replace("{account}", account)
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", tenant):
-            raise SiteError(f"\"{tenant}\" is no tenant's name")
+            raise SiteError(f'"{tenant}" is no tenant\'s name')
         return tenant
 
 
@@ -121,8 +160,14 @@ class SlurmJob:
     FORMAT = "%A|%W|%l|%a|%P"
 
     def __init__(self, number):
-        ran = subprocess.run(["squeue", "--noheader", "--states=all", "--jobs", str(number), "--format", self.FORMAT], stdin=subprocess.DEVNULL,
-                             capture_output=True, text=True, timeout=COMMAND_LIMIT_SECONDS, check=False)
+        ran = subprocess.run(
+            ["squeue", "--noheader", "--states=all", "--jobs", str(number), "--format", self.FORMAT],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_LIMIT_SECONDS,
+            check=False,
+        )
         # The number of an array's first job is that of the whole array, too.
         lines = [line.split("|") for line in ran.stdout.splitlines()]
         found = [line for line in lines if len(line) == 5 and line[0] == str(number)]

@@ -1,8 +1,10 @@
-/* SPANK plugin: srun, sbatch and salloc know --gpuwire, --gpuwire-mem and --gpuwire-class, and a job's tasks find the GPUs that its prolog has got for it.
+/* SPANK plugin: srun, sbatch and salloc know --gpuwire, --gpuwire-mem and --gpuwire-class, and a job's tasks find the
+ * GPUs that its prolog has got for it.
  *
- * On the submitting side the options' words travel to the controller as variables for prolog and epilog (SPANK_GPUWIRE_...), where job_submit_gpuwire.c
- * makes licences of them. On the node the prolog (job.py) has left a folder for the job; its file `environment` says what a task's environment has to
- * have. Nothing secret is read here: the token is a file of the job's user.
+ * On the submitting side the options' words travel to the controller as variables for prolog and epilog
+ * (SPANK_GPUWIRE_...), where job_submit_gpuwire.c makes licences of them. On the node the prolog (job.py) has left a
+ * folder for the job; its file `environment` says what a task's environment has to have. Nothing secret is read here:
+ * the token is a file of the job's user.
  *
  * Argument in plugstack.conf: run_directory=DIR, as in /etc/gpuwire/slurm.conf. */
 #include <errno.h>
@@ -28,7 +30,7 @@ static char asked_gpus[16];
 static char asked_memory[32];
 static char asked_class[72];
 
-static int take(char *to, size_t bytes, const char *text, const char *option) {
+static int take(char* to, size_t bytes, const char* text, const char* option) {
   if (strlen(text) >= bytes) {
     slurm_error("gpuwire: --%s=%.32s... is too long", option, text);
     return -1;
@@ -37,7 +39,7 @@ static int take(char *to, size_t bytes, const char *text, const char *option) {
   return 0;
 }
 
-static int take_gpus(int value, const char *text, int remote) {
+static int take_gpus(int value, const char* text, int remote) {
   (void)value, (void)remote;
   if (text == NULL) text = "1";
   if (gpuwire_gpus(text) == 0) {
@@ -48,20 +50,24 @@ static int take_gpus(int value, const char *text, int remote) {
 }
 
 /* What a size may look like is gpuwire's to say, in the prolog; a user who mistypes hears of it here. */
-static int take_memory(int value, const char *text, int remote) {
+static int take_memory(int value, const char* text, int remote) {
   (void)value, (void)remote;
-  char *end;
+  char* end;
   errno = 0;
   double number = text != NULL && text[0] >= '0' && text[0] <= '9' ? strtod(text, &end) : 0;
   if (errno != 0 || number <= 0 || strchr("KMGT", *end) == NULL || *end == '\0') {
-    slurm_error("gpuwire: --gpuwire-mem must be a size with a unit, such as 20G or 512MiB, got \"%.32s\"", text != NULL ? text : "");
+    slurm_error("gpuwire: --gpuwire-mem must be a size with a unit, such as 20G or 512MiB, got \"%.32s\"",
+                text != NULL ? text : "");
     return -1;
   }
   /* As Slurm means it, and in full, as gpuwire wants it. */
-  return take(asked_memory, sizeof asked_memory - 2, text, "gpuwire-mem") || (end[1] == '\0' && strcat(asked_memory, "iB") == NULL) ? -1 : 0;
+  return take(asked_memory, sizeof asked_memory - 2, text, "gpuwire-mem") ||
+                 (end[1] == '\0' && strcat(asked_memory, "iB") == NULL)
+             ? -1
+             : 0;
 }
 
-static int take_class(int value, const char *text, int remote) {
+static int take_class(int value, const char* text, int remote) {
   (void)value, (void)remote;
   static const char kAllowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   if (text == NULL || *text == '\0' || text[strspn(text, kAllowed)] != '\0') {
@@ -77,11 +83,12 @@ static struct spank_option kOptions[] = {
     {"gpuwire-class", "CLASS", "how the job shares them with others, one of the site's classes", 1, 0, take_class},
 };
 
-int slurm_spank_init(spank_t spank, int count, char **arguments) {
+int slurm_spank_init(spank_t spank, int count, char** arguments) {
   (void)count, (void)arguments;
   spank_context_t context = spank_context();
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE) return ESPANK_SUCCESS;
-  /* srun would take the variable that a job's tasks find for its own option --gpus, and ask Slurm for GPUs of the node. */
+  /* srun would take the variable that a job's tasks find for its own option --gpus, and ask Slurm for GPUs of the node.
+   */
   if (context == S_CTX_LOCAL && getenv(kOurs) != NULL) unsetenv("SLURM_GPUS");
   for (size_t i = 0; i < sizeof kOptions / sizeof *kOptions; ++i) {
     spank_err_t error = spank_option_register(spank, &kOptions[i]);
@@ -93,9 +100,9 @@ int slurm_spank_init(spank_t spank, int count, char **arguments) {
   return ESPANK_SUCCESS;
 }
 
-/* --- where jobs are submitted ------------------------------------------------------------------------------------------------------------------- */
+/* --- where jobs are submitted ------------------------------------------------------------------------------- */
 
-static int tell_controller(spank_t spank, const char *name, const char *value) {
+static int tell_controller(spank_t spank, const char* name, const char* value) {
   if (value[0] == '\0') return 0;
   spank_err_t error = spank_job_control_setenv(spank, name, value, 1);
   if (error != ESPANK_SUCCESS) slurm_error("gpuwire: %s: %s", name, spank_strerror(error));
@@ -114,35 +121,37 @@ static int prepare_submission(spank_t spank) {
   return 0;
 }
 
-/* --- where they run ----------------------------------------------------------------------------------------------------------------------------- */
+/* --- where they run ----------------------------------------------------------------------------------------- */
 
-static const char *run_directory(int count, char **arguments) {
+static const char* run_directory(int count, char** arguments) {
   static const char kName[] = "run_directory=";
   for (int i = 0; i < count; ++i)
     if (strncmp(arguments[i], kName, sizeof kName - 1) == 0) return arguments[i] + sizeof kName - 1;
   return kDefaultRunDirectory;
 }
 
-static int set(spank_t spank, const char *name, const char *value) {
+static int set(spank_t spank, const char* name, const char* value) {
   spank_err_t error = spank_setenv(spank, name, value, 1);
   if (error != ESPANK_SUCCESS) slurm_error("gpuwire: cannot set %s: %s", name, spank_strerror(error));
   return error == ESPANK_SUCCESS ? 0 : -1;
 }
 
 /* Whether a list with colons has this entry. */
-static int has_entry(const char *list, const char *entry) {
+static int has_entry(const char* list, const char* entry) {
   size_t bytes = strlen(entry);
-  for (const char *at = list; (at = strstr(at, entry)) != NULL; ++at)
+  for (const char* at = list; (at = strstr(at, entry)) != NULL; ++at)
     if ((at == list || at[-1] == ':') && (at[bytes] == '\0' || at[bytes] == ':')) return 1;
   return 0;
 }
 
-/* Puts the entry at the beginning or the end of the list that the job has, or of `otherwise`, unless it is there already. */
-static int extend(spank_t spank, const char *name, const char *entry, const char *otherwise, int at_end) {
+/* Puts the entry at the beginning or the end of the list that the job has, or of `otherwise`, unless it is there
+ * already. */
+static int extend(spank_t spank, const char* name, const char* entry, const char* otherwise, int at_end) {
   char *before = malloc(kVariableBytesMax), *after = malloc(2 * kVariableBytesMax);
   int result = -1;
   if (before == NULL || after == NULL) goto done;
-  if (spank_getenv(spank, name, before, kVariableBytesMax) != ESPANK_SUCCESS || before[0] == '\0') snprintf(before, kVariableBytesMax, "%s", otherwise);
+  if (spank_getenv(spank, name, before, kVariableBytesMax) != ESPANK_SUCCESS || before[0] == '\0')
+    snprintf(before, kVariableBytesMax, "%s", otherwise);
   result = 0;
   if (has_entry(before, entry)) goto done;
   if (before[0] == '\0')
@@ -156,9 +165,10 @@ done:
   return result;
 }
 
-/* One line of the file: "set NAME VALUE", "unset NAME", "prepend NAME ENTRY OTHERWISE" or "append NAME ENTRY OTHERWISE", with tabs between. */
-static int apply(spank_t spank, char *line) {
-  char *words[4] = {"", "", "", ""};
+/* One line of the file: "set NAME VALUE", "unset NAME", "prepend NAME ENTRY OTHERWISE" or "append NAME ENTRY
+ * OTHERWISE", with tabs between. */
+static int apply(spank_t spank, char* line) {
+  char* words[4] = {"", "", "", ""};
   for (int i = 0; i < 4 && line != NULL; ++i) words[i] = strsep(&line, "\t");
   if (strcmp(words[0], "set") == 0) return set(spank, words[1], words[2]);
   if (strcmp(words[0], "prepend") == 0) return extend(spank, words[1], words[2], words[3], 0);
@@ -172,10 +182,10 @@ static int apply(spank_t spank, char *line) {
 }
 
 /* The prolog says in this file why the job has no GPU. */
-static int tell_reason(const char *folder) {
+static int tell_reason(const char* folder) {
   char path[PATH_MAX], reason[kReasonBytesMax];
   snprintf(path, sizeof path, "%s/error", folder);
-  FILE *file = fopen(path, "re");
+  FILE* file = fopen(path, "re");
   if (file == NULL) return 0;
   if (fgets(reason, sizeof reason, file) == NULL) reason[0] = '\0';
   fclose(file);
@@ -185,7 +195,7 @@ static int tell_reason(const char *folder) {
 }
 
 /* What the step has of the job's GPUs: all of them, or as many as it says. */
-static int set_gpus(spank_t spank, const char *job_gpus) {
+static int set_gpus(spank_t spank, const char* job_gpus) {
   unsigned of_job = gpuwire_gpus(job_gpus), of_step = asked_gpus[0] ? gpuwire_gpus(asked_gpus) : of_job;
   char number[16], devices[kGpuwireGpusMax * 5] = "";
   if (of_step == 0 || of_step > of_job) {
@@ -193,23 +203,28 @@ static int set_gpus(spank_t spank, const char *job_gpus) {
     return -1;
   }
   size_t used = 0;
-  for (unsigned i = 0; i < of_step; ++i) used += (size_t)snprintf(devices + used, sizeof devices - used, i ? ",%u" : "%u", i);
+  for (unsigned i = 0; i < of_step; ++i)
+    used += (size_t)snprintf(devices + used, sizeof devices - used, i ? ",%u" : "%u", i);
   snprintf(number, sizeof number, "%u", of_step);
-  if (set(spank, "GPUWIRE_GPUS", number) || set(spank, "SLURM_GPUS", number) || set(spank, "SLURM_GPUS_ON_NODE", number)) return -1;
+  if (set(spank, "GPUWIRE_GPUS", number) || set(spank, "SLURM_GPUS", number) ||
+      set(spank, "SLURM_GPUS_ON_NODE", number))
+    return -1;
   return set(spank, "CUDA_VISIBLE_DEVICES", devices) || set(spank, "GPU_DEVICE_ORDINAL", devices) ? -1 : 0;
 }
 
-static int prepare_tasks(spank_t spank, int count, char **arguments) {
+static int prepare_tasks(spank_t spank, int count, char** arguments) {
   char folder[PATH_MAX - 32], path[PATH_MAX], line[kLineBytesMax], gpus[16] = "";
   uint32_t job = 0;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;
   if (snprintf(folder, sizeof folder, "%s/%u", run_directory(count, arguments), job) >= (int)sizeof folder) return -1;
   if (tell_reason(folder)) return -1;
   snprintf(path, sizeof path, "%s/environment", folder);
-  FILE *file = fopen(path, "re");
+  FILE* file = fopen(path, "re");
   if (file == NULL && asked_gpus[0] == '\0') return 0; /* a job without us */
   if (file == NULL) {
-    slurm_error("gpuwire: the job has no GPUs: --gpuwire belongs to the job (sbatch, salloc), and Prolog in slurm.conf has to run gpuwire's");
+    slurm_error(
+        "gpuwire: the job has no GPUs: --gpuwire belongs to the job (sbatch, salloc), and Prolog in slurm.conf has to "
+        "run gpuwire's");
     return -1;
   }
   int result = 0;
@@ -232,11 +247,12 @@ static int prepare_tasks(spank_t spank, int count, char **arguments) {
   return result;
 }
 
-int slurm_spank_init_post_opt(spank_t spank, int count, char **arguments) {
+int slurm_spank_init_post_opt(spank_t spank, int count, char** arguments) {
   (void)count, (void)arguments;
   spank_context_t context = spank_context();
   return context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR ? prepare_submission(spank) : 0;
 }
 
-/* In each task, as the job's user, before the program is started: what is said here goes to the user, and a task that has no GPUs ends with an error. */
-int slurm_spank_task_init(spank_t spank, int count, char **arguments) { return prepare_tasks(spank, count, arguments); }
+/* In each task, as the job's user, before the program is started: what is said here goes to the user, and a task that
+ * has no GPUs ends with an error. */
+int slurm_spank_task_init(spank_t spank, int count, char** arguments) { return prepare_tasks(spank, count, arguments); }

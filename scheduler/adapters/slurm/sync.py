@@ -1,9 +1,10 @@
-"""Keeps Slurm's licences "gpuwire" at what the servers have, and takes back the tokens of jobs that Slurm does not know any more.
+"""Keeps Slurm's licences "gpuwire" at what the servers have, and takes back tokens of jobs that Slurm does not know.
 
 usage: gpuwire-slurm-sync [--once] [--interval SECONDS] [--dry-run]
 
-Run it beside slurmctld, as SlurmUser or root. It writes the file that slurm.conf includes (licences_file in /etc/gpuwire/slurm.conf), when the number has
-changed, and has the controller read it (scontrol reconfigure). A server that does not answer counts nothing: jobs wait until it is back.
+Run it beside slurmctld, as SlurmUser or root. It writes the file that slurm.conf includes (licences_file in
+/etc/gpuwire/slurm.conf), when the number has changed, and has the controller read it (scontrol reconfigure). A server
+that does not answer counts nothing: jobs wait until it is back.
 """
 
 import argparse
@@ -60,7 +61,9 @@ def read(path):
 
 
 def slurm(*command):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_LIMIT_SECONDS, check=False)
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_LIMIT_SECONDS, check=False
+    )
 
 
 def update_licences(site, dry_run):
@@ -123,8 +126,12 @@ def revoke_orphans(site, dry_run):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="gpuwire-slurm-sync", description=__doc__.split("\n\n", maxsplit=1)[0], epilog=__doc__.split("\n\n", maxsplit=2)[2],
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="gpuwire-slurm-sync",
+        description=__doc__.split("\n\n", maxsplit=1)[0],
+        epilog=__doc__.split("\n\n", maxsplit=2)[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--once", action="store_true", help="look once, and end")
     parser.add_argument("--interval", type=float, default=30, metavar="SECONDS", help="how often to look (30)")
     parser.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")

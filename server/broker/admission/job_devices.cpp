@@ -7,7 +7,9 @@ namespace gpuwire::server {
 
 namespace {
 
-bool holds(const JobDevices::Devices& devices, scheduler::DeviceIndex device) { return std::find(devices.begin(), devices.end(), device) != devices.end(); }
+bool holds(const JobDevices::Devices& devices, scheduler::DeviceIndex device) {
+  return std::find(devices.begin(), devices.end(), device) != devices.end();
+}
 
 }  // namespace
 
@@ -26,18 +28,21 @@ JobDevices::Devices JobDevices::among(const JobOfCredential& job, const SessionR
     devices = filled(std::move(devices), job.gpus, may);
   }
   Devices found;
-  std::copy_if(may.begin(), may.end(), std::back_inserter(found), [&](scheduler::DeviceIndex device) { return holds(devices, device); });
+  std::copy_if(may.begin(), may.end(), std::back_inserter(found),
+               [&](scheduler::DeviceIndex device) { return holds(devices, device); });
   return found;
 }
 
-void JobDevices::settle(const JobOfCredential& job, const SessionRecord& session, const Devices& devices, const Devices& may) {
+void JobDevices::settle(const JobOfCredential& job, const SessionRecord& session, const Devices& devices,
+                        const Devices& may) {
   forget_ended();
   if (!settled_.contains(job.job)) settled_[job.job] = {filled(devices, job.gpus, may), session.number};
 }
 
 bool JobDevices::has_others(const std::string& job, const SessionRecord& session) const {
-  return std::any_of(registry_.all().begin(), registry_.all().end(),
-                     [&](const auto& one) { return one.first != session.number && !one.second.management && job_of(one.second).job == job; });
+  return std::any_of(registry_.all().begin(), registry_.all().end(), [&](const auto& one) {
+    return one.first != session.number && !one.second.management && job_of(one.second).job == job;
+  });
 }
 
 JobDevices::Devices JobDevices::in_use(const std::string& job) const {
@@ -56,7 +61,8 @@ JobDevices::Devices JobDevices::filled(Devices devices, unsigned gpus, const Dev
   for (const auto& [number, session] : registry_.all())
     for (scheduler::DeviceIndex device : session.devices) sessions[device] += !session.management;
   Devices others;
-  std::copy_if(may.begin(), may.end(), std::back_inserter(others), [&](scheduler::DeviceIndex device) { return !holds(devices, device); });
+  std::copy_if(may.begin(), may.end(), std::back_inserter(others),
+               [&](scheduler::DeviceIndex device) { return !holds(devices, device); });
   std::stable_sort(others.begin(), others.end(), [&](auto one, auto other) { return sessions[one] < sessions[other]; });
   for (size_t i = 0; devices.size() < gpus && i < others.size(); ++i) devices.push_back(others[i]);
   std::sort(devices.begin(), devices.end());

@@ -1,4 +1,5 @@
-// Which GPUs the sessions of one job of a batch system share: as many as its token says, whatever each of its programs asks for.
+// Which GPUs the sessions of one job of a batch system share: as many as its token says, whatever each of its programs
+// asks for.
 #pragma once
 
 #include <functional>
@@ -17,14 +18,17 @@ struct JobOfCredential {
   unsigned gpus = 0;  // that its sessions may have, all together
 };
 
-// A job's GPUs are chosen with its first session, and are its own until its last one has ended. The broker's thread only.
+// A job's GPUs are chosen with its first session, and are its own until its last one has ended. The broker's thread
+// only.
 class JobDevices {
  public:
   using Devices = std::vector<scheduler::DeviceIndex>;
   using JobOf = std::function<JobOfCredential(const std::string& credential)>;
   JobDevices(const SessionRegistry& registry, JobOf job_of) : registry_(registry), job_of_(std::move(job_of)) {}
 
-  JobOfCredential job_of(const SessionRecord& session) const { return session.credential.empty() ? JobOfCredential{} : job_of_(session.credential); }
+  JobOfCredential job_of(const SessionRecord& session) const {
+    return session.credential.empty() ? JobOfCredential{} : job_of_(session.credential);
+  }
   // Those of `may` that this session of the job may use; all of them while the job has none.
   Devices among(const JobOfCredential& job, const SessionRecord& session, const Devices& may);
   // The session is placed, or has to wait: its job's GPUs are settled. `devices`: its own, or none yet.
@@ -39,8 +43,8 @@ class JobDevices {
   const SessionRegistry& registry_;
   const JobOf job_of_;
   struct Settled {
-    Devices devices;                    // ascending
-    scheduler::SessionId by{};          // the session with which they were chosen
+    Devices devices;            // ascending
+    scheduler::SessionId by{};  // the session with which they were chosen
   };
   std::map<std::string, Settled> settled_;  // by job
 };
