@@ -88,6 +88,7 @@ class FakeSession final : public client::Session, public client::Road {
   bool gives = true;
   std::vector<std::pair<uint64_t, int>> given;  // a copy of each, which is the test's
   const char* road_name() const override { return road; }
+  Lanes lanes() const noexcept override { return {}; }
   bool give_descriptor(uint64_t number, int descriptor) noexcept override {
     if (gives) given.emplace_back(number, dup(descriptor));
     return gives;
