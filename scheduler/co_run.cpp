@@ -15,7 +15,7 @@ constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax
 constexpr double kTrialHopeless = 0.6;
 // Programs whose submissions are unlike each other do more or less of them from window to window. A trial that is close
 // to what turns give is looked at again, with what was seen before, up to so many times; then it need not be better.
-constexpr double kClose = 0.85, kBeginSure = 1.0;
+constexpr double kClose = 0.92, kBeginSure = 1.0;
 constexpr unsigned kRoundsMax = 4, kSureRounds = 2;
 constexpr double kWatch = 2.8, kWatchMin = 0.9;
 constexpr int kPauseMax = 3;  // between two choices
@@ -266,8 +266,17 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   if (!hopeless && window_ < trial_length(runners)) return;
   const double enough = (near_higher_ ? kBeginNearHigher : rounds_ >= kSureRounds ? kBeginSure : kBegin) * metrics_.turns;
   if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
-  else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax) look_again(now);
+  else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners)) look_again(now);
   else give_up(now);
+}
+
+// Nobody may pay for another look: each gets its due in it, and with weights that are far apart, or a crowd, one must do.
+bool CoRunChoice::harms_nobody(std::span<const CoRunner> runners) const {
+  if (runners.size() != 2 || std::max(runners[0].share, runners[1].share) >= 2 * std::min(runners[0].share, runners[1].share)) return false;
+  return std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) {
+    const Record& record = records_.at(runner.id);
+    return part_of(record) >= record.target;
+  });
 }
 
 // Turns and a trial once more, and what this trial has seen is kept.

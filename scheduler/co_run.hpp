@@ -78,6 +78,7 @@ class CoRunChoice {
   double part_of(const Record& record) const;
   void begin_rounds();
   void look_again(Time now);
+  bool harms_nobody(std::span<const CoRunner> runners) const;
   Mix mix(std::span<const CoRunner> runners) const;
   Mix measure_together(std::span<const CoRunner> runners);
   void judge_trial(std::span<const CoRunner> runners, Time now);

@@ -81,7 +81,7 @@ struct File {
 
 tl::expected<std::string, std::string> text_of(const fs::path& file) {
   std::ifstream in(file);
-  if (!in && errno == ENOENT) return std::string();
+  if (!in && (errno == ENOENT || errno == ENOTDIR)) return std::string();
   std::string text(kConfigurationBytesMax + 1, '\0');
   in.read(text.data(), std::streamsize(text.size()));
   if (in.bad() || !in.eof()) return Failure(file.string() + ": " + (in.eof() || errno ? std::strerror(errno) : "longer than a configuration may be"));

@@ -303,8 +303,8 @@ class Checking(Tenants):
         audit_log = os.path.join(self.folder.name, "new.audit")
         self.check(f'listen = "{self.server.address}"\naudit_log = "{audit_log}"', {"anna": 'memory.guaranteed = "512MiB"'})  # taken: by a server that runs
         self.assertFalse(os.path.exists(audit_log))
-        self.check('audit_log = "/nonexistent/audit.log"', {"anna": ""}, "/nonexistent/audit.log")
-        self.check('control_socket = "/nonexistent/control"', {"anna": ""}, "/nonexistent")
+        self.check('audit_log = "/dev/null/audit.log"', {"anna": ""}, "/dev/null/audit.log")
+        self.check('control_socket = "/dev/null/control"', {"anna": ""}, "/dev/null")
         self.check('listen = "192.0.2.1:9750"', {"anna": ""}, "cannot listen on 192.0.2.1:9750")
         self.check("", {"anna": 'memory.guaranteed = "2GiB"', "ben": "gpus_allowed = [3]"}, "guaranteed 2.0 GiB together on GPU 0", "names GPU 3, and the server has 1")
 

@@ -321,7 +321,7 @@ class Credentials(SlurmCase):
             text=True,
             timeout=LIMIT_SECONDS,
             user=user,
-            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"},
+            env={"PATH": "/usr/bin:/bin", "HOME": "/dev/null"},
             check=False,
         )
 

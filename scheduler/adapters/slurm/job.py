@@ -84,7 +84,7 @@ def environment_lines(site, server, folder, gpus, memory):
         "--ca",
         f"{folder}/ca.pem",
     ]
-    clean = {"PATH": MARK, "LD_LIBRARY_PATH": MARK, "PYTHONPATH": MARK, "HOME": "/nonexistent"}
+    clean = {"PATH": MARK, "LD_LIBRARY_PATH": MARK, "PYTHONPATH": MARK, "HOME": "/dev/null"}
     ran = subprocess.run(
         command + (["--memory", memory] if memory else []),
         stdin=subprocess.DEVNULL,
