@@ -54,7 +54,7 @@ struct Configuration {
   std::vector<unsigned> gpus;                // offered; empty: all
   uint64_t resume_grace_ms = 5 * 60'000;     // how long a session stays without its connection; 0: it ends with it
   uint64_t hang_up_grace_ms = 20'000;        // the same where the connection was ended and not lost, by the program's end or by something between
-  unsigned lanes_max = 4;                    // further connections of a session for bulk; 1: none
+  unsigned lanes_max = 1;                    // further connections of a session for bulk; 1: none
   std::filesystem::path runtime_directory;   // for what outlives the server's process; empty: the default one
   uint64_t adopt_grace_ms = 5 * 60 * 1000;   // how long sessions go on without a server; 0: they end with it
   unsigned sessions_max = 64;
