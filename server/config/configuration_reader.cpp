@@ -251,6 +251,7 @@ tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::f
   Mistakes mistakes(file);
   if (!parsed) {
     std::string what(parsed.error().description());
+    std::replace_if(what.begin(), what.end(), [](unsigned char c) { return c < ' '; }, ' ');  // it quotes what it has read; a mistake is one line
     if (parsed.error().source().begin.line == 0) return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), what)});
     mistakes.add(parsed.error().source(), what);
     return tl::unexpected(mistakes.take());

@@ -51,7 +51,7 @@ class UnreliableWay:
             try:
                 if self._blocked:
                     raise ConnectionRefusedError
-                server = socket.create_connection(self._server)
+                server = self._connect(client)
             except OSError:
                 client.close()
                 continue
@@ -63,6 +63,14 @@ class UnreliableWay:
         """A connection that was to be cut has ended by itself."""
         with self._lock:
             self._left += 1
+
+    def _connect(self, client):
+        """A connection to the server whose own end has another number than the client's: by that a server would take it for the client's."""
+        while True:
+            server = socket.create_connection(self._server)
+            if server.getsockname()[1] != client.getpeername()[1]:
+                return server
+            server.close()
 
     def planned(self):
         """After how many bytes the next connection is to be cut, and whether with a reset; None: never."""
