@@ -1,4 +1,4 @@
-// How callers become sessions: the front door, the login process, the identity, and what the admission answers.
+// How callers become sessions: the listener, the login process, the identity, and what the admission answers.
 #pragma once
 
 #include <chrono>

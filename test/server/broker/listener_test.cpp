@@ -1,4 +1,4 @@
-// The front door without a broker behind it: connections that arrive while there are no descriptors, and who has to make room.
+// The listener without a broker behind it: connections that arrive while there are no descriptors, and who has to make room.
 #include "server/broker/admission/listener.hpp"
 
 #include <arpa/inet.h>

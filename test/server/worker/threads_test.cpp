@@ -395,7 +395,7 @@ bool is_bulk_of(uint64_t frame, std::span<const std::byte> bulk) {
   return true;
 }
 
-// An executor's side of a connection with a out-of-order reader. Answers are counted, and their bulk looked at.
+// An executor's side of a connection with an out-of-order reader. Answers are counted, and their bulk looked at.
 struct OutOfOrderReaderFixture {
   SocketPair sockets;
   link::Link link{sockets.take_ours()};
