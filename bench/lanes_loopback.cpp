@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/loopback_ends.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/frame_receiver.hpp"
@@ -26,41 +27,12 @@
 namespace {
 
 using namespace gpuwire;
+using namespace gpuwire::bench;
 using Clock = std::chrono::steady_clock;
-using Ends = std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>>;
-constexpr std::chrono::seconds kLimit{60};
 constexpr size_t kPieceBytes = 1 << 20;
 constexpr size_t kBulkBytes = 16 << 20, kReadBytes = 2 << 20;  // a client cuts large copies into the one, a worker reads the other
 constexpr size_t kFrames = 128;
 constexpr size_t kStreamBytes = kBulkBytes * kFrames;
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "lanes_loopback: %s\n", what.c_str());
-  std::exit(1);
-}
-
-Ends bare() {
-  auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
-  if (!listener) fail(listener.error());
-  auto near = transport::connect_tcp((*listener)->endpoint(), kLimit);
-  if (!near) fail(near.error());
-  pollfd ready{(*listener)->descriptor(), POLLIN, 0};
-  poll(&ready, 1, 10'000);
-  return {std::move(*near), transport::adopt_stream((*listener)->accept().descriptor)};
-}
-
-Ends encrypted() {
-  Ends ends = bare();
-  tls::SessionKey key{};
-  tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
-  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()), far = tls::TlsChannel::accept(server, ends.second->descriptor());
-  std::thread peer([&] {
-    if (!far->handshake(kLimit)) fail(far->failure());
-  });
-  if (!near->handshake(kLimit)) fail(near->failure());
-  peer.join();
-  return {tls::tls_transport(std::move(ends.first), std::move(near)), tls::tls_transport(std::move(ends.second), std::move(far))};
-}
 
 double rate(Clock::time_point begun) { return double(kStreamBytes) / 1e9 / std::chrono::duration<double>(Clock::now() - begun).count(); }
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "bench/loopback_ends.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
@@ -17,41 +18,12 @@
 namespace {
 
 using namespace gpuwire;
+using namespace gpuwire::bench;
 using Clock = std::chrono::steady_clock;
-using Ends = std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>>;
 constexpr int kRoundTrips = 4000;
 constexpr size_t kMessageBytes = 64;
 constexpr size_t kPiece = 64 << 20;
 constexpr size_t kTotal = size_t(1) << 30;
-constexpr std::chrono::seconds kLimit{60};
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "tls_loopback: %s\n", what.c_str());
-  std::exit(1);
-}
-
-Ends bare() {
-  auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
-  if (!listener) fail(listener.error());
-  auto near = transport::connect_tcp((*listener)->endpoint(), kLimit);
-  if (!near) fail(near.error());
-  pollfd ready{(*listener)->descriptor(), POLLIN, 0};
-  poll(&ready, 1, 10'000);
-  return {std::move(*near), transport::adopt_stream((*listener)->accept().descriptor)};
-}
-
-Ends encrypted() {
-  Ends ends = bare();
-  tls::SessionKey key{};
-  tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
-  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()), far = tls::TlsChannel::accept(server, ends.second->descriptor());
-  std::thread peer([&] {
-    if (!far->handshake(kLimit)) fail(far->failure());
-  });
-  if (!near->handshake(kLimit)) fail(near->failure());
-  peer.join();
-  return {tls::tls_transport(std::move(ends.first), std::move(near)), tls::tls_transport(std::move(ends.second), std::move(far))};
-}
 
 void move_all(transport::Transport& end, std::vector<std::byte>& memory, bool sending) {
   iovec piece{memory.data(), memory.size()};
