@@ -1,5 +1,6 @@
-// Times the calls that programs make most, on whatever libcuda.so.1 the loader finds: NVIDIA's natively, gpuwire's through `gpuwire run`.
-// Prints one JSON object. Every figure is the median over rounds; bench/run runs it natively and remotely in turn.
+// Times the calls that programs make most, on whatever libcuda.so.1 the loader finds: NVIDIA's natively, gpuwire's
+// through `gpuwire run`. Prints one JSON object. Every figure is the median over rounds; bench/run runs it natively and
+// remotely in turn.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -31,7 +32,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The first calls of a session touch memory for the first time, on both sides: a loop of some milliseconds would measure that.
+// The first calls of a session touch memory for the first time, on both sides: a loop of some milliseconds would
+// measure that.
 constexpr double kWarmUpSeconds = 0.1, kMeasuredSeconds = 0.3;
 
 double median_seconds(int rounds, const std::function<void()>& body) {
@@ -77,13 +79,18 @@ void small_step() {
   std::vector<char> host(4096);
   char* device;
   CHECK_RUNTIME(cudaMalloc(&device, host.size()));
-  figure("h2d_20_launches_d2h_us", 1e6 * median_seconds(201, [&] {
-                                     CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
-                                     for (int i = 0; i < 20; ++i) nothing<<<1, 32>>>();
-                                     CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
-                                   }));
-  figure("h2d_4k_us", 1e6 * median_seconds(201, [&] { CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice)); }));
-  figure("d2h_4k_us", 1e6 * median_seconds(201, [&] { CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost)); }));
+  figure("h2d_20_launches_d2h_us",
+         1e6 * median_seconds(201, [&] {
+           CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
+           for (int i = 0; i < 20; ++i) nothing<<<1, 32>>>();
+           CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
+         }));
+  figure("h2d_4k_us", 1e6 * median_seconds(201, [&] {
+                        CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
+                      }));
+  figure("d2h_4k_us", 1e6 * median_seconds(201, [&] {
+                        CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
+                      }));
   CHECK_RUNTIME(cudaFree(device));
   figure("malloc_1m_us", 1e6 * median_seconds(51, [] {
                            void* memory;
@@ -114,8 +121,7 @@ void queries() {
   figure("launch_poll_us", 1e6 * median_seconds(201, [&] {
                              nothing<<<1, 32, 0, stream>>>();
                              CHECK_RUNTIME(cudaEventRecord(event, stream));
-                             while (cudaEventQuery(event) == cudaErrorNotReady) {
-                             }
+                             while (cudaEventQuery(event) == cudaErrorNotReady) {}
                            }));
   CHECK_RUNTIME(cudaEventDestroy(event));
   CHECK_RUNTIME(cudaStreamDestroy(stream));

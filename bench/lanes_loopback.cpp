@@ -1,5 +1,6 @@
-// What further connections bring on this machine: bandwidth over 1 to N loopback streams with plain sockets, with and without MSG_ZEROCOPY and by sizes of socket buffers,
-// and of one session's link with as many lanes, bare and inside TLS, where bulk is read in pieces as a worker reads it. Prints one JSON object.
+// What further connections bring on this machine: bandwidth over 1 to N loopback streams with plain sockets, with and
+// without MSG_ZEROCOPY and by sizes of socket buffers, and of one session's link with as many lanes, bare and inside
+// TLS, where bulk is read in pieces as a worker reads it. Prints one JSON object.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -30,13 +31,17 @@ using namespace gpuwire;
 using namespace gpuwire::bench;
 using Clock = std::chrono::steady_clock;
 constexpr size_t kPieceBytes = 1 << 20;
-constexpr size_t kBulkBytes = 16 << 20, kReadBytes = 2 << 20;  // a client cuts large copies into the one, a worker reads the other
+constexpr size_t kBulkBytes = 16 << 20,
+                 kReadBytes = 2 << 20;  // a client cuts large copies into the one, a worker reads the other
 constexpr size_t kFrames = 128;
 constexpr size_t kStreamBytes = kBulkBytes * kFrames;
 
-double rate(Clock::time_point begun) { return double(kStreamBytes) / 1e9 / std::chrono::duration<double>(Clock::now() - begun).count(); }
+double rate(Clock::time_point begun) {
+  return double(kStreamBytes) / 1e9 / std::chrono::duration<double>(Clock::now() - begun).count();
+}
 
-// --- plain sockets -----------------------------------------------------------------------------------------------------------------------------
+// --- plain sockets
+// -----------------------------------------------------------------------------------------------------------------------------
 
 // The kernel tells on the error queue when it has let go of pages.
 void take_notices(int socket) {
@@ -53,7 +58,8 @@ void send_stream(int socket, size_t bytes, bool zero_copy) {
   int one = 1;
   if (zero_copy && setsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) != 0) fail("no SO_ZEROCOPY");
   while (bytes != 0) {
-    ssize_t sent = send(socket, memory.data(), std::min(bytes, memory.size()), MSG_NOSIGNAL | (zero_copy ? MSG_ZEROCOPY : 0));
+    ssize_t sent =
+        send(socket, memory.data(), std::min(bytes, memory.size()), MSG_NOSIGNAL | (zero_copy ? MSG_ZEROCOPY : 0));
     if (zero_copy) take_notices(socket);
     if (sent < 0 && errno == ENOBUFS) continue;  // too much is pinned until notices were taken
     if (sent <= 0) fail("send");
@@ -82,14 +88,16 @@ double sockets_gb_s(size_t streams, bool zero_copy, int buffer_bytes) {
   auto begun = Clock::now();
   std::vector<std::thread> threads;
   for (auto& [near, far] : ends) {
-    threads.emplace_back([&near = near, &streams, zero_copy] { send_stream(near->descriptor(), kStreamBytes / streams, zero_copy); });
+    threads.emplace_back(
+        [&near = near, &streams, zero_copy] { send_stream(near->descriptor(), kStreamBytes / streams, zero_copy); });
     threads.emplace_back([&far = far, &streams] { receive_stream(far->descriptor(), kStreamBytes / streams); });
   }
   for (auto& thread : threads) thread.join();
   return rate(begun);
 }
 
-// --- a session's link --------------------------------------------------------------------------------------------------------------------------
+// --- a session's link
+// --------------------------------------------------------------------------------------------------------------------------
 
 void send_frames(link::Link& link) {
   auto bulk = std::make_shared<std::vector<std::byte>>(kBulkBytes, std::byte{1});
@@ -97,7 +105,8 @@ void send_frames(link::Link& link) {
     uint64_t seen = 0, end = 0;
     {
       std::lock_guard lock(link);
-      wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::posted), .sequence = sequence, .bulk_bytes = kBulkBytes};
+      wire::FrameHeader header{
+          .kind = uint8_t(wire::FrameKind::posted), .sequence = sequence, .bulk_bytes = kBulkBytes};
       if (std::byte* at = link.reserve(sizeof header, kBulkBytes, 0)) {
         std::memcpy(at, &header, sizeof header);
         link::ExternalBulk outside{bulk->data(), kBulkBytes, nullptr, bulk};
@@ -131,7 +140,8 @@ void receive_frames(link::Link& link) {
 void receive_acknowledgements(link::Link& link, const std::atomic<bool>& over) {
   std::byte bytes[4096];
   while (!over)
-    if (link.try_receive(bytes).status != transport::IoStatus::ok) link.wait(transport::kReadable, std::chrono::milliseconds(5));
+    if (link.try_receive(bytes).status != transport::IoStatus::ok)
+      link.wait(transport::kReadable, std::chrono::milliseconds(5));
 }
 
 double link_gb_s(size_t lanes, bool tls, size_t& used) {
@@ -154,7 +164,8 @@ double link_gb_s(size_t lanes, bool tls, size_t& used) {
   }
   std::atomic<bool> over{false};
   auto begun = Clock::now();
-  std::thread acknowledgements([&] { receive_acknowledgements(client, over); }), receiver([&] { receive_frames(server); });
+  std::thread acknowledgements([&] { receive_acknowledgements(client, over); }),
+      receiver([&] { receive_frames(server); });
   send_frames(client);
   receiver.join();
   double gb_s = rate(begun);
@@ -168,18 +179,24 @@ double link_gb_s(size_t lanes, bool tls, size_t& used) {
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string(argv[1]) == "--help") {
-    std::printf("usage: lanes_loopback [LANES]: bandwidth over 1 to LANES (4) connections; one JSON object on stdout\n");
+    std::printf(
+        "usage: lanes_loopback [LANES]: bandwidth over 1 to LANES (4) connections; one JSON object on stdout\n");
     return 0;
   }
   size_t most = argc > 1 ? size_t(std::atoi(argv[1])) : 4;
   if (most < 1 || most > wire::kLanesMax) fail("LANES is 1 to 16");
   std::printf("{\"streams\": [");
   for (size_t streams = 1; streams <= most; ++streams) {
-    std::printf("%s\n  {\"streams\": %zu, \"sockets_gb_s\": %.2f, \"zero_copy_gb_s\": %.2f, \"buffers_1_mib_gb_s\": %.2f, \"buffers_8_mib_gb_s\": %.2f", streams == 1 ? "" : ",", streams,
-                sockets_gb_s(streams, false, 0), sockets_gb_s(streams, true, 0), sockets_gb_s(streams, false, 1 << 20), sockets_gb_s(streams, false, 8 << 20));
+    std::printf(
+        "%s\n  {\"streams\": %zu, \"sockets_gb_s\": %.2f, \"zero_copy_gb_s\": %.2f, \"buffers_1_mib_gb_s\": %.2f, "
+        "\"buffers_8_mib_gb_s\": %.2f",
+        streams == 1 ? "" : ",", streams, sockets_gb_s(streams, false, 0), sockets_gb_s(streams, true, 0),
+        sockets_gb_s(streams, false, 1 << 20), sockets_gb_s(streams, false, 8 << 20));
     size_t plain_used = 0, tls_used = 0;
     double plain = link_gb_s(streams, false, plain_used), tls = link_gb_s(streams, true, tls_used);
-    std::printf(", \"link_gb_s\": %.2f, \"link_lanes_used\": %zu, \"link_tls_gb_s\": %.2f, \"link_tls_lanes_used\": %zu}", plain, plain_used, tls, tls_used);
+    std::printf(
+        ", \"link_gb_s\": %.2f, \"link_lanes_used\": %zu, \"link_tls_gb_s\": %.2f, \"link_tls_lanes_used\": %zu}",
+        plain, plain_used, tls, tls_used);
     std::fflush(stdout);
   }
   std::printf("\n]}\n");

@@ -1,5 +1,5 @@
-// The raw loopback that remote figures are to be read against: 64-byte round trips (sleeping and busy polling) and bandwidth on one TCP
-// stream, with plain sockets. Prints one JSON object.
+// The raw loopback that remote figures are to be read against: 64-byte round trips (sleeping and busy polling) and
+// bandwidth on one TCP stream, with plain sockets. Prints one JSON object.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -39,7 +39,9 @@ bool transfer(int socket, char* data, size_t bytes, bool sending, bool polling) 
 void echo(int socket, bool polling) {
   char message[64];
   for (int i = 0; i < kRoundTrips; ++i)
-    if (!transfer(socket, message, sizeof message, false, polling) || !transfer(socket, message, sizeof message, true, false)) return;
+    if (!transfer(socket, message, sizeof message, false, polling) ||
+        !transfer(socket, message, sizeof message, true, false))
+      return;
 }
 
 double round_trip_us(int near, int far, bool polling) {
@@ -48,7 +50,9 @@ double round_trip_us(int near, int far, bool polling) {
   char message[64] = {};
   for (int i = 0; i < kRoundTrips; ++i) {
     auto start = Clock::now();
-    if (!transfer(near, message, sizeof message, true, false) || !transfer(near, message, sizeof message, false, polling)) fail("round trip");
+    if (!transfer(near, message, sizeof message, true, false) ||
+        !transfer(near, message, sizeof message, false, polling))
+      fail("round trip");
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
   }
   peer.join();
@@ -90,6 +94,7 @@ int main() {
   double sleeping = round_trip_us(near, far, false);
   double polling = round_trip_us(near, far, true);
   double rate = bandwidth_gb_s(near, far);
-  std::printf("{\"round_trip_us\": %.2f, \"round_trip_polling_us\": %.2f, \"bandwidth_gb_s\": %.2f}\n", sleeping, polling, rate);
+  std::printf("{\"round_trip_us\": %.2f, \"round_trip_polling_us\": %.2f, \"bandwidth_gb_s\": %.2f}\n", sleeping,
+              polling, rate);
   return 0;
 }

@@ -40,13 +40,15 @@ inline Ends encrypted() {
   Ends ends = bare();
   tls::SessionKey key{};
   tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
-  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()), far = tls::TlsChannel::accept(server, ends.second->descriptor());
+  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()),
+       far = tls::TlsChannel::accept(server, ends.second->descriptor());
   std::thread peer([&] {
     if (!far->handshake(kLimit)) fail(far->failure());
   });
   if (!near->handshake(kLimit)) fail(near->failure());
   peer.join();
-  return {tls::tls_transport(std::move(ends.first), std::move(near)), tls::tls_transport(std::move(ends.second), std::move(far))};
+  return {tls::tls_transport(std::move(ends.first), std::move(near)),
+          tls::tls_transport(std::move(ends.second), std::move(far))};
 }
 
 }  // namespace gpuwire::bench

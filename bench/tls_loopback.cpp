@@ -1,5 +1,5 @@
-// What TLS costs on this machine: 64-byte round trips and bandwidth on one loopback connection, bare and inside TLS with the cipher of sessions, both through
-// the transports that sessions use. Prints one JSON object.
+// What TLS costs on this machine: 64-byte round trips and bandwidth on one loopback connection, bare and inside TLS
+// with the cipher of sessions, both through the transports that sessions use. Prints one JSON object.
 #include <poll.h>
 
 #include <algorithm>
@@ -67,7 +67,9 @@ double bandwidth_gb_s(Ends& ends) {
 
 int main() {
   Ends plain = bare(), tls = encrypted();
-  std::printf("{\"plain\": {\"round_trip_us\": %.2f, \"bandwidth_gb_s\": %.2f}, \"tls\": {\"round_trip_us\": %.2f, \"bandwidth_gb_s\": %.2f}}\n", round_trip_us(plain),
-              bandwidth_gb_s(plain), round_trip_us(tls), bandwidth_gb_s(tls));
+  std::printf(
+      "{\"plain\": {\"round_trip_us\": %.2f, \"bandwidth_gb_s\": %.2f}, \"tls\": {\"round_trip_us\": %.2f, "
+      "\"bandwidth_gb_s\": %.2f}}\n",
+      round_trip_us(plain), bandwidth_gb_s(plain), round_trip_us(tls), bandwidth_gb_s(tls));
   return 0;
 }

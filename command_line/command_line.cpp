@@ -39,7 +39,8 @@ std::string meant(const CLI::App& top) {
     std::string name = word.substr(0, word.find('='));
     std::vector<std::string> known = candidates(innermost(top), name);
     for (std::string& of_all : candidates(top, name)) known.push_back(std::move(of_all));
-    if (std::string found = nearest(name, known); !found.empty()) return "\"" + word + "\" is not known; did you mean " + found + "?";
+    if (std::string found = nearest(name, known); !found.empty())
+      return "\"" + word + "\" is not known; did you mean " + found + "?";
   }
   return {};
 }
@@ -47,7 +48,8 @@ std::string meant(const CLI::App& top) {
 std::string failure_text(const CLI::App* top, const CLI::Error& error) {
   std::string suggestion = meant(*top), command = top->get_name();
   if (const CLI::App& inner = innermost(*top); &inner != top) command += " " + inner.get_name();
-  return top->get_name() + ": " + (suggestion.empty() ? error.what() : suggestion) + "\n`" + command + " --help` says what there is\n";
+  return top->get_name() + ": " + (suggestion.empty() ? error.what() : suggestion) + "\n`" + command +
+         " --help` says what there is\n";
 }
 
 }  // namespace

@@ -12,8 +12,9 @@ namespace gpuwire {
 // Wrong use of a command, as the exit code of every one of them.
 inline constexpr int kUsageError = 2;
 
-// Parses, after adding --version and --describe. No value: go on. Else the code to exit with: 0 after --help, --version and --describe, which have
-// written to stdout; kUsageError after a mistake, which has been told on stderr. The app's name is "gpuwire COMMAND".
+// Parses, after adding --version and --describe. No value: go on. Else the code to exit with: 0 after --help, --version
+// and --describe, which have written to stdout; kUsageError after a mistake, which has been told on stderr. The app's
+// name is "gpuwire COMMAND".
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace gpuwire

@@ -41,7 +41,8 @@ Json described(const CLI::App& app) {
   out["footer"] = app.get_footer();
   for (const char* kind : {"options", "positionals", "commands"}) out[kind] = Json::array();
   for (const CLI::Option* option : app.get_options())
-    if (!option->get_group().empty()) out[option->get_positional() ? "positionals" : "options"].push_back(described(*option));
+    if (!option->get_group().empty())
+      out[option->get_positional() ? "positionals" : "options"].push_back(described(*option));
   for (const CLI::App* command : app.get_subcommands(nullptr))
     if (!command->get_group().empty()) out["commands"].push_back(described(*command));
   return out;

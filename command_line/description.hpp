@@ -9,8 +9,8 @@ class App;
 
 namespace gpuwire {
 
-// One JSON object: name, description, footer, options, positionals and commands (objects of the same kind). An option has names, text, and where they
-// apply: value (the placeholder), values (all that it may be), default.
+// One JSON object: name, description, footer, options, positionals and commands (objects of the same kind). An option
+// has names, text, and where they apply: value (the placeholder), values (all that it may be), default.
 std::string describe(const CLI::App& app);
 
 }  // namespace gpuwire

@@ -14,8 +14,10 @@ size_t edits(std::string_view from, std::string_view to) {
         table[i][j] = i + j;
         continue;
       }
-      table[i][j] = std::min({table[i - 1][j - 1] + (from[i - 1] != to[j - 1]), table[i - 1][j] + 1, table[i][j - 1] + 1});
-      if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1]) table[i][j] = std::min(table[i][j], table[i - 2][j - 2] + 1);
+      table[i][j] =
+          std::min({table[i - 1][j - 1] + (from[i - 1] != to[j - 1]), table[i - 1][j] + 1, table[i][j - 1] + 1});
+      if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1])
+        table[i][j] = std::min(table[i][j], table[i - 2][j - 2] + 1);
     }
   }
   return table[from.size()][to.size()];

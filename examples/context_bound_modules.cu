@@ -1,5 +1,5 @@
-// Context-dependent loading: the same module is loaded once into a context of each of two devices, and each context has its own function.
-// With one device only, both contexts are made on it.
+// Context-dependent loading: the same module is loaded once into a context of each of two devices, and each context has
+// its own function. With one device only, both contexts are made on it.
 #include "module_example.hpp"
 
 int main(int argc, char** argv) {

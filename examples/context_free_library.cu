@@ -1,5 +1,5 @@
-// Context-independent loading: one library, one kernel handle, launched as it is on the primary contexts of both devices.
-// With one device only, that device is used twice.
+// Context-independent loading: one library, one kernel handle, launched as it is on the primary contexts of both
+// devices. With one device only, that device is used twice.
 #include "module_example.hpp"
 
 int main(int argc, char** argv) {

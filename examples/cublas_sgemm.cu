@@ -29,7 +29,8 @@ int main() {
     return 1;
   }
   const float alpha = 2.0f, beta = 0.5f;
-  status = cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &alpha, device_a, kN, device_b, kN, &beta, device_c, kN);
+  status = cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &alpha, device_a, kN, device_b, kN, &beta,
+                       device_c, kN);
   if (status != CUBLAS_STATUS_SUCCESS) {
     std::printf("cublasSgemm: %d\nFAILED\n", int(status));
     return 1;
@@ -47,6 +48,7 @@ int main() {
       worst = std::fmax(worst, std::fabs(result[column * kN + row] - expected) / std::fmax(1.0, std::fabs(expected)));
     }
   }
-  std::printf("largest relative error %s\n%s\n", worst < 1e-5 ? "below 1e-5" : "too large", worst < 1e-5 ? "PASSED" : "FAILED");
+  std::printf("largest relative error %s\n%s\n", worst < 1e-5 ? "below 1e-5" : "too large",
+              worst < 1e-5 ? "PASSED" : "FAILED");
   return worst < 1e-5 ? 0 : 1;
 }

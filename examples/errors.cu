@@ -1,4 +1,5 @@
-// Prints the name of the error each of a sequence of wrong calls gives. errors.expected holds what an H200 gives natively.
+// Prints the name of the error each of a sequence of wrong calls gives. errors.expected holds what an H200 gives
+// natively.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -46,10 +47,16 @@ int main() {
   cudaGetLastError();
   cudaEvent_t event;
   cudaEventCreate(&event);
-  show("cudaEventElapsedTime, never recorded", [&] { float ms; return cudaEventElapsedTime(&ms, event, event); }());
+  show("cudaEventElapsedTime, never recorded", [&] {
+    float ms;
+    return cudaEventElapsedTime(&ms, event, event);
+  }());
   cudaGetLastError();
   show("cudaEventQuery, never recorded", cudaEventQuery(event));
-  show("cudaFuncGetAttributes of no function", [] { cudaFuncAttributes a; return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&show)); }());
+  show("cudaFuncGetAttributes of no function", [] {
+    cudaFuncAttributes a;
+    return cudaFuncGetAttributes(&a, reinterpret_cast<const void*>(&show));
+  }());
   cudaGetLastError();
   show("cudaMemcpyToSymbol of no symbol", cudaMemcpyToSymbol(reinterpret_cast<const void*>(&show), host, 4));
   cudaGetLastError();

@@ -1,5 +1,5 @@
-// A managed variable of a library has one address, whatever context is current, and kernels of every context see the same memory.
-// With one device only, the second context is made on it.
+// A managed variable of a library has one address, whatever context is current, and kernels of every context see the
+// same memory. With one device only, the second context is made on it.
 #include "module_example.hpp"
 
 int main(int argc, char** argv) {

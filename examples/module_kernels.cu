@@ -1,4 +1,5 @@
-// The kernels that context_bound_modules, context_free_library and managed_symbol load at run time; compiled to a fat binary of its own.
+// The kernels that context_bound_modules, context_free_library and managed_symbol load at run time; compiled to a fat
+// binary of its own.
 
 extern "C" __global__ void scale(float* data, float factor, int count) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;

@@ -54,6 +54,7 @@ int main() {
   CHECK_RUNTIME(cudaFree(in));
   CHECK_RUNTIME(cudaFree(out));
   bool right = sums[0] == expected && sums[1] == expected;
-  std::printf("shared memory %llu, shuffles %llu, expected %llu\n%s\n", sums[0], sums[1], expected, right ? "PASSED" : "FAILED");
+  std::printf("shared memory %llu, shuffles %llu, expected %llu\n%s\n", sums[0], sums[1], expected,
+              right ? "PASSED" : "FAILED");
   return right ? 0 : 1;
 }

@@ -57,8 +57,8 @@ int main() {
   CHECK_RUNTIME(cudaFree(first));
   CHECK_RUNTIME(cudaFree(second));
 
-  std::printf("values %s, queries %s, elapsed time %s, untimed event %s\n", values ? "right" : "wrong", queries ? "right" : "wrong",
-              milliseconds >= 0 ? "measured" : "wrong", refused ? "refused" : "accepted");
+  std::printf("values %s, queries %s, elapsed time %s, untimed event %s\n", values ? "right" : "wrong",
+              queries ? "right" : "wrong", milliseconds >= 0 ? "measured" : "wrong", refused ? "refused" : "accepted");
   bool right = values && queries && milliseconds >= 0 && refused;
   std::printf("%s\n", right ? "PASSED" : "FAILED");
   return right ? 0 : 1;

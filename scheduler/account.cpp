@@ -6,7 +6,8 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// The hardware starts the first work of an opening within 2.4 ms, whatever runs; who has not begun by then is charged as if it had.
+// The hardware starts the first work of an opening within 2.4 ms, whatever runs; who has not begun by then is charged
+// as if it had.
 constexpr Duration kStartMax = std::chrono::microseconds(2500);
 // Of what a higher class holds and does not use, in pauses that are too short to be given away. With its switches it
 // comes to less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of what it does alone.
@@ -14,7 +15,9 @@ constexpr double kUnusedToBatch = 0.085;
 
 }  // namespace
 
-Duration Policy::State::turn_least() const { return Duration(static_cast<int64_t>(kTurnScaleMin * static_cast<double>(settings.turn_min.count()))) * 7 / 8; }
+Duration Policy::State::turn_least() const {
+  return Duration(static_cast<int64_t>(kTurnScaleMin * static_cast<double>(settings.turn_min.count()))) * 7 / 8;
+}
 
 void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedFor what) {
   Session& session = *charge.session;
@@ -26,7 +29,8 @@ void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedF
   if (session.tenant->policy.service_class == ServiceClass::batch) devices[index].batch_floor.spend(charge.amount);
   if (what == ChargedFor::lease) there.deficit -= charge.amount;
   // Nobody chose what it got: it pays back no more than the shortest turn can bear, and is served in the next round.
-  if (what == ChargedFor::trial) there.deficit = std::max(there.deficit - charge.amount, std::min(there.deficit, -turn_least()));
+  if (what == ChargedFor::trial)
+    there.deficit = std::max(there.deficit - charge.amount, std::min(there.deficit, -turn_least()));
 }
 
 void Policy::State::settle_leases(DeviceIndex index, bool everything) {
@@ -52,7 +56,8 @@ void Policy::State::settle_leases(DeviceIndex index, bool everything) {
     else if (session->leased && session->gate.open) to = session->quiet_since() + linger_of(*session);
     if (to > device.time.settled()) time_claims.push_back({session, session->started_at, to});
   }
-  for (const TimeCharge& one : device.time.settle_claims(until, time_claims, wanted)) charge(index, one, ChargedFor::lease);
+  for (const TimeCharge& one : device.time.settle_claims(until, time_claims, wanted))
+    charge(index, one, ChargedFor::lease);
 }
 
 void Policy::State::settle_shared(DeviceIndex index) {
@@ -62,19 +67,24 @@ void Policy::State::settle_shared(DeviceIndex index) {
     const Duration busy = session->seen.busy - session->busy_charged;
     if (busy > Duration::zero()) busy_times.push_back({session, busy});
   }
-  for (const TimeCharge& one : device.time.settle_busy(now, busy_times)) charge(index, one, device.co_run.tries() ? ChargedFor::trial : ChargedFor::co_run);
+  for (const TimeCharge& one : device.time.settle_busy(now, busy_times))
+    charge(index, one, device.co_run.tries() ? ChargedFor::trial : ChargedFor::co_run);
 }
 
 void Policy::State::settle_budgets() {
   const Duration elapsed = now - budgets_at;
   budgets_at = now;
   for (Device& device : devices) {
-    // What a higher class holds and does not use is batch's in part, though its pauses are too short to be given away one by one.
+    // What a higher class holds and does not use is batch's in part, though its pauses are too short to be given away
+    // one by one.
     const bool unused = device.holder != nullptr && !device.holder->seen.in_flight && settings.batch_floor > 0;
     // Who wants nothing is owed nothing.
-    const bool wanted = std::any_of(device.sessions.begin(), device.sessions.end(),
-                                    [](const Session* session) { return session->tenant->policy.service_class == ServiceClass::batch && session->wants; });
-    if (wanted) device.batch_floor.accrue(elapsed, unused ? std::max(settings.batch_floor, kUnusedToBatch) : settings.batch_floor);
+    const bool wanted = std::any_of(device.sessions.begin(), device.sessions.end(), [](const Session* session) {
+      return session->tenant->policy.service_class == ServiceClass::batch && session->wants;
+    });
+    if (wanted)
+      device.batch_floor.accrue(elapsed,
+                                unused ? std::max(settings.batch_floor, kUnusedToBatch) : settings.batch_floor);
     if (device.batch_floor.left() <= Duration::zero()) device.batch_floor_due = false;
     else if (device.batch_floor.left() >= device.batch_floor.full()) device.batch_floor_due = true;
   }
@@ -105,23 +115,30 @@ void Policy::State::settle() {
 
 void Policy::State::update_ranks() {
   const auto batch_is_due = [&](const Device& device) {
-    const auto interactive = [&](const Session* other) { return other->tenant->policy.service_class == ServiceClass::interactive && active(*other); };
+    const auto interactive = [&](const Session* other) {
+      return other->tenant->policy.service_class == ServiceClass::interactive && active(*other);
+    };
     return device.batch_floor_due && std::any_of(device.sessions.begin(), device.sessions.end(), interactive);
   };
   for (auto& [id, session] : sessions) {
     const Tenant& tenant = *session->tenant;
     const auto any = [&](auto holds) {
-      return std::any_of(session->devices.begin(), session->devices.end(), [&](DeviceIndex index) { return holds(tenant.devices[index]); });
+      return std::any_of(session->devices.begin(), session->devices.end(),
+                         [&](DeviceIndex index) { return holds(tenant.devices[index]); });
     };
     switch (tenant.policy.service_class) {
       case ServiceClass::realtime:
-        session->rank = tenant.policy.share_max < 1 && any([](const TenantOnDevice& there) { return there.capped; }) ? Rank::batch : Rank::realtime;
+        session->rank = tenant.policy.share_max < 1 && any([](const TenantOnDevice& there) { return there.capped; })
+                            ? Rank::batch
+                            : Rank::realtime;
         break;
       case ServiceClass::interactive: session->rank = Rank::interactive; break;
       case ServiceClass::batch: session->rank = all_devices(*session, batch_is_due) ? Rank::floor : Rank::batch; break;
       case ServiceClass::scavenger:
         session->rank =
-            tenant.policy.share_min > 0 && !any([](const TenantOnDevice& there) { return !there.floor_due; }) ? Rank::floor : Rank::scavenger;
+            tenant.policy.share_min > 0 && !any([](const TenantOnDevice& there) { return !there.floor_due; })
+                ? Rank::floor
+                : Rank::scavenger;
         break;
     }
     // Whose work does not end goes before nobody until it has ended.

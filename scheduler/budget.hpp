@@ -1,4 +1,5 @@
-// A part of a device's time: fills with time, is spent by use. The cap of `realtime`, the floors of `batch` and `scavenger`.
+// A part of a device's time: fills with time, is spent by use. The cap of `realtime`, the floors of `batch` and
+// `scavenger`.
 #pragma once
 
 #include <algorithm>

@@ -6,7 +6,9 @@
 namespace gpuwire::scheduler {
 namespace {
 
-std::string of(const char* what, DeviceIndex device) { return std::string(what) + " on device " + std::to_string(device); }
+std::string of(const char* what, DeviceIndex device) {
+  return std::string(what) + " on device " + std::to_string(device);
+}
 std::string of(const char* what, const Session& session) {
   return std::string(what) + ", session " + std::to_string(static_cast<uint64_t>(session.id));
 }
@@ -31,7 +33,8 @@ std::string Policy::State::check() const {
       }
     }
     for (const Tenant* tenant : device.ring) {
-      if (tenant->devices[index].deficit > 2 * tenant->devices[index].turn) return of("more credit than two turns", index);
+      if (tenant->devices[index].deficit > 2 * tenant->devices[index].turn)
+        return of("more credit than two turns", index);
     }
     if (leases > 1) return of("two leases", index);
     if (device.holder != nullptr && leases != 1) return of("a holder without a lease", index);
@@ -42,7 +45,8 @@ std::string Policy::State::check() const {
         if (std::none_of(device.sessions.begin(), device.sessions.end(), serves))
           return of("waits, and nobody of its rank or above is served", *session);
       }
-      if (session->gate.open && session->candidate && session->rank != open_rank) return of("a lower class runs beside a higher one", *session);
+      if (session->gate.open && session->candidate && session->rank != open_rank)
+        return of("a lower class runs beside a higher one", *session);
     }
   }
   for (const auto& [id, session] : sessions) {

@@ -218,7 +218,8 @@ Duration CoRunChoice::trial_length(std::span<const CoRunner> runners) const {
 // Nobody gets more done than alone: who says so may say anything.
 double CoRunChoice::part_of(const Record& record) const {
   if (record.rate <= 0 || window_ <= Duration::zero()) return 0;
-  return std::min(1.0, static_cast<double>(record.done_in_trials + record.done) / seconds(trials_ + window_) / record.rate);
+  return std::min(1.0,
+                  static_cast<double>(record.done_in_trials + record.done) / seconds(trials_ + window_) / record.rate);
 }
 
 // For how much of the time all can run side by side when the rest makes up for what somebody lacks, and what comes of
@@ -264,15 +265,22 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   const bool hopeless =
       window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   if (!hopeless && window_ < trial_length(runners)) return;
-  const double enough = (near_higher_ ? kBeginNearHigher : rounds_ >= kSureRounds ? kBeginSure : kBegin) * metrics_.turns;
+  const double enough = (near_higher_             ? kBeginNearHigher
+                         : rounds_ >= kSureRounds ? kBeginSure
+                                                  : kBegin) *
+                        metrics_.turns;
   if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
-  else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners)) look_again(now);
+  else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
+    look_again(now);
   else give_up(now);
 }
 
-// Nobody may pay for another look: each gets its due in it, and with weights that are far apart, or a crowd, one must do.
+// Nobody may pay for another look: each gets its due in it, and with weights that are far apart, or a crowd, one must
+// do.
 bool CoRunChoice::harms_nobody(std::span<const CoRunner> runners) const {
-  if (runners.size() != 2 || std::max(runners[0].share, runners[1].share) >= 2 * std::min(runners[0].share, runners[1].share)) return false;
+  if (runners.size() != 2 ||
+      std::max(runners[0].share, runners[1].share) >= 2 * std::min(runners[0].share, runners[1].share))
+    return false;
   return std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) {
     const Record& record = records_.at(runner.id);
     return part_of(record) >= record.target;

@@ -52,7 +52,7 @@ class CoRunChoice {
     // Of the rounds before this one, which were too close to call.
     uint64_t done_in_turns = 0, done_in_trials = 0;
     Duration own_in_turns{};
-    Duration owed{};    // of its own time: how far it is behind that
+    Duration owed{};  // of its own time: how far it is behind that
     Time seen{};
   };
   struct Mix {

@@ -56,7 +56,8 @@ std::span<const TimeCharge> DeviceTime::settle_busy(Time until, std::span<const 
   for (const BusyTime& one : busy) {
     Duration amount = one.busy;
     if (sum > elapsed) {
-      const auto scaled = static_cast<double>(amount.count()) / static_cast<double>(sum.count()) * static_cast<double>(elapsed.count());
+      const auto scaled =
+          static_cast<double>(amount.count()) / static_cast<double>(sum.count()) * static_cast<double>(elapsed.count());
       amount = std::min(Duration(static_cast<int64_t>(scaled)), elapsed - given);
     }
     given += amount;

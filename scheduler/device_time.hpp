@@ -37,8 +37,9 @@ class DeviceTime {
   Duration idle() const { return idle_; }
   Duration charged() const { return charged_; }
 
-  // Settles up to `until` (not back). Where several claims overlap they share equally, as the hardware's slices do; what nobody claims is the
-  // system's when somebody wanted the device, else idle. The charges stand until the next call.
+  // Settles up to `until` (not back). Where several claims overlap they share equally, as the hardware's slices do;
+  // what nobody claims is the system's when somebody wanted the device, else idle. The charges stand until the next
+  // call.
   std::span<const TimeCharge> settle_claims(Time until, std::span<const TimeClaim> claims, bool wanted);
   // The same by measured busy time: scaled down when it is more than the time that went by.
   std::span<const TimeCharge> settle_busy(Time until, std::span<const BusyTime> busy);

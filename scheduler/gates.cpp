@@ -15,7 +15,8 @@ constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
 }  // namespace
 
-// Who comes back from a rest needs the device for a moment: it gains nothing by waiting longer than the hardware would have it wait beside the other.
+// Who comes back from a rest needs the device for a moment: it gains nothing by waiting longer than the hardware would
+// have it wait beside the other.
 Duration Policy::State::drain_wait(const Session& session) const {
   return session.rested ? std::min(settings.slice, settings.drain_wait_max) : settings.drain_wait_max;
 }
@@ -39,7 +40,9 @@ bool Policy::State::stays_open(const Session& session) const {
   if (all_devices(session, [](const Device& device) { return device.sessions.size() == 1; })) return true;
   if (!session.gate.open || session.candidate) return false;
   return all_devices(session, [&](const Device& device) {
-    const auto wanted_by = [&](const Session* other) { return other != &session && (other->candidate || other->selected); };
+    const auto wanted_by = [&](const Session* other) {
+      return other != &session && (other->candidate || other->selected);
+    };
     return std::none_of(device.sessions.begin(), device.sessions.end(), wanted_by);
   });
 }
@@ -105,7 +108,8 @@ void Policy::State::set_gates() {
     if (session->gate.open && !session->selected && !stays_open(*session)) set_gate(*session, Gate{.open = false});
   }
   for (auto& [id, session] : sessions) {
-    const bool may_open = session->selected ? !session->leased || undrained_for(*session) == nullptr : stays_open(*session);
+    const bool may_open =
+        session->selected ? !session->leased || undrained_for(*session) == nullptr : stays_open(*session);
     const bool open = session->gate.open || may_open;
     set_gate(*session, open ? Gate{.open = true, .in_flight_max = in_flight_max(*session)} : Gate{.open = false});
   }
@@ -128,7 +132,9 @@ std::optional<Time> Policy::State::next_due() const {
   by(now + settings.linger);
   for (const auto& [id, session] : sessions) {
     if (session->seen.in_flight && !session->gate.open && !session->drained) {
-      by(session->closed_at + std::min(session->drain_wait, now - session->closed_at < settings.slice ? settings.slice : settings.drain_wait_max));
+      by(session->closed_at + std::min(session->drain_wait, now - session->closed_at < settings.slice
+                                                                ? settings.slice
+                                                                : settings.drain_wait_max));
     }
     if (session->seen.in_flight && session->gate.open) by(session->progress_at + settings.drain_wait_max);
     if (session->seen.waiting && session->ignored_until > now) by(session->ignored_until);

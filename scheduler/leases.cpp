@@ -26,14 +26,16 @@ bool Policy::State::others_want(DeviceIndex index, const Tenant& tenant) const {
 Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank) const {
   const Device& device = devices[index];
   const auto above_batch = [&](const Session* session) { return session->rank < Rank::batch && active(*session); };
-  const bool only_batch = rank >= Rank::batch && std::none_of(device.sessions.begin(), device.sessions.end(), above_batch);
+  const bool only_batch =
+      rank >= Rank::batch && std::none_of(device.sessions.begin(), device.sessions.end(), above_batch);
   double least = tenant.policy.weight, most = least;
   for (const Tenant* other : device.wanting) {
     least = std::min(least, other->policy.weight);
     most = std::max(most, other->policy.weight);
   }
   const double smallest = static_cast<double>((only_batch ? settings.turn_min_batch : settings.turn_min).count());
-  const double scale = std::clamp(static_cast<double>(settings.turn_max.count()) / (smallest * most / least), kTurnScaleMin, 1.0);
+  const double scale =
+      std::clamp(static_cast<double>(settings.turn_max.count()) / (smallest * most / least), kTurnScaleMin, 1.0);
   return Duration(static_cast<int64_t>(scale * smallest * tenant.policy.weight / least));
 }
 
@@ -84,7 +86,8 @@ void Policy::State::keep_or_end_leases(Rank rank) {
     Tenant& tenant = *session->tenant;
     bool keep = may_run(*session, rank) && in_credit(tenant, *session);
     const DeviceIndex first = session->devices.front();
-    if (keep && now - session->leased_at >= settings.turn_min && tenant.devices[first].deficit >= settings.turn_min / 2) {
+    if (keep && now - session->leased_at >= settings.turn_min &&
+        tenant.devices[first].deficit >= settings.turn_min / 2) {
       // Sessions of one tenant take turns within its turn, but not for a rest that is not worth a switch.
       const Device& device = devices[first];
       keep = std::none_of(device.sessions.begin(), device.sessions.end(), [&](const Session* other) {
@@ -125,14 +128,16 @@ void Policy::State::grant_claims(Rank rank) {
 Session* Policy::State::candidate_of(const Device& device, Tenant& tenant, Rank rank) {
   const auto index = static_cast<DeviceIndex>(&device - devices.data());
   const auto& all = device.sessions;
-  const auto served = std::find_if(all.begin(), all.end(), [&](const Session* s) { return s->id == tenant.devices[index].served; });
+  const auto served =
+      std::find_if(all.begin(), all.end(), [&](const Session* s) { return s->id == tenant.devices[index].served; });
   const size_t start = served == all.end() ? 0 : static_cast<size_t>(served - all.begin()) + 1;
   for (size_t i = 0; i < all.size(); ++i) {
     Session* session = all[(start + i) % all.size()];
     if (session->tenant != &tenant || session->leased || !may_run(*session, rank)) continue;
     if (!in_credit(tenant, *session)) continue;
     if (devices_free(*session)) return session;
-    const bool claimed = std::any_of(claims.begin(), claims.end(), [&](const LeaseClaim& claim) { return claim.session == session && !claim.woken; });
+    const bool claimed = std::any_of(claims.begin(), claims.end(),
+                                     [&](const LeaseClaim& claim) { return claim.session == session && !claim.woken; });
     if (!claimed) claims.push_back({session, ++order, false});
   }
   return nullptr;
@@ -149,7 +154,8 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     if (share(tenant, index).deficit <= Duration::zero()) return false;
     Session* session = candidate_of(device, tenant, rank);
     if (session == nullptr) return false;
-    // On its other devices, and where a claim is granted, the round stays where it is: who is cut short there goes on afterwards.
+    // On its other devices, and where a claim is granted, the round stays where it is: who is cut short there goes on
+    // afterwards.
     device.current[static_cast<unsigned>(rank)] = &tenant;
     grant(*session);
     return true;
@@ -176,8 +182,11 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     int64_t rounds = INT64_MAX;
     for (const Tenant* tenant : device.wanting) {
       const Duration deficit = tenant->devices[index].deficit;
-      const auto could_run = [&](const Session* session) { return session->tenant == tenant && may_run(*session, rank) && devices_free(*session); };
-      if (deficit > Duration::zero() || std::none_of(device.sessions.begin(), device.sessions.end(), could_run)) continue;
+      const auto could_run = [&](const Session* session) {
+        return session->tenant == tenant && may_run(*session, rank) && devices_free(*session);
+      };
+      if (deficit > Duration::zero() || std::none_of(device.sessions.begin(), device.sessions.end(), could_run))
+        continue;
       rounds = std::min(rounds, -deficit / turn(index, *tenant, rank));
     }
     if (rounds == INT64_MAX) return;
@@ -215,7 +224,8 @@ void Policy::State::select_leases(Rank rank) {
   }
   for (DeviceIndex index = 0; index < devices.size(); ++index) {
     Device& device = devices[index];
-    if (device.holder != nullptr && device.holder->rank == rank) device.holder_contended = others_want(index, *device.holder->tenant);
+    if (device.holder != nullptr && device.holder->rank == rank)
+      device.holder_contended = others_want(index, *device.holder->tenant);
   }
 }
 
@@ -265,7 +275,8 @@ void Policy::State::select() {
       for (const DeviceIndex index : session->devices) devices[index].taken = true;
     }
   }
-  // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another class.
+  // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another
+  // class.
   for (auto& [id, session] : sessions) {
     if (session->selected || !session->gate.open || !co_runs(*session) || now - session->active_at >= kCoRunQuietMax ||
         makes_way(*session))

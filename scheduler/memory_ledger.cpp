@@ -30,7 +30,8 @@ uint64_t MemoryLedger::room(const Device& device, TenantId tenant, bool claims) 
   uint64_t others = 0;
   for (const auto& [other, account] : device.accounts) {
     if (other == tenant) continue;
-    others = sum(others, claims ? std::max(account.share.guaranteed_bytes, account.allowance_bytes) : account.allowance_bytes);
+    others = sum(others,
+                 claims ? std::max(account.share.guaranteed_bytes, account.allowance_bytes) : account.allowance_bytes);
   }
   return difference(device.bytes, others);
 }
@@ -44,14 +45,16 @@ uint64_t MemoryLedger::reach(const Device& device, TenantId tenant, const Accoun
 std::optional<std::string> MemoryLedger::set_tenant(TenantId tenant, DeviceIndex device, MemoryShare share) {
   if (device >= devices_.size()) return "there is no device " + number(device);
   if (share.guaranteed_bytes > share.limit_bytes)
-    return "a guarantee of " + number(share.guaranteed_bytes) + " bytes above the limit of " + number(share.limit_bytes);
+    return "a guarantee of " + number(share.guaranteed_bytes) + " bytes above the limit of " +
+           number(share.limit_bytes);
   Device& on = devices_[device];
   uint64_t guaranteed = share.guaranteed_bytes;
   for (const auto& [other, account] : on.accounts) {
     if (other != tenant) guaranteed = sum(guaranteed, account.share.guaranteed_bytes);
   }
   if (guaranteed > on.bytes)
-    return "guarantees of " + number(guaranteed) + " bytes in all on device " + number(device) + ", which has " + number(on.bytes);
+    return "guarantees of " + number(guaranteed) + " bytes in all on device " + number(device) + ", which has " +
+           number(on.bytes);
   Account& account = on.accounts[tenant];
   account.share = share;
   uint64_t at_once = std::min(share.guaranteed_bytes, room(on, tenant, false));
@@ -63,7 +66,8 @@ void MemoryLedger::remove_tenant(TenantId tenant) {
   for (Device& device : devices_) device.accounts.erase(tenant);
 }
 
-std::optional<uint64_t> MemoryLedger::raise(TenantId tenant, DeviceIndex device, uint64_t used_bytes, uint64_t more_bytes) {
+std::optional<uint64_t> MemoryLedger::raise(TenantId tenant, DeviceIndex device, uint64_t used_bytes,
+                                            uint64_t more_bytes) {
   if (!find(tenant, device)) return std::nullopt;
   Account& account = devices_[device].accounts[tenant];
   uint64_t wanted = sum(used_bytes, more_bytes);
@@ -77,7 +81,8 @@ std::optional<uint64_t> MemoryLedger::raise(TenantId tenant, DeviceIndex device,
 void MemoryLedger::restore(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes) {
   if (device >= devices_.size()) return;
   Account& account = devices_[device].accounts[tenant];
-  account.allowance_bytes = std::max(account.allowance_bytes, std::min(allowance_bytes, room(devices_[device], tenant, false)));
+  account.allowance_bytes =
+      std::max(account.allowance_bytes, std::min(allowance_bytes, room(devices_[device], tenant, false)));
 }
 
 uint64_t MemoryLedger::lower_target(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const {
@@ -105,7 +110,8 @@ MemoryShare MemoryLedger::share(TenantId tenant, DeviceIndex device) const {
 uint64_t MemoryLedger::available(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const {
   const Account* account = find(tenant, device);
   if (!account) return 0;
-  uint64_t most = std::min(account->share.limit_bytes, std::max(account->allowance_bytes, reach(devices_[device], tenant, *account)));
+  uint64_t most = std::min(account->share.limit_bytes,
+                           std::max(account->allowance_bytes, reach(devices_[device], tenant, *account)));
   return difference(most, used_bytes);
 }
 
@@ -113,12 +119,17 @@ std::string MemoryLedger::check() const {
   for (size_t i = 0; i < devices_.size(); ++i) {
     uint64_t allowed = 0, guaranteed = 0;
     for (const auto& [tenant, account] : devices_[i].accounts) {
-      if (account.share.guaranteed_bytes > account.share.limit_bytes) return "device " + number(i) + ": a guarantee above its limit";
+      if (account.share.guaranteed_bytes > account.share.limit_bytes)
+        return "device " + number(i) + ": a guarantee above its limit";
       allowed = sum(allowed, account.allowance_bytes);
       guaranteed = sum(guaranteed, account.share.guaranteed_bytes);
     }
-    if (allowed > devices_[i].bytes) return "device " + number(i) + ": allowances of " + number(allowed) + " bytes, and it has " + number(devices_[i].bytes);
-    if (guaranteed > devices_[i].bytes) return "device " + number(i) + ": guarantees of " + number(guaranteed) + " bytes, and it has " + number(devices_[i].bytes);
+    if (allowed > devices_[i].bytes)
+      return "device " + number(i) + ": allowances of " + number(allowed) + " bytes, and it has " +
+             number(devices_[i].bytes);
+    if (guaranteed > devices_[i].bytes)
+      return "device " + number(i) + ": guarantees of " + number(guaranteed) + " bytes, and it has " +
+             number(devices_[i].bytes);
   }
   return {};
 }

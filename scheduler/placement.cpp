@@ -33,12 +33,12 @@ struct Placement::State {
   // Why a request does not start now.
   struct Obstacle {
     std::string why;
-    bool own = false;                        // its tenant's own limit: holds up nobody else
+    bool own = false;  // its tenant's own limit: holds up nobody else
   };
 
   std::vector<Device> devices;
   Bytes free_now, most;
-  std::vector<Waiting> queue;                // by class, then arrival
+  std::vector<Waiting> queue;  // by class, then arrival
   std::map<SessionId, Running> running;
   uint64_t arrivals = 0;
 
@@ -48,7 +48,8 @@ struct Placement::State {
   std::string never(const PlacementRequest& request) const;
   size_t sessions_on(DeviceIndex device) const;
   size_t sessions_of(TenantId tenant) const;
-  // What sessions there were told they would find free; a second one is not promised the same bytes before the first has taken them.
+  // What sessions there were told they would find free; a second one is not promised the same bytes before the first
+  // has taken them.
   uint64_t promised(DeviceIndex device, const TenantId* tenant) const;
   bool has_memory(const PlacementRequest& request, DeviceIndex device) const;
   std::vector<DeviceIndex> least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const;
@@ -59,9 +60,11 @@ struct Placement::State {
   // Behind its class.
   void enter(const PlacementRequest& request);
   bool before(const Waiting& a, const Waiting& b) const {
-    return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class : a.arrival < b.arrival;
+    return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class
+                                                              : a.arrival < b.arrival;
   }
-  // One pass over the queue: `visit` gets each waiting one's index with where it could be placed or why not, and says whether that is enough.
+  // One pass over the queue: `visit` gets each waiting one's index with where it could be placed or why not, and says
+  // whether that is enough.
   template <class Visit>
   void walk(Visit&& visit) const;
 };
@@ -69,7 +72,8 @@ struct Placement::State {
 std::vector<DeviceIndex> Placement::State::allowed(const PlacementRequest& request) const {
   std::vector<DeviceIndex> found;
   for (DeviceIndex device = 0; device < devices.size(); ++device) {
-    if (request.allowed.empty() || std::count(request.allowed.begin(), request.allowed.end(), device)) found.push_back(device);
+    if (request.allowed.empty() || std::count(request.allowed.begin(), request.allowed.end(), device))
+      found.push_back(device);
   }
   return found;
 }
@@ -84,13 +88,16 @@ std::vector<DeviceIndex> Placement::State::possible(const PlacementRequest& requ
 
 std::string Placement::State::never(const PlacementRequest& request) const {
   size_t may = allowed(request).size();
-  if (may < request.gpus) return fmt::format("{} asked for, and this server has {} for the tenant", gpus_text(request.gpus), gpus_text(may));
+  if (may < request.gpus)
+    return fmt::format("{} asked for, and this server has {} for the tenant", gpus_text(request.gpus), gpus_text(may));
   size_t can = possible(request).size();
   if (can >= request.gpus) return {};
   uint64_t largest = 0;
-  for (DeviceIndex device : allowed(request)) largest = std::max(largest, std::min(devices[device].bytes, most ? most(request.tenant, device) : UINT64_MAX));
+  for (DeviceIndex device : allowed(request))
+    largest = std::max(largest, std::min(devices[device].bytes, most ? most(request.tenant, device) : UINT64_MAX));
   std::string of_each = request.gpus == 1 ? "" : fmt::format(" on each of {}", gpus_text(request.gpus));
-  return fmt::format("{}{} asked for, and the tenant can never have that much: {} at most on a GPU{}", bytes_text(request.memory_bytes), of_each, bytes_text(largest),
+  return fmt::format("{}{} asked for, and the tenant can never have that much: {} at most on a GPU{}",
+                     bytes_text(request.memory_bytes), of_each, bytes_text(largest),
                      can ? fmt::format(", and enough on {} only", gpus_text(can)) : "");
 }
 
@@ -101,13 +108,15 @@ size_t Placement::State::sessions_on(DeviceIndex device) const {
 }
 
 size_t Placement::State::sessions_of(TenantId tenant) const {
-  return size_t(std::count_if(running.begin(), running.end(), [&](const auto& one) { return one.second.tenant == tenant; }));
+  return size_t(
+      std::count_if(running.begin(), running.end(), [&](const auto& one) { return one.second.tenant == tenant; }));
 }
 
 uint64_t Placement::State::promised(DeviceIndex device, const TenantId* tenant) const {
   uint64_t sum = 0;
   for (const auto& [session, one] : running) {
-    if (std::count(one.devices.begin(), one.devices.end(), device) && (!tenant || one.tenant == *tenant)) sum += one.memory_bytes;
+    if (std::count(one.devices.begin(), one.devices.end(), device) && (!tenant || one.tenant == *tenant))
+      sum += one.memory_bytes;
   }
   return sum;
 }
@@ -116,11 +125,13 @@ bool Placement::State::has_memory(const PlacementRequest& request, DeviceIndex d
   uint64_t wanted = request.memory_bytes;
   if (wanted == 0) return true;
   auto room_beside = [&](uint64_t bytes, uint64_t taken) { return taken <= bytes && bytes - taken >= wanted; };
-  return room_beside(devices[device].bytes, promised(device, nullptr)) && (!most || room_beside(most(request.tenant, device), promised(device, &request.tenant))) &&
+  return room_beside(devices[device].bytes, promised(device, nullptr)) &&
+         (!most || room_beside(most(request.tenant, device), promised(device, &request.tenant))) &&
          (!free_now || free_now(request.tenant, device) >= wanted);
 }
 
-std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const {
+std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex> candidates,
+                                                        const PlacementRequest& request) const {
   auto load = [&](DeviceIndex device) {
     uint64_t free = free_now ? free_now(request.tenant, device) : devices[device].bytes;
     return std::tuple(sessions_on(device), UINT64_MAX - free, device);
@@ -131,7 +142,8 @@ std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex>
   return candidates;
 }
 
-std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const PlacementRequest& request, const std::set<DeviceIndex>& blocked) const {
+std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const PlacementRequest& request,
+                                                                         const std::set<DeviceIndex>& blocked) const {
   if (request.tenant_sessions_max && sessions_of(request.tenant) >= request.tenant_sessions_max)
     return Obstacle{fmt::format("the tenant has as many sessions as it may ({})", request.tenant_sessions_max), true};
   std::vector<DeviceIndex> candidates = possible(request);
@@ -142,7 +154,11 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const P
   };
   keep([&](DeviceIndex device) { return has_memory(request, device); },
        fmt::format("{} are not free on {} now", bytes_text(request.memory_bytes), gpus_text(request.gpus)));
-  keep([&](DeviceIndex device) { return !devices[device].sessions_max || sessions_on(device) < devices[device].sessions_max; }, "the GPUs have as many sessions as they may");
+  keep(
+      [&](DeviceIndex device) {
+        return !devices[device].sessions_max || sessions_on(device) < devices[device].sessions_max;
+      },
+      "the GPUs have as many sessions as they may");
   keep([&](DeviceIndex device) { return !blocked.contains(device); }, "others are in front");
   if (!obstacle.why.empty()) return obstacle;
   return Placed{least_loaded(std::move(candidates), request)};
@@ -150,8 +166,8 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const P
 
 template <class Visit>
 void Placement::State::walk(Visit&& visit) const {
-  std::set<DeviceIndex> owed;                                          // to those in front, who are not overtaken (any more)
-  std::set<DeviceIndex> wanted;                                        // by those in front of the same class, who may be
+  std::set<DeviceIndex> owed;    // to those in front, who are not overtaken (any more)
+  std::set<DeviceIndex> wanted;  // by those in front of the same class, who may be
   for (size_t i = 0; i < queue.size(); ++i) {
     if (i > 0 && queue[i].request.service_class != queue[i - 1].request.service_class) owed.merge(wanted);
     auto what = place(queue[i].request, owed);
@@ -191,11 +207,14 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const st
 
 void Placement::State::enter(const PlacementRequest& request) {
   Waiting one{request, ++arrivals};
-  auto at = std::upper_bound(queue.begin(), queue.end(), one, [&](const auto& a, const auto& b) { return before(a, b); });
+  auto at =
+      std::upper_bound(queue.begin(), queue.end(), one, [&](const auto& a, const auto& b) { return before(a, b); });
   queue.insert(at, one);
 }
 
-Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<State>()) { state_->devices = std::move(devices); }
+Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<State>()) {
+  state_->devices = std::move(devices);
+}
 Placement::~Placement() = default;
 
 void Placement::set_memory(Bytes free_now, Bytes most) {
@@ -210,7 +229,8 @@ void Placement::set_sessions_max(unsigned sessions_max) {
 PlacementAnswer Placement::ask(const PlacementRequest& request) {
   if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
   state_->enter(request);
-  if (auto started = state_->start_one([&](SessionId session) { return session == request.session; })) return std::move(started->second);
+  if (auto started = state_->start_one([&](SessionId session) { return session == request.session; }))
+    return std::move(started->second);
   for (auto& [session, queued] : waiting()) {
     if (session == request.session) return queued;
   }
@@ -238,7 +258,8 @@ std::vector<std::pair<SessionId, Queued>> Placement::waiting() const {
   std::vector<std::pair<SessionId, Queued>> all;
   state_->walk([&](size_t i, auto& what) {
     auto* obstacle = std::get_if<State::Obstacle>(&what);
-    all.emplace_back(state_->queue[i].request.session, Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start"});
+    all.emplace_back(state_->queue[i].request.session,
+                     Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start"});
     return false;
   });
   return all;
@@ -246,7 +267,8 @@ std::vector<std::pair<SessionId, Queued>> Placement::waiting() const {
 
 std::optional<NeverFits> Placement::revise(const PlacementRequest& request) {
   auto& queue = state_->queue;
-  auto at = std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return one.request.session == request.session; });
+  auto at =
+      std::find_if(queue.begin(), queue.end(), [&](const auto& one) { return one.request.session == request.session; });
   if (at == queue.end()) return std::nullopt;
   if (std::string reason = state_->never(request); !reason.empty()) {
     queue.erase(at);
@@ -266,19 +288,25 @@ void Placement::leave(SessionId running) { state_->running.erase(running); }
 std::string Placement::check() const {
   const State& state = *state_;
   for (const auto& [session, one] : state.running) {
-    if (!std::is_sorted(one.devices.begin(), one.devices.end()) || std::adjacent_find(one.devices.begin(), one.devices.end()) != one.devices.end())
+    if (!std::is_sorted(one.devices.begin(), one.devices.end()) ||
+        std::adjacent_find(one.devices.begin(), one.devices.end()) != one.devices.end())
       return fmt::format("session {} has a device twice", uint64_t(session));
-    if (one.devices.empty() || one.devices.back() >= state.devices.size()) return fmt::format("session {} has a device that there is not", uint64_t(session));
+    if (one.devices.empty() || one.devices.back() >= state.devices.size())
+      return fmt::format("session {} has a device that there is not", uint64_t(session));
   }
   for (DeviceIndex device = 0; device < state.devices.size(); ++device) {
-    if (state.promised(device, nullptr) > state.devices[device].bytes) return fmt::format("device {} is promised beyond its memory", device);
+    if (state.promised(device, nullptr) > state.devices[device].bytes)
+      return fmt::format("device {} is promised beyond its memory", device);
   }
   for (size_t i = 1; i < state.queue.size(); ++i) {
-    if (!state.before(state.queue[i - 1], state.queue[i])) return fmt::format("place {} of the queue is not in order", i + 1);
+    if (!state.before(state.queue[i - 1], state.queue[i]))
+      return fmt::format("place {} of the queue is not in order", i + 1);
   }
   for (const auto& one : state.queue) {
-    if (state.running.contains(one.request.session)) return fmt::format("session {} waits and runs", uint64_t(one.request.session));
-    if (one.overtaken > kOvertakenMax) return fmt::format("session {} was overtaken {} times", uint64_t(one.request.session), one.overtaken);
+    if (state.running.contains(one.request.session))
+      return fmt::format("session {} waits and runs", uint64_t(one.request.session));
+    if (one.overtaken > kOvertakenMax)
+      return fmt::format("session {} was overtaken {} times", uint64_t(one.request.session), one.overtaken);
   }
   return {};
 }

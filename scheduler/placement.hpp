@@ -1,9 +1,10 @@
 // Which GPUs a session gets, and who waits for them in which order. Pure logic; the broker asks.
 //
-// The order of the queue is class, then arrival. Who stands further back may overtake who does not fit now, so that a large request does not leave
-// GPUs empty; but a lower class never overtakes a higher one on a GPU that the higher one waits for, and within a class a request is overtaken
-// kOvertakenMax times at most. From then on the GPUs that it waits for take nobody from behind it until it has started. Who waits for a session of its
-// own tenant to end (the tenant's limits) holds up nobody.
+// The order of the queue is class, then arrival. Who stands further back may overtake who does not fit now, so that a
+// large request does not leave GPUs empty; but a lower class never overtakes a higher one on a GPU that the higher one
+// waits for, and within a class a request is overtaken kOvertakenMax times at most. From then on the GPUs that it waits
+// for take nobody from behind it until it has started. Who waits for a session of its own tenant to end (the tenant's
+// limits) holds up nobody.
 #pragma once
 
 #include <functional>
@@ -24,29 +25,37 @@ struct PlacementRequest {
   SessionId session{};
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
-  unsigned gpus = 1;                       // > 0
-  uint64_t memory_bytes = 0;               // wanted free on each of them at the start; 0: whatever there is
-  std::vector<DeviceIndex> allowed;        // empty: all
-  unsigned tenant_sessions_max = 0;        // 0: no bound
+  unsigned gpus = 1;                 // > 0
+  uint64_t memory_bytes = 0;         // wanted free on each of them at the start; 0: whatever there is
+  std::vector<DeviceIndex> allowed;  // empty: all
+  unsigned tenant_sessions_max = 0;  // 0: no bound
 };
 
-struct Placed { std::vector<DeviceIndex> devices; };                       // ascending
-struct Queued { size_t place = 1; size_t waiting = 1; std::string why; };  // place counts from 1
-struct NeverFits { std::string reason; };                                  // one line for the client
+struct Placed {
+  std::vector<DeviceIndex> devices;
+};  // ascending
+struct Queued {
+  size_t place = 1;
+  size_t waiting = 1;
+  std::string why;
+};  // place counts from 1
+struct NeverFits {
+  std::string reason;
+};  // one line for the client
 using PlacementAnswer = std::variant<Placed, Queued, NeverFits>;
 
 class Placement {
  public:
   struct Device {
-    uint64_t bytes = 0;             // what the ledger may give out on it
-    unsigned sessions_max = 0;      // 0: no bound
+    uint64_t bytes = 0;         // what the ledger may give out on it
+    unsigned sessions_max = 0;  // 0: no bound
   };
   explicit Placement(std::vector<Device> devices);
   ~Placement();
 
   using Bytes = std::function<uint64_t(TenantId, DeviceIndex)>;
-  // `free_now`: how much memory could be reserved on the device for this tenant now. `most`: how much if nobody used any (its limit, and what is
-  // guaranteed to others). Without them: the device's bytes.
+  // `free_now`: how much memory could be reserved on the device for this tenant now. `most`: how much if nobody used
+  // any (its limit, and what is guaranteed to others). Without them: the device's bytes.
   void set_memory(Bytes free_now, Bytes most);
   // Of all devices; sessions that there are go on.
   void set_sessions_max(unsigned sessions_max);
@@ -55,19 +64,24 @@ class Placement {
   PlacementAnswer ask(const PlacementRequest& request);
   // One that runs already on these devices, of which there are all; no limit is asked.
   void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices);
-  // Takes it into the queue, behind its class, and does not start it: start_waiting() may. The answer: it could never be served, and is not in the queue.
+  // Takes it into the queue, behind its class, and does not start it: start_waiting() may. The answer: it could never
+  // be served, and is not in the queue.
   std::optional<NeverFits> wait(const PlacementRequest& request);
-  // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads. `may`: who could start and must not keeps what it would start on.
-  std::vector<std::pair<SessionId, Placed>> start_waiting(const std::function<bool(SessionId)>& may = [](SessionId) { return true; });
+  // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads. `may`: who could
+  // start and must not keeps what it would start on.
+  std::vector<std::pair<SessionId, Placed>> start_waiting(const std::function<bool(SessionId)>& may = [](SessionId) {
+    return true;
+  });
   // In the queue's order.
   std::vector<std::pair<SessionId, Queued>> waiting() const;
 
-  // A waiting one whose tenant's settings have changed: keeps its arrival. The answer: it could never be served now, and is out of the queue.
+  // A waiting one whose tenant's settings have changed: keeps its arrival. The answer: it could never be served now,
+  // and is out of the queue.
   std::optional<NeverFits> revise(const PlacementRequest& request);
   void cancel(SessionId waiting);
   void leave(SessionId running);
 
-  std::string check() const;        // for tests: empty, or the invariant that does not hold
+  std::string check() const;  // for tests: empty, or the invariant that does not hold
 
  private:
   struct State;

@@ -58,7 +58,8 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
       device.time.begin(state.now);
     }
     device.sessions.push_back(session.get());
-    if (std::find(device.ring.begin(), device.ring.end(), session->tenant) == device.ring.end()) device.ring.push_back(session->tenant);
+    if (std::find(device.ring.begin(), device.ring.end(), session->tenant) == device.ring.end())
+      device.ring.push_back(session->tenant);
   }
   state.configure(*session->tenant);
   if (state.sessions.empty()) state.budgets_at = state.now;
@@ -75,7 +76,8 @@ void Policy::remove_session(SessionId id, Time now) {
   std::erase_if(state.claims, [&](const LeaseClaim& claim) { return claim.session == &session; });
   for (const DeviceIndex index : session.devices) {
     Device& device = state.devices[index];
-    // What is not settled yet waits for somebody's first start, and this session's part in it is known only while it lives.
+    // What is not settled yet waits for somebody's first start, and this session's part in it is known only while it
+    // lives.
     if (device.regime == Regime::lease) state.settle_leases(index, true);
     std::erase(device.sessions, &session);
     const auto of_tenant = [&](const Session* other) { return other->tenant == session.tenant; };
@@ -98,7 +100,8 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   const Time at = state.clock.advance(now, state.due);
   Observation own = seen;
   const Time before = session.seen.last_end;
-  own.last_end = seen.last_end == Time{} ? before : std::clamp(state.clock.inside(seen.last_end), before, std::max(at, before));
+  own.last_end =
+      seen.last_end == Time{} ? before : std::clamp(state.clock.inside(seen.last_end), before, std::max(at, before));
   own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
   own.busy = std::max(own.busy, session.seen.busy);
   if (own.completions != session.seen.completions || !session.seen.in_flight) session.progress_at = at;
@@ -164,12 +167,16 @@ SessionAccount Policy::account(SessionId id) const {
 
 Duration Policy::gpu_time(TenantId tenant, DeviceIndex device) const {
   const auto found = state_->tenants.find(tenant);
-  return found == state_->tenants.end() || device >= found->second->devices.size() ? Duration{} : found->second->devices[device].gpu_time;
+  return found == state_->tenants.end() || device >= found->second->devices.size()
+             ? Duration{}
+             : found->second->devices[device].gpu_time;
 }
 
 Duration Policy::granted(TenantId tenant, DeviceIndex device) const {
   const auto found = state_->tenants.find(tenant);
-  return found == state_->tenants.end() || device >= found->second->devices.size() ? Duration{} : found->second->devices[device].granted;
+  return found == state_->tenants.end() || device >= found->second->devices.size()
+             ? Duration{}
+             : found->second->devices[device].granted;
 }
 
 const DeviceTime& Policy::State::time_of(DeviceIndex device) const {

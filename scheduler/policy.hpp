@@ -1,7 +1,9 @@
-// Who may give work to which GPU, and for how long: strict classes, deficit round robin in GPU time within a class, three regimes.
+// Who may give work to which GPU, and for how long: strict classes, deficit round robin in GPU time within a class,
+// three regimes.
 //
-// Pure logic. The GPU scheduler (server/gpu_scheduler/) tells what it sees in the sessions' pages, asks for a decision, and writes the decided gates back;
-// the simulation (test/scheduler/) does the same with a model of the hardware. The measured constants are from an H200.
+// Pure logic. The GPU scheduler (server/gpu_scheduler/) tells what it sees in the sessions' pages, asks for a decision,
+// and writes the decided gates back; the simulation (test/scheduler/) does the same with a model of the hardware. The
+// measured constants are from an H200.
 #pragma once
 
 #include <memory>
@@ -17,7 +19,8 @@ namespace gpuwire::scheduler {
 // A session's gate. A closed one lets nothing through; the work in flight runs on.
 struct Gate {
   bool open = true;
-  // While it is open: how much estimated GPU time may be in flight at once; zero: no bound. A kernel longer than the bound goes alone.
+  // While it is open: how much estimated GPU time may be in flight at once; zero: no bound. A kernel longer than the
+  // bound goes alone.
   Duration in_flight_max{};
   bool operator==(const Gate&) const = default;
 };
@@ -26,51 +29,52 @@ enum class Regime : uint8_t { free, co_run, lease };
 
 struct TenantPolicy {
   ServiceClass service_class = ServiceClass::batch;
-  double weight = 1;              // > 0: turns within the class are proportional to it
-  double share_max = 1;           // realtime: the part of a GPU's time, over Settings::cap_window, above which the tenant counts as batch
-  double share_min = 0;           // scavenger: the part that it gets even while interactive and batch tenants are busy
+  double weight = 1;  // > 0: turns within the class are proportional to it
+  double share_max =
+      1;  // realtime: the part of a GPU's time, over Settings::cap_window, above which the tenant counts as batch
+  double share_min = 0;  // scavenger: the part that it gets even while interactive and batch tenants are busy
 };
 
 // What a session's page says. Counters only grow; those of time are counted up to the reading.
 struct Observation {
-  bool waiting = false;           // a submission stands at the gate (or has just passed it unasked)
-  bool in_flight = false;         // submitted work that is not known to be done
-  Time first_start{};             // since the gate was opened last: when its first work began on the GPU; zero: not yet
-  Time last_end{};                // when the last of its work was seen done; zero: never
-  Duration busy{};                // GPU time so far as the worker measures it: sums of first start to drain
-  Duration quiet{};               // time so far with nothing in flight and nothing waiting, whether the gate was open or closed
-  uint64_t bursts = 0;            // times that it went from nothing in flight to something
+  bool waiting = false;    // a submission stands at the gate (or has just passed it unasked)
+  bool in_flight = false;  // submitted work that is not known to be done
+  Time first_start{};      // since the gate was opened last: when its first work began on the GPU; zero: not yet
+  Time last_end{};         // when the last of its work was seen done; zero: never
+  Duration busy{};         // GPU time so far as the worker measures it: sums of first start to drain
+  Duration quiet{};     // time so far with nothing in flight and nothing waiting, whether the gate was open or closed
+  uint64_t bursts = 0;  // times that it went from nothing in flight to something
   uint64_t submissions = 0;
-  uint64_t completions = 0;       // of submissions: seen done
+  uint64_t completions = 0;  // of submissions: seen done
 };
 
 struct GateChange {
   SessionId session;
   Gate gate;
-  Regime regime;                  // of its devices
+  Regime regime;  // of its devices
 };
 
 // Why a session's submissions stand at its gate.
 enum class Hold : uint8_t {
-  none,       // they do not
-  turn,       // it is another's turn
-  higher,     // a higher class works
-  drain,      // its turn has come, and another's work is still in flight
-  gang,       // not all of its devices are free yet
-  no_show,    // its turn came, and it did not use it
+  none,     // they do not
+  turn,     // it is another's turn
+  higher,   // a higher class works
+  drain,    // its turn has come, and another's work is still in flight
+  gang,     // not all of its devices are free yet
+  no_show,  // its turn came, and it did not use it
 };
 
 // What `gpuwire top` shows of one session.
 struct SessionAccount {
   Regime regime = Regime::free;
   bool holds_lease = false;
-  uint64_t leases = 0;            // that it was granted
+  uint64_t leases = 0;  // that it was granted
   Hold hold = Hold::none;
-  SessionId held_by{};            // zero: nobody in particular
-  Duration gpu_time{};            // charged to it since it began
-  Duration deficit{};             // of its tenant on its first device
+  SessionId held_by{};        // zero: nobody in particular
+  Duration gpu_time{};        // charged to it since it began
+  Duration deficit{};         // of its tenant on its first device
   Duration drain_wait{};      // how long its equals wait, from the closing of its gate, for its work to end
-  Duration drain_wait_max{};      // how long it waits for that of its equals at most
+  Duration drain_wait_max{};  // how long it waits for that of its equals at most
 };
 
 // What was found out about running side by side on one device. In parts of what each session does while nobody holds it
@@ -87,20 +91,21 @@ class Policy {
   struct Settings {
     Duration turn_min = std::chrono::milliseconds(10);        // the smallest turn of a lease
     Duration turn_min_batch = std::chrono::milliseconds(20);  // where only batch and below run
-    Duration turn_max = std::chrono::milliseconds(200);       // where weights are far apart, turns shrink for this, to a quarter at most
+    Duration turn_max =
+        std::chrono::milliseconds(200);  // where weights are far apart, turns shrink for this, to a quarter at most
     Duration switch_cost = std::chrono::microseconds(145);
-    Duration linger = std::chrono::microseconds(300);         // a gate is held so long after its session has gone quiet
+    Duration linger = std::chrono::microseconds(300);  // a gate is held so long after its session has gone quiet
     Duration in_flight_max = std::chrono::microseconds(500);
     Duration in_flight_max_near_higher = std::chrono::microseconds(150);
     Duration regime_interval = std::chrono::milliseconds(10);
     double co_run_load_max = 0.9;
     Duration cap_window = std::chrono::milliseconds(100);
-    // So long a lease waits for the work of an equal or higher tenant to end; then the hardware slices between them. And so long work without any progress
-    // keeps a lower class away.
+    // So long a lease waits for the work of an equal or higher tenant to end; then the hardware slices between them.
+    // And so long work without any progress keeps a lower class away.
     Duration drain_wait_max = std::chrono::milliseconds(200);
     // Of a GPU's time, at least this part goes to batch while interactive tenants keep the GPU.
     double batch_floor = 0.05;
-    Duration slice = std::chrono::microseconds(2050);         // of the hardware, between contexts
+    Duration slice = std::chrono::microseconds(2050);  // of the hardware, between contexts
   };
 
   explicit Policy(Settings settings);
@@ -111,7 +116,8 @@ class Policy {
   // Only of a tenant without sessions.
   void remove_tenant(TenantId tenant);
 
-  // `devices`: all of them are leased to the session together, or none. Its gate is open or closed as the next decision says.
+  // `devices`: all of them are leased to the session together, or none. Its gate is open or closed as the next decision
+  // says.
   void add_session(SessionId session, TenantId tenant, std::span<const DeviceIndex> devices, Time now);
   // Ended in any way: its leases are free at once.
   void remove_session(SessionId session, Time now);

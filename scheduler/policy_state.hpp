@@ -16,11 +16,13 @@
 
 namespace gpuwire::scheduler {
 
-// In which order sessions are served; a tenant's class, but for a `realtime` one above its cap, and for those whose floor is due.
+// In which order sessions are served; a tenant's class, but for a `realtime` one above its cap, and for those whose
+// floor is due.
 enum class Rank : uint8_t { realtime, floor, interactive, batch, scavenger };
 inline constexpr unsigned kRanks = 5;
 
-// Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the setting.
+// Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the
+// setting.
 inline constexpr double kTurnScaleMin = 0.25;
 
 // Only what was had by turns is held against a tenant in full.
@@ -30,13 +32,13 @@ struct Tenant;
 
 struct TenantOnDevice {
   Duration gpu_time{};
-  Duration deficit{};              // credit of the round robin: positive may run, negative has overdrawn
-  Duration turn{};                 // as long as it was when it was given last
-  Duration granted{};              // turns in all, while others wanted the device
-  bool awake = false;              // has a candidate, in the current decision
-  bool wanting = false;            // stands in Device::wanting
-  bool slept = true;               // has not wanted the device all the time since it was served last
-  SessionId served{};              // the session whose turn it was last
+  Duration deficit{};    // credit of the round robin: positive may run, negative has overdrawn
+  Duration turn{};       // as long as it was when it was given last
+  Duration granted{};    // turns in all, while others wanted the device
+  bool awake = false;    // has a candidate, in the current decision
+  bool wanting = false;  // stands in Device::wanting
+  bool slept = true;     // has not wanted the device all the time since it was served last
+  SessionId served{};    // the session whose turn it was last
   Budget cap, floor;
   bool capped = false;
   bool floor_due = false;
@@ -46,90 +48,93 @@ struct Tenant {
   TenantId id{};
   TenantPolicy policy;
   size_t sessions = 0;
-  std::vector<TenantOnDevice> devices;   // by DeviceIndex
+  std::vector<TenantOnDevice> devices;  // by DeviceIndex
 };
 
 struct Session {
   SessionId id{};
   Tenant* tenant = nullptr;
   std::vector<DeviceIndex> devices;
-  Observation seen;                // times are the policy's own
+  Observation seen;  // times are the policy's own
   Rank rank = Rank::batch;
 
   Gate gate{.open = false};
-  Regime regime = Regime::free;    // as last told
+  Regime regime = Regime::free;  // as last told
   Time opened_at{};
   Time closed_at{};
-  Duration open{};                 // time that its gate was open, in all
+  Duration open{};  // time that its gate was open, in all
   // Time in which nobody held it up, in all. Held up: it stood at its gate with nothing in flight, or was let in and
   // had not begun yet.
   Duration own{};
-  bool held = false;               // since the last decision
+  bool held = false;  // since the last decision
   uint64_t submissions_at_opening = 0;
 
-  // Work that does not end. `drained`: since its gate was closed, all that was in flight has been seen done. `overdue`: it was waited for long enough, or has
-  // made no progress for that long; nobody waits for it, and it goes before nobody, until it has drained.
+  // Work that does not end. `drained`: since its gate was closed, all that was in flight has been seen done. `overdue`:
+  // it was waited for long enough, or has made no progress for that long; nobody waits for it, and it goes before
+  // nobody, until it has drained.
   bool drained = true;
   bool overdue = false;
-  Duration drain_wait{};       // how long others wait for it: little after it has been overdue, and twice as long each time that it drains in time
-  Time progress_at{};              // a submission of it was seen done, or nothing was in flight
+  Duration drain_wait{};  // how long others wait for it: little after it has been overdue, and twice as long each time
+                          // that it drains in time
+  Time progress_at{};     // a submission of it was seen done, or nothing was in flight
 
   // Its gate was opened and it did not come: from then on it wants nothing for a while, which is longer each time.
   unsigned no_shows = 0;
   Time ignored_until{};
   uint64_t ignored_submissions = 0;
 
-  bool leased = false;             // holds all its devices, or waits for their drain with them reserved
+  bool leased = false;  // holds all its devices, or waits for their drain with them reserved
   Time leased_at{};
   uint64_t lease_order = 0;
-  uint64_t leases = 0;             // in all
-  bool started = false;            // work of this opening has begun: from started_at it is charged
+  uint64_t leases = 0;   // in all
+  bool started = false;  // work of this opening has begun: from started_at it is charged
   Time started_at{};
-  Time unused_until{};             // it held a lease until then, and nothing was seen of it
+  Time unused_until{};  // it held a lease until then, and nothing was seen of it
 
   // Of the current decision.
-  bool wants = false;              // has work for the gate, or in flight behind an open one
-  bool candidate = false;          // wants, or lingers on its lease
-  bool selected = false;           // its gate shall be open
+  bool wants = false;      // has work for the gate, or in flight behind an open one
+  bool candidate = false;  // wants, or lingers on its lease
+  bool selected = false;   // its gate shall be open
 
-  bool lapsed = false;             // its lease ended because it was quiet, and it has not wanted anything since
-  Duration return_gap = Duration::max();   // how long it was quiet when that happened, of late
-  Duration linger{};               // how long it keeps its lease when it is quiet, while only its equals want the device
-  bool rested = false;             // it came back from a rest, and has not used up a turn since: it needs the device for a moment, and waits no longer for it
+  bool lapsed = false;                    // its lease ended because it was quiet, and it has not wanted anything since
+  Duration return_gap = Duration::max();  // how long it was quiet when that happened, of late
+  Duration linger{};    // how long it keeps its lease when it is quiet, while only its equals want the device
+  bool rested = false;  // it came back from a rest, and has not used up a turn since: it needs the device for a moment,
+                        // and waits no longer for it
 
   bool ever_active = false;
-  Time active_at{};                // when it last wanted, or had work in flight
+  Time active_at{};  // when it last wanted, or had work in flight
   Duration gpu_time{};
-  Duration busy_charged{};         // how much of seen.busy has been accounted for
+  Duration busy_charged{};  // how much of seen.busy has been accounted for
 
   // Since when it is known to want nothing.
   Time quiet_since() const { return std::max(seen.last_end, opened_at); }
 };
 
-// A session that may cut leases of its rank short to come to its own: one with several devices, that gets all of them at once or none, or one
-// that has credit and was quiet for a while.
+// A session that may cut leases of its rank short to come to its own: one with several devices, that gets all of them
+// at once or none, or one that has credit and was quiet for a while.
 struct LeaseClaim {
   Session* session = nullptr;
-  uint64_t order = 0;              // when it was made, in the order of leases and claims
+  uint64_t order = 0;  // when it was made, in the order of leases and claims
   bool woken = false;
 };
 
 struct Device {
-  bool known = false;              // has had a session
+  bool known = false;  // has had a session
   Regime regime = Regime::free;
   CoRunChoice co_run;
   Budget batch_floor;
   bool batch_floor_due = false;
   DeviceTime time;
   std::vector<Session*> sessions;
-  std::vector<Tenant*> ring;       // tenants with sessions here, in the order of the round
+  std::vector<Tenant*> ring;  // tenants with sessions here, in the order of the round
   std::array<Tenant*, kRanks> current{};
-  Session* holder = nullptr;       // whose lease it is
-  bool holder_contended = false;   // another tenant of its rank wants the device
-  bool taken = false;              // of the current decision: a higher rank uses it
-  Session* alone = nullptr;        // of the current decision: while sessions co-run, the others make way for this one
+  Session* holder = nullptr;      // whose lease it is
+  bool holder_contended = false;  // another tenant of its rank wants the device
+  bool taken = false;             // of the current decision: a higher rank uses it
+  Session* alone = nullptr;       // of the current decision: while sessions co-run, the others make way for this one
   // Of the current decision and rank.
-  std::vector<Tenant*> wanting;    // tenants with candidates that may run here
+  std::vector<Tenant*> wanting;  // tenants with candidates that may run here
 };
 
 struct Policy::State {
@@ -139,7 +144,7 @@ struct Policy::State {
   SteadyTime clock;
   Time now{};
   Time budgets_at{};
-  std::optional<Time> due;         // next_decision() in the policy's own time
+  std::optional<Time> due;  // next_decision() in the policy's own time
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<SessionId, std::unique_ptr<Session>> sessions;
   std::vector<Device> devices;     // by DeviceIndex
@@ -148,8 +153,8 @@ struct Policy::State {
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
-  Time regimes_at{};               // when they are chosen anew
-  bool newcomer = false;           // a session has become active since then
+  Time regimes_at{};      // when they are chosen anew
+  bool newcomer = false;  // a session has become active since then
 
   // policy.cpp
   void tick(Time caller_now);
@@ -187,7 +192,8 @@ struct Policy::State {
 
   // regime_choice.cpp
   void choose_regimes();
-  bool choose_co_run(const std::vector<Session*>& group, const std::vector<Session*>& runners, CoRunChoice& choice) const;
+  bool choose_co_run(const std::vector<Session*>& group, const std::vector<Session*>& runners,
+                     CoRunChoice& choice) const;
   void set_regime(DeviceIndex index, Regime regime);
 
   // leases.cpp
@@ -222,7 +228,8 @@ struct Policy::State {
 
   template <class Holds>
   bool all_devices(const Session& session, Holds holds) const {
-    return std::all_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) { return holds(devices[index]); });
+    return std::all_of(session.devices.begin(), session.devices.end(),
+                       [&](DeviceIndex index) { return holds(devices[index]); });
   }
   TenantOnDevice& share(Tenant& tenant, DeviceIndex index) { return tenant.devices[index]; }
 };

@@ -23,7 +23,9 @@ bool Policy::State::stalled(const Session& session) const {
 void Policy::State::watch_progress() {
   for (auto& [id, session] : sessions) {
     const bool in_flight = session->seen.in_flight;
-    const bool late = session->gate.open ? stalled(*session) : in_flight && !session->drained && now - session->closed_at >= session->drain_wait;
+    const bool late = session->gate.open
+                          ? stalled(*session)
+                          : in_flight && !session->drained && now - session->closed_at >= session->drain_wait;
     if (late && !session->overdue) {
       session->overdue = true;
       session->drain_wait = std::min(kDrainWaitMin, settings.drain_wait_max);

@@ -28,12 +28,14 @@ double sum_of_weights(const std::vector<Session*>& members) {
   double sum = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     const auto same = [&](const Session* other) { return other->tenant == members[i]->tenant; };
-    if (std::none_of(members.begin(), members.begin() + static_cast<ptrdiff_t>(i), same)) sum += members[i]->tenant->policy.weight;
+    if (std::none_of(members.begin(), members.begin() + static_cast<ptrdiff_t>(i), same))
+      sum += members[i]->tenant->policy.weight;
   }
   return sum;
 }
 
-// Those of the lowest rank, when no rank above it has more than one: a lone session above them only takes turns with all of them.
+// Those of the lowest rank, when no rank above it has more than one: a lone session above them only takes turns with
+// all of them.
 std::vector<Session*> co_run_candidates(const std::vector<Session*>& group) {
   Rank lowest = Rank::realtime;
   for (const Session* session : group) lowest = std::max(lowest, session->rank);
@@ -44,17 +46,20 @@ std::vector<Session*> co_run_candidates(const std::vector<Session*>& group) {
   }
   std::vector<Session*> runners;
   if (count[static_cast<unsigned>(lowest)] < 2) return runners;
-  std::copy_if(group.begin(), group.end(), std::back_inserter(runners), [&](const Session* session) { return session->rank == lowest; });
+  std::copy_if(group.begin(), group.end(), std::back_inserter(runners),
+               [&](const Session* session) { return session->rank == lowest; });
   return runners;
 }
 
 }  // namespace
 
-bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std::vector<Session*>& runners, CoRunChoice& choice) const {
+bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std::vector<Session*>& runners,
+                                  CoRunChoice& choice) const {
   const double weights = sum_of_weights(runners);
   std::vector<CoRunner> members;
   for (const Session* runner : runners) {
-    const auto siblings = std::count_if(runners.begin(), runners.end(), [&](const Session* other) { return other->tenant == runner->tenant; });
+    const auto siblings = std::count_if(runners.begin(), runners.end(),
+                                        [&](const Session* other) { return other->tenant == runner->tenant; });
     members.push_back({runner->id, runner->tenant->policy.weight / weights / static_cast<double>(siblings),
                        runner->seen.completions, runner->own});
   }

@@ -9,10 +9,14 @@ namespace gpuwire::scheduler {
 
 class SteadyTime {
  public:
-  // The caller's clock says `now`; `due`: when the caller was last asked to call again, in this object's time. Returns this object's time.
+  // The caller's clock says `now`; `due`: when the caller was last asked to call again, in this object's time. Returns
+  // this object's time.
   Time advance(Time now, std::optional<Time> due) {
     Time time = now + offset_;
-    if (!begun_) { begun_ = true; last_ = time; }
+    if (!begun_) {
+      begun_ = true;
+      last_ = time;
+    }
     const bool late = due && time > std::max(*due, last_) + kLateMax;
     if (time < last_ || late) {
       const Time meant = late ? std::max(*due, last_) + kLateMax : last_;

@@ -10,20 +10,26 @@ namespace {
 constexpr Duration kComeMax = std::chrono::microseconds(2500);
 // Sessions count as running side by side when each wanted the device within this.
 constexpr Duration kActiveFor = std::chrono::milliseconds(50);
-// A session that comes back this soon is waited for: two switches and the little that others could do meanwhile are worth less than its time.
+// A session that comes back this soon is waited for: two switches and the little that others could do meanwhile are
+// worth less than its time.
 constexpr Duration kShortGap = std::chrono::milliseconds(2);
 constexpr Duration kLingerMax = std::chrono::microseconds(2500);
 
 }  // namespace
 
-bool Policy::State::active(const Session& session) const { return session.ever_active && now - session.active_at < kActiveFor; }
+bool Policy::State::active(const Session& session) const {
+  return session.ever_active && now - session.active_at < kActiveFor;
+}
 
-// A rest is worth waiting for beside equals, who get theirs in turn; what a higher class leaves idle is the lower ones'.
+// A rest is worth waiting for beside equals, who get theirs in turn; what a higher class leaves idle is the lower
+// ones'.
 Duration Policy::State::linger_of(const Session& session) const {
   const auto lower_wants = [&](const Device& device) {
-    return std::any_of(device.sessions.begin(), device.sessions.end(), [&](const Session* other) { return other->wants && other->rank > session.rank; });
+    return std::any_of(device.sessions.begin(), device.sessions.end(),
+                       [&](const Session* other) { return other->wants && other->rank > session.rank; });
   };
-  const bool any = std::any_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) { return lower_wants(devices[index]); });
+  const bool any = std::any_of(session.devices.begin(), session.devices.end(),
+                               [&](DeviceIndex index) { return lower_wants(devices[index]); });
   return any ? std::min(session.linger, settings.linger) : session.linger;
 }
 
@@ -37,14 +43,17 @@ void Policy::State::woke(Session& session) {
   session.lapsed = false;
   session.rested = true;
   const Duration gap = now - session.quiet_since();
-  session.return_gap = session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
-  session.linger = session.return_gap > kShortGap ? settings.linger : std::clamp(session.return_gap * 3 / 2, settings.linger, kLingerMax);
+  session.return_gap =
+      session.return_gap == Duration::max() ? gap : (3 * session.return_gap + std::min(gap, 4 * kShortGap)) / 4;
+  session.linger = session.return_gap > kShortGap ? settings.linger
+                                                  : std::clamp(session.return_gap * 3 / 2, settings.linger, kLingerMax);
   claims.push_back({&session, ++order, true});
 }
 
 bool Policy::State::wants(Session& session) {
   const Observation& seen = session.seen;
-  if (session.gate.open && seen.waiting && seen.submissions == session.submissions_at_opening && now > session.opened_at + kComeMax) {
+  if (session.gate.open && seen.waiting && seen.submissions == session.submissions_at_opening &&
+      now > session.opened_at + kComeMax) {
     note_no_show(session);
     return false;
   }

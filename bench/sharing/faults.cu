@@ -1,5 +1,5 @@
-// The processes of bench/sharing/faults: a tenant that fails in the way it is told, one that works and checks beside it, and one that only asks
-// how much device memory is free, once or until there is as much as it is told.
+// The processes of bench/sharing/faults: a tenant that fails in the way it is told, one that works and checks beside
+// it, and one that only asks how much device memory is free, once or until there is as much as it is told.
 #include <cuda_runtime.h>
 #include <poll.h>
 #include <unistd.h>
@@ -32,14 +32,14 @@ void say(const std::string& line) {
 }  // namespace
 
 __global__ void fill(unsigned* words, size_t count) {
-  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) words[i] = unsigned(i);
+  for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x)
+    words[i] = unsigned(i);
 }
 __global__ void write_to(unsigned* place) { *place = 1; }
 __global__ void assert_equal(int value, int other) { assert(value == other); }
 __global__ void trap() { asm volatile("trap;"); }
 __global__ void endless(volatile unsigned* words) {
-  while (words[0] != 0xffffffffu) {
-  }
+  while (words[0] != 0xffffffffu) {}
 }
 __global__ void step(unsigned* data, unsigned count, unsigned round) {
   unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -48,7 +48,8 @@ __global__ void step(unsigned* data, unsigned count, unsigned round) {
 
 namespace {
 
-// --- the tenant that fails ----------------------------------------------------------------------------------------------------------------------
+// --- the tenant that fails
+// ----------------------------------------------------------------------------------------------------------------------
 
 struct Tenant {
   unsigned* words = nullptr;
@@ -124,8 +125,8 @@ constexpr struct {
   const char* name;
   int (*strike)(Tenant&);
 } kFaults[] = {
-    {"clean_exit", clean_exit},         {"killed_idle", killed_idle},     {"illegal_address", illegal_address},
-    {"misaligned", misaligned_address}, {"device_assert", device_assert}, {"trap", device_trap},
+    {"clean_exit", clean_exit},         {"killed_idle", killed_idle},       {"illegal_address", illegal_address},
+    {"misaligned", misaligned_address}, {"device_assert", device_assert},   {"trap", device_trap},
     {"killed_endless", killed_endless}, {"killed_copying", killed_copying}, {"exhausted", exhausted},
 };
 
@@ -148,7 +149,8 @@ int tenant(const char* fault, size_t bytes) {
   return 2;
 }
 
-// --- its neighbour ------------------------------------------------------------------------------------------------------------------------------
+// --- its neighbour
+// ------------------------------------------------------------------------------------------------------------------------------
 
 struct Neighbour {
   static constexpr unsigned kWords = 64 * 1024;
@@ -183,8 +185,8 @@ struct Neighbour {
   }
   void report() {
     char line[200];
-    std::snprintf(line, sizeof line, "{\"rounds\": %u, \"wrong\": %u, \"longest_gap_ms\": %.3f, \"error\": \"%s\"}", rounds, wrong, longest_gap * 1e3,
-                  error ? cudaGetErrorName(error) : "");
+    std::snprintf(line, sizeof line, "{\"rounds\": %u, \"wrong\": %u, \"longest_gap_ms\": %.3f, \"error\": \"%s\"}",
+                  rounds, wrong, longest_gap * 1e3, error ? cudaGetErrorName(error) : "");
     say(line);
     rounds = wrong = 0;
     longest_gap = 0;
@@ -209,7 +211,8 @@ int neighbour() {
   }
 }
 
-// --- who looks at the memory ----------------------------------------------------------------------------------------------------------------------
+// --- who looks at the memory
+// ----------------------------------------------------------------------------------------------------------------------
 
 size_t tell_free_memory() {
   size_t free_bytes = 0, total = 0;

@@ -1,5 +1,7 @@
-// Does a tenant find what another has left in memory? "fill MIB" takes so much, fills it with a pattern, and ends without freeing it. "count MIB" takes so much in
-// every way and counts the words that are not zero. "hold MIB" only takes so much, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count as another.
+// Does a tenant find what another has left in memory? "fill MIB" takes so much, fills it with a pattern, and ends
+// without freeing it. "count MIB" takes so much in every way and counts the words that are not zero. "hold MIB" only
+// takes so much, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count as
+// another.
 #include <cuda.h>
 
 #include <algorithm>
@@ -15,13 +17,13 @@ namespace {
 constexpr uint64_t kMiB = 1u << 20, kPieceBytes = 16 * kMiB, kBlockBytes = 64 * kMiB;
 constexpr unsigned kPattern = 0xa5c3'96e1;
 
-#define MUST(call)                                                                                  \
-  do {                                                                                              \
-    CUresult must_ = (call);                                                                        \
-    if (must_ != CUDA_SUCCESS) {                                                                    \
-      std::fprintf(stderr, "memory_clearing: %s: error %d\n", #call, int(must_));                  \
-      std::_Exit(2);                                                                                \
-    }                                                                                               \
+#define MUST(call)                                                                \
+  do {                                                                            \
+    CUresult must_ = (call);                                                      \
+    if (must_ != CUDA_SUCCESS) {                                                  \
+      std::fprintf(stderr, "memory_clearing: %s: error %d\n", #call, int(must_)); \
+      std::_Exit(2);                                                              \
+    }                                                                             \
   } while (0)
 
 uint64_t words_not_zero(CUdeviceptr address, uint64_t bytes) {
@@ -103,8 +105,7 @@ int main(int argc, char** argv) {
   if (what != "count") take(bytes, what == "fill");
   else right = count(bytes);
   std::fflush(stdout);
-  while (what == "hold" && std::getchar() != EOF) {
-  }
+  while (what == "hold" && std::getchar() != EOF) {}
   if (right) std::printf("PASSED\n");
   std::fflush(stdout);
   std::_Exit(right ? 0 : 1);

@@ -22,12 +22,12 @@ constexpr size_t kCopyBytes = 8u << 20, kManagedWords = (8u << 20) / sizeof(floa
 constexpr unsigned kGraphKernels = 50;
 constexpr int kShort = 500, kLong = 4000;  // steps of arithmetic
 
-#define CHECK(call)                                                                                     \
-  do {                                                                                                  \
-    if (cudaError_t error = (call); error != cudaSuccess) {                                             \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));                               \
-      std::exit(1);                                                                                     \
-    }                                                                                                   \
+#define CHECK(call)                                                       \
+  do {                                                                    \
+    if (cudaError_t error = (call); error != cudaSuccess) {               \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
+      std::exit(1);                                                       \
+    }                                                                     \
   } while (0)
 
 __global__ void work(int steps, float* sum, unsigned long long* count) {
@@ -98,8 +98,10 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, void (Program::*)()> modes = {
-      {"sync", &Program::sync}, {"graphs", &Program::graphs}, {"copies", &Program::copies}, {"managed", &Program::managed_memory}};
+  const std::map<std::string, void (Program::*)()> modes = {{"sync", &Program::sync},
+                                                            {"graphs", &Program::graphs},
+                                                            {"copies", &Program::copies},
+                                                            {"managed", &Program::managed_memory}};
   const auto mode = argc == 3 || argc == 4 ? modes.find(argv[1]) : modes.end();
   if (mode == modes.end()) {
     std::fprintf(stderr, "usage: pair_tenant sync|graphs|copies|managed SECONDS [ROUNDS]\n");

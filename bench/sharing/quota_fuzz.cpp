@@ -1,9 +1,10 @@
-// Does a quota hold? Several processes of one tenant, each with several threads, take and give memory of every kind at random, from a seed, and count:
+// Does a quota hold? Several processes of one tenant, each with several threads, take and give memory of every kind at
+// random, from a seed, and count:
 //   violations      more was held than the tenant's limit
-//   false refusals  out of memory although all that anybody held or was asking for meanwhile fitted the limit with 64 MiB to spare
-//   left over       bytes that the server still charges after everything was freed
-// What the server itself charges for contexts is measured at the start. Usage: quota_fuzz [--sessions N] [--threads N] [--count N] [--seed N] [--kinds LIST]
-// Prints one line of JSON; exit status 1 if one of the counts is not 0.
+//   false refusals  out of memory although all that anybody held or was asking for meanwhile fitted the limit with 64
+//   MiB to spare left over       bytes that the server still charges after everything was freed
+// What the server itself charges for contexts is measured at the start. Usage: quota_fuzz [--sessions N] [--threads N]
+// [--count N] [--seed N] [--kinds LIST] Prints one line of JSON; exit status 1 if one of the counts is not 0.
 #include <cuda.h>
 
 #include <sys/mman.h>
@@ -42,13 +43,13 @@ struct Options {
 // What the processes share.
 struct Shared {
   std::atomic<unsigned> ready, begun, done, failed;
-  std::atomic<uint64_t> limit, base, rounds;       // base: what contexts take
-  std::atomic<uint64_t> streams;                   // at most what the threads' streams take
-  std::atomic<uint64_t> held;                      // bytes that programs have: what must never exceed the limit
-  std::atomic<uint64_t> claimed;                   // at most what is held or asked for, as the device takes it
-  std::atomic<uint64_t> claims;                    // sum of all that was ever claimed
+  std::atomic<uint64_t> limit, base, rounds;  // base: what contexts take
+  std::atomic<uint64_t> streams;              // at most what the threads' streams take
+  std::atomic<uint64_t> held;                 // bytes that programs have: what must never exceed the limit
+  std::atomic<uint64_t> claimed;              // at most what is held or asked for, as the device takes it
+  std::atomic<uint64_t> claims;               // sum of all that was ever claimed
   std::atomic<uint64_t> violations, false_refusals, refusals, allocations, other_errors, held_most;
-  std::atomic<bool> coarse;                        // a device that takes memory in units
+  std::atomic<bool> coarse;  // a device that takes memory in units
   std::atomic<int> last_error;
 };
 Shared* g_shared = nullptr;
@@ -60,9 +61,9 @@ uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / u
   g_shared->failed = 1;
   std::_Exit(2);
 }
-#define MUST(call)                              \
-  do {                                          \
-    CUresult must_ = (call);                    \
+#define MUST(call)                                    \
+  do {                                                \
+    CUresult must_ = (call);                          \
     if (must_ != CUDA_SUCCESS) give_up(#call, must_); \
   } while (0)
 
@@ -135,8 +136,8 @@ class Thread {
     settle();  // an answer: what this process has freed before has been freed
     if (result == CUDA_SUCCESS) {
       uint64_t held = shared.held.fetch_add(made.bytes) + made.bytes;
-      for (uint64_t most = shared.held_most.load(); held > most && !shared.held_most.compare_exchange_weak(most, held);) {
-      }
+      for (uint64_t most = shared.held_most.load();
+           held > most && !shared.held_most.compare_exchange_weak(most, held);) {}
       if (held + shared.base > shared.limit) ++shared.violations;
       ++shared.allocations;
       held_.push_back(made);
@@ -153,8 +154,8 @@ class Thread {
     ++shared.refusals;
     if (most + shared.base + shared.streams + kSlackBytes <= shared.limit) {
       ++shared.false_refusals;
-      std::fprintf(stderr, "false refusal: %s of %" PRIu64 " bytes, at most %" PRIu64 " claimed of %" PRIu64 "\n", kKindNames[int(kind)], made.bytes, most,
-                   shared.limit - shared.base);
+      std::fprintf(stderr, "false refusal: %s of %" PRIu64 " bytes, at most %" PRIu64 " claimed of %" PRIu64 "\n",
+                   kKindNames[int(kind)], made.bytes, most, shared.limit - shared.base);
     }
   }
 
@@ -163,11 +164,13 @@ class Thread {
     switch (made.kind) {
       case Kind::physical: made.bytes = round_up(bytes, granularity_); break;
       case Kind::array:
-        width_ = std::min<uint64_t>(bytes, 4096), height_ = std::min<uint64_t>(std::max<uint64_t>(bytes / width_, 1), 4096);
+        width_ = std::min<uint64_t>(bytes, 4096),
+        height_ = std::min<uint64_t>(std::max<uint64_t>(bytes / width_, 1), 4096);
         made.bytes = width_ * height_;
         break;
       case Kind::array3d:
-        width_ = std::min<uint64_t>(std::max<uint64_t>(bytes / 16, 1), 256), height_ = std::min<uint64_t>(std::max<uint64_t>(bytes / 16 / width_, 1), 256);
+        width_ = std::min<uint64_t>(std::max<uint64_t>(bytes / 16, 1), 256),
+        height_ = std::min<uint64_t>(std::max<uint64_t>(bytes / 16 / width_, 1), 256);
         depth_ = std::min<uint64_t>(std::max<uint64_t>(bytes / 16 / width_ / height_, 1), 256);
         made.bytes = width_ * height_ * depth_ * 16;
         break;
@@ -200,7 +203,8 @@ class Thread {
       }
       case Kind::array3d: {
         CUDA_ARRAY3D_DESCRIPTOR deep{};
-        deep.Width = width_, deep.Height = height_, deep.Depth = depth_, deep.Format = CU_AD_FORMAT_FLOAT, deep.NumChannels = 4;
+        deep.Width = width_, deep.Height = height_, deep.Depth = depth_, deep.Format = CU_AD_FORMAT_FLOAT,
+        deep.NumChannels = 4;
         return cuArray3DCreate(&made.array, &deep);
       }
     }
@@ -288,7 +292,8 @@ void session(const Options& options, unsigned number) {
   std::vector<Kind> kinds = parse_kinds(options.kinds);
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < options.threads; ++i)
-    threads.emplace_back([&, i] { Thread(options.seed * 1000 + number * 64 + i, context, pool, kinds, granularity).run(); });
+    threads.emplace_back(
+        [&, i] { Thread(options.seed * 1000 + number * 64 + i, context, pool, kinds, granularity).run(); });
   for (std::thread& thread : threads) thread.join();
   MUST(cuMemPoolDestroy(pool));
   CUmemoryPool standard = nullptr;
@@ -313,12 +318,15 @@ void session(const Options& options, unsigned number) {
   }
   uint64_t left = free_now < free_bytes ? free_bytes - free_now : 0;
   ++shared.done;
-  std::printf("{\"limit\": %" PRIu64 ", \"base\": %" PRIu64 ", \"allocations\": %" PRIu64 ", \"refusals\": %" PRIu64 ", \"held_most\": %" PRIu64
-              ", \"violations\": %" PRIu64 ", \"false_refusals\": %" PRIu64 ", \"other_errors\": %" PRIu64 ", \"last_error\": %d, \"left_over\": %" PRIu64 "}\n",
-              shared.limit.load(), shared.base.load(), shared.allocations.load(), shared.refusals.load(), shared.held_most.load(), shared.violations.load(),
-              shared.false_refusals.load(), shared.other_errors.load(), shared.last_error.load(), left);
+  std::printf("{\"limit\": %" PRIu64 ", \"base\": %" PRIu64 ", \"allocations\": %" PRIu64 ", \"refusals\": %" PRIu64
+              ", \"held_most\": %" PRIu64 ", \"violations\": %" PRIu64 ", \"false_refusals\": %" PRIu64
+              ", \"other_errors\": %" PRIu64 ", \"last_error\": %d, \"left_over\": %" PRIu64 "}\n",
+              shared.limit.load(), shared.base.load(), shared.allocations.load(), shared.refusals.load(),
+              shared.held_most.load(), shared.violations.load(), shared.false_refusals.load(),
+              shared.other_errors.load(), shared.last_error.load(), left);
   std::fflush(stdout);
-  bool right = shared.violations == 0 && shared.false_refusals == 0 && shared.other_errors == 0 && left == 0 && shared.allocations > 0;
+  bool right = shared.violations == 0 && shared.false_refusals == 0 && shared.other_errors == 0 && left == 0 &&
+               shared.allocations > 0;
   if (right) std::printf("PASSED\n");
   std::fflush(stdout);
   std::_Exit(right ? 0 : 1);
@@ -334,7 +342,8 @@ bool parse(int argc, char** argv, Options& options) {
     else if (name == "--kinds") options.kinds = value;
     else return false;
   }
-  return argc % 2 == 1 && options.sessions >= 1 && options.sessions <= kSessionsMax && options.threads >= 1 && !parse_kinds(options.kinds).empty();
+  return argc % 2 == 1 && options.sessions >= 1 && options.sessions <= kSessionsMax && options.threads >= 1 &&
+         !parse_kinds(options.kinds).empty();
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
-// One tenant of a shared GPU, for bench/sharing/run: gives the GPU a kind of work for some seconds and tells what was done when.
+// One tenant of a shared GPU, for bench/sharing/run: gives the GPU a kind of work for some seconds and tells what was
+// done when.
 //
-// Work is counted by the kernels themselves: each block of a kernel adds one to the bin of the GPU's own clock (globaltimer, the same for all
-// processes) after each chunk of a fixed amount of arithmetic. So shares do not depend on what any process believes about time.
+// Work is counted by the kernels themselves: each block of a kernel adds one to the bin of the GPU's own clock
+// (globaltimer, the same for all processes) after each chunk of a fixed amount of arithmetic. So shares do not depend
+// on what any process believes about time.
 //
 // Says "ready" when it has warmed up, starts at the line "go" on standard input, and ends with one line of JSON.
 #include <cuda.h>
@@ -25,12 +27,12 @@ using Clock = std::chrono::steady_clock;
 constexpr unsigned kBins = 1 << 14;
 constexpr unsigned kBinNs = 10'000'000;
 
-#define CHECK(call)                                                                                     \
-  do {                                                                                                  \
-    if (cudaError_t error = (call); error != cudaSuccess) {                                             \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));                               \
-      std::exit(1);                                                                                     \
-    }                                                                                                   \
+#define CHECK(call)                                                       \
+  do {                                                                    \
+    if (cudaError_t error = (call); error != cudaSuccess) {               \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
+      std::exit(1);                                                       \
+    }                                                                     \
   } while (0)
 
 __device__ uint64_t device_ns() {
@@ -63,24 +65,26 @@ struct Options {
   double iterations_per_us = 0;  // measured by --mode calibrate
   unsigned blocks = 264, threads = 1024;
   unsigned streams = 1, graph = 0;  // graph: that many kernels in one
-  unsigned contexts = 1;         // past one: contexts of its own, each with so many streams
-  unsigned sync_every = 0;       // launches; 0: only to bound what is queued
-  double gap_us = 0;             // idle time of the host between two launches
-  double ahead_us = 20'000;      // GPU time that may be queued
+  unsigned contexts = 1;            // past one: contexts of its own, each with so many streams
+  unsigned sync_every = 0;          // launches; 0: only to bound what is queued
+  double gap_us = 0;                // idle time of the host between two launches
+  double ahead_us = 20'000;         // GPU time that may be queued
   double seconds = 10;
-  unsigned launches = 1;         // of one request
-  bool sync_each = false;        // of its kernels
-  double pause_us = 4000;        // mean time between the end of a request and the next one
+  unsigned launches = 1;   // of one request
+  bool sync_each = false;  // of its kernels
+  double pause_us = 4000;  // mean time between the end of a request and the next one
   uint64_t seed = 1;
 };
 
 [[noreturn]] void usage(const char* what) {
-  std::fprintf(stderr,
-               "tenant: %s\n"
-               "usage: tenant --mode calibrate|saturate|request [--kernel-us T] [--chunk-us T] [--iterations-per-us N] [--blocks N] [--threads N] [--seconds S]\n"
-               "  saturate: [--streams N] [--contexts N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T]\n"
-               "  request:  [--launches N] [--sync-each 1] [--pause-us T] [--seed N]\n",
-               what);
+  std::fprintf(
+      stderr,
+      "tenant: %s\n"
+      "usage: tenant --mode calibrate|saturate|request [--kernel-us T] [--chunk-us T] [--iterations-per-us N] "
+      "[--blocks N] [--threads N] [--seconds S]\n"
+      "  saturate: [--streams N] [--contexts N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T]\n"
+      "  request:  [--launches N] [--sync-each 1] [--pause-us T] [--seed N]\n",
+      what);
   std::exit(2);
 }
 
@@ -113,7 +117,9 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 // What a launch is made of, and where its work is counted.
 struct Kernel {
@@ -138,7 +144,8 @@ Kernel make_kernel(const Options& o) {
   return kernel;
 }
 
-// Iterations that a chunk of 1 us takes on this GPU when it is alone: from two lengths, so that what a launch costs falls out.
+// Iterations that a chunk of 1 us takes on this GPU when it is alone: from two lengths, so that what a launch costs
+// falls out.
 void calibrate(Options o) {
   o.iterations_per_us = 1;
   auto measure = [&](unsigned iterations) {
@@ -205,8 +212,7 @@ unsigned long long gpu_clock() {
 
 void spin_us(double us) {
   auto start = Clock::now();
-  while (us_since(start) < us) {
-  }
+  while (us_since(start) < us) {}
 }
 
 // The context that the runtime uses, or a new one beside it.
@@ -305,7 +311,8 @@ void saturate(const Options& o) {
   }
   lanes.synchronize();
   double seconds = us_since(start) / 1e6;
-  std::printf("{\"mode\": \"saturate\", \"kernel_us\": %g, \"launches\": %llu, \"seconds\": %.4f, ", o.kernel_us, (unsigned long long)launches, seconds);
+  std::printf("{\"mode\": \"saturate\", \"kernel_us\": %g, \"launches\": %llu, \"seconds\": %.4f, ", o.kernel_us,
+              (unsigned long long)launches, seconds);
   print_bins(lanes.kernels(), clock_at_start);
   std::printf("}\n");
 }
@@ -335,7 +342,8 @@ void requests(const Options& o) {
     std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(pause(random)));
     latencies.push_back(request());
   }
-  std::printf("{\"mode\": \"request\", \"gpu_us\": %g, \"seconds\": %.4f, \"latencies_us\": [", o.kernel_us * o.launches, us_since(start) / 1e6);
+  std::printf("{\"mode\": \"request\", \"gpu_us\": %g, \"seconds\": %.4f, \"latencies_us\": [",
+              o.kernel_us * o.launches, us_since(start) / 1e6);
   for (size_t i = 0; i < latencies.size(); ++i) std::printf(i ? ",%.1f" : "%.1f", latencies[i]);
   std::printf("], ");
   print_bins({kernel}, clock_at_start);

@@ -31,10 +31,12 @@ std::string path_of(const std::string& text, const fs::path& file) {
   return (file.parent_path() / text).lexically_normal().string();
 }
 
-tl::expected<void, std::string> read_setting(const fs::path& file, std::string_view key, const toml::node& node, ClientSettings& settings) {
+tl::expected<void, std::string> read_setting(const fs::path& file, std::string_view key, const toml::node& node,
+                                             ClientSettings& settings) {
   if (key == "gpus") {
     auto count = node.value_exact<int64_t>();
-    if (!count || *count < 1 || *count > int64_t(kGpusMax)) return Failure(at(file, node, "gpus is a number from 1 to " + std::to_string(kGpusMax)));
+    if (!count || *count < 1 || *count > int64_t(kGpusMax))
+      return Failure(at(file, node, "gpus is a number from 1 to " + std::to_string(kGpusMax)));
     settings.gpus = std::to_string(*count);
     return {};
   }
@@ -51,7 +53,9 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
   } else if (key == "server") {
     settings.server = *text;
   } else {
-    (key == "identity" ? settings.identity : key == "ca" ? settings.authorities : settings.token) = path_of(*text, file);
+    (key == "identity" ? settings.identity
+     : key == "ca"     ? settings.authorities
+                       : settings.token) = path_of(*text, file);
   }
   return {};
 }
@@ -63,11 +67,13 @@ bool is_setting(std::string_view key) {
 }
 
 // The settings of one table; `others`: keys that are there for somebody else.
-tl::expected<ClientSettings, std::string> read_settings(const fs::path& file, const toml::table& table, std::initializer_list<std::string_view> others) {
+tl::expected<ClientSettings, std::string> read_settings(const fs::path& file, const toml::table& table,
+                                                        std::initializer_list<std::string_view> others) {
   ClientSettings settings;
   for (const auto& [key, node] : table) {
     if (std::find(others.begin(), others.end(), key.str()) != others.end()) continue;
-    if (!is_setting(key.str())) return Failure(at(file, node, "\"" + std::string(key.str()) + "\" is no setting of the client"));
+    if (!is_setting(key.str()))
+      return Failure(at(file, node, "\"" + std::string(key.str()) + "\" is no setting of the client"));
     if (auto read = read_setting(file, key.str(), node, settings); !read) return Failure(read.error());
   }
   return settings;
@@ -84,7 +90,9 @@ tl::expected<std::string, std::string> text_of(const fs::path& file) {
   if (!in && (errno == ENOENT || errno == ENOTDIR)) return std::string();
   std::string text(kConfigurationBytesMax + 1, '\0');
   in.read(text.data(), std::streamsize(text.size()));
-  if (in.bad() || !in.eof()) return Failure(file.string() + ": " + (in.eof() || errno ? std::strerror(errno) : "longer than a configuration may be"));
+  if (in.bad() || !in.eof())
+    return Failure(file.string() + ": " +
+                   (in.eof() || errno ? std::strerror(errno) : "longer than a configuration may be"));
   text.resize(size_t(in.gcount()));
   return text;
 }
@@ -95,7 +103,9 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
   auto text = text_of(path);
   if (!text) return Failure(text.error());
   toml::parse_result parsed = toml::parse(*text, path.string());
-  if (!parsed) return Failure(path.string() + ":" + std::to_string(parsed.error().source().begin.line) + ": " + std::string(parsed.error().description()));
+  if (!parsed)
+    return Failure(path.string() + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
+                   std::string(parsed.error().description()));
   const toml::table& table = parsed.table();
   auto general = read_settings(path, table, {"profile", "profiles"});
   if (!general) return Failure(general.error());
@@ -133,21 +143,22 @@ ConfigurationFiles configuration_files(const fs::path& command_folder) {
   ConfigurationFiles files;
   const char* configuration = std::getenv("XDG_CONFIG_HOME");
   const char* home = std::getenv("HOME");
-  if (configuration && *configuration == '/')
-    files.user = fs::path(configuration) / "gpuwire/config.toml";
-  else if (home && *home)
-    files.user = fs::path(home) / ".config/gpuwire/config.toml";
+  if (configuration && *configuration == '/') files.user = fs::path(configuration) / "gpuwire/config.toml";
+  else if (home && *home) files.user = fs::path(home) / ".config/gpuwire/config.toml";
   fs::path prefix = command_folder.parent_path().parent_path().parent_path();  // of prefix/lib/gpuwire/commands
   files.system = (prefix == "/usr" ? fs::path("/etc") : prefix / "etc") / "gpuwire/client.toml";
   return files;
 }
 
-tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files, const std::string& profile) {
+tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files,
+                                                                         const std::string& profile) {
   auto user = read_file(files.user);
   if (!user) return Failure(user.error());
   auto system = read_file(files.system);
   if (!system) return Failure(system.error());
-  std::string name = !profile.empty() ? profile : !user->usual_profile.empty() ? user->usual_profile : system->usual_profile;
+  std::string name = !profile.empty()               ? profile
+                     : !user->usual_profile.empty() ? user->usual_profile
+                                                    : system->usual_profile;
   ClientConfiguration configuration{.profile = {}, .general = merged(user->general, system->general)};
   if (name.empty()) return configuration;
   if (!user->profiles.contains(name) && !system->profiles.contains(name))

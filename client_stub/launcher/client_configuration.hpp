@@ -1,4 +1,5 @@
-// The client's configuration files: what `gpuwire run` and its kin use when nothing is said. docs/client_configuration.md describes them.
+// The client's configuration files: what `gpuwire run` and its kin use when nothing is said.
+// docs/client_configuration.md describes them.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +16,8 @@ inline constexpr size_t kConfigurationBytesMax = 1 << 20;
 struct ClientSettings {
   std::string server;
   std::string identity, authorities, token;  // absolute paths
-  std::string gpus, memory;                   // numbers; bytes
-  std::string transport;                      // auto, tcp or shm
+  std::string gpus, memory;                  // numbers; bytes
+  std::string transport;                     // auto, tcp or shm
 };
 
 struct ClientConfiguration {
@@ -28,11 +29,13 @@ struct ConfigurationFiles {
   std::filesystem::path user, system;
 };
 
-// The user's is in $XDG_CONFIG_HOME or ~/.config; the system's in /etc, or in the folder `etc` of an installation that is not in /usr.
+// The user's is in $XDG_CONFIG_HOME or ~/.config; the system's in /etc, or in the folder `etc` of an installation that
+// is not in /usr.
 ConfigurationFiles configuration_files(const std::filesystem::path& command_folder);
 
-// What both files say together, the user's before the system's. `profile`: its name, empty for the usual one, if there is one. A file that is not there
-// says nothing. The error names file and line, or the profile that no file has.
-tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files, const std::string& profile);
+// What both files say together, the user's before the system's. `profile`: its name, empty for the usual one, if there
+// is one. A file that is not there says nothing. The error names file and line, or the profile that no file has.
+tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files,
+                                                                         const std::string& profile);
 
 }  // namespace gpuwire::launcher

@@ -39,7 +39,9 @@ std::vector<Command> installed_commands(const std::string& folder) {
   return commands;
 }
 
-bool is_internal(const std::string& command) { return command == "worker" || command == "login" || command == "keeper"; }
+bool is_internal(const std::string& command) {
+  return command == "worker" || command == "login" || command == "keeper";
+}
 
 std::string summary_of(const std::string& command) {
   if (command == "run") return "run a program whose CUDA calls go to a server";
@@ -54,7 +56,9 @@ std::string summary_of(const std::string& command) {
   return {};
 }
 
-std::string command_folder(const std::string& front_door_folder) { return without_dots(fs::path(front_door_folder) / "../lib/gpuwire/commands"); }
+std::string command_folder(const std::string& front_door_folder) {
+  return without_dots(fs::path(front_door_folder) / "../lib/gpuwire/commands");
+}
 
 std::string stub_folder(const std::string& command_folder) { return without_dots(fs::path(command_folder) / ".."); }
 

@@ -1,5 +1,5 @@
-// Where this installation's programs and stub libraries are. The layout is the same in a build tree and in an installed one:
-// bin/gpuwire, lib/gpuwire/libcuda.so.1, lib/gpuwire/commands/gpuwire-run.
+// Where this installation's programs and stub libraries are. The layout is the same in a build tree and in an installed
+// one: bin/gpuwire, lib/gpuwire/libcuda.so.1, lib/gpuwire/commands/gpuwire-run.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 namespace gpuwire::launcher {
 
 struct Command {
-  std::string name;   // "run"
-  std::string path;   // ".../commands/gpuwire-run"
+  std::string name;  // "run"
+  std::string path;  // ".../commands/gpuwire-run"
 };
 
 // Folder of the running program; empty if /proc cannot tell.

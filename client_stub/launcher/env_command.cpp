@@ -13,7 +13,8 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Prints the commands that make a shell what `gpuwire run` makes a program's environment: in it, every program's CUDA calls go to a gpuwire server.\n"
+    "Prints the commands that make a shell what `gpuwire run` makes a program's environment: in it, every program's "
+    "CUDA calls go to a gpuwire server.\n"
     "Only what differs from the environment that it is called in is printed.";
 
 constexpr const char* kFooter =
@@ -28,14 +29,18 @@ constexpr const char* kFooter =
 }  // namespace
 
 int gpuwire::launcher::env_command(int argc, char** argv) {
-  const std::map<std::string, ShellKind> kinds{{"sh", ShellKind::posix}, {"fish", ShellKind::fish}, {"csh", ShellKind::csh}};
+  const std::map<std::string, ShellKind> kinds{
+      {"sh", ShellKind::posix}, {"fish", ShellKind::fish}, {"csh", ShellKind::csh}};
   RunOptions options;
   std::string shell = "sh";
   CLI::App app{kDescription, "gpuwire env"};
   app.footer(std::string(kSessionEnvironment) + kResourceEnvironment + kConfigurationFiles + kFooter);
   add_session_options(app, options.session, true);
   add_observation_options(app, options);
-  app.add_option("--shell", shell, "Whose commands; sh is bash's and zsh's, too")->type_name("SHELL")->check(CLI::IsMember({"sh", "fish", "csh"}))->capture_default_str();
+  app.add_option("--shell", shell, "Whose commands; sh is bash's and zsh's, too")
+      ->type_name("SHELL")
+      ->check(CLI::IsMember({"sh", "fish", "csh"}))
+      ->capture_default_str();
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   Environment before = current_environment();
   if (auto prepared = prepare_environment(options); !prepared) {

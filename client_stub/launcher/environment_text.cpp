@@ -6,16 +6,15 @@ namespace gpuwire::launcher {
 
 namespace {
 
-// In single quotes. What these shells do not take literally there is the quote, in fish the backslash, in csh the exclamation mark and the line's end.
+// In single quotes. What these shells do not take literally there is the quote, in fish the backslash, in csh the
+// exclamation mark and the line's end.
 std::string quoted(std::string_view text, ShellKind shell) {
   std::string out = "'";
   for (char byte : text) {
-    if (byte == '\'')
-      out += shell == ShellKind::fish ? "\\'" : "'\\''";
+    if (byte == '\'') out += shell == ShellKind::fish ? "\\'" : "'\\''";
     else if ((byte == '\\' && shell == ShellKind::fish) || ((byte == '!' || byte == '\n') && shell == ShellKind::csh))
       (out += '\\') += byte;
-    else
-      out += byte;
+    else out += byte;
   }
   return out + "'";
 }
@@ -26,7 +25,8 @@ Environment current_environment() {
   Environment environment;
   for (char** entry = environ; entry && *entry; ++entry) {
     std::string_view text = *entry;
-    if (size_t equals = text.find('='); equals != std::string_view::npos) environment.emplace(text.substr(0, equals), text.substr(equals + 1));
+    if (size_t equals = text.find('='); equals != std::string_view::npos)
+      environment.emplace(text.substr(0, equals), text.substr(equals + 1));
   }
   return environment;
 }

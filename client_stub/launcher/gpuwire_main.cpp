@@ -1,4 +1,5 @@
-// `gpuwire COMMAND ...` becomes `gpuwire-COMMAND ...`: each command is a program of its own, so that a client package carries no server.
+// `gpuwire COMMAND ...` becomes `gpuwire-COMMAND ...`: each command is a program of its own, so that a client package
+// carries no server.
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,7 +18,8 @@ constexpr int kCannotExecute = 126;
 
 void print_help(FILE* out, const std::string& folder) {
   std::fputs(
-      "gpuwire runs CUDA programs on machines without a GPU: a program's CUDA calls go over the network to a server that has one.\n"
+      "gpuwire runs CUDA programs on machines without a GPU: a program's CUDA calls go over the network to a server "
+      "that has one.\n"
       "\n"
       "Usage: gpuwire COMMAND [OPTIONS]\n"
       "       gpuwire --help | --version\n"
@@ -25,7 +27,8 @@ void print_help(FILE* out, const std::string& folder) {
       "Commands:\n",
       out);
   for (const auto& command : gpuwire::launcher::installed_commands(folder))
-    if (!gpuwire::launcher::is_internal(command.name)) std::fprintf(out, "  %-10s %s\n", command.name.c_str(), gpuwire::launcher::summary_of(command.name).c_str());
+    if (!gpuwire::launcher::is_internal(command.name))
+      std::fprintf(out, "  %-10s %s\n", command.name.c_str(), gpuwire::launcher::summary_of(command.name).c_str());
   std::fputs("\n`gpuwire COMMAND --help` describes a command.\n", out);
 }
 
@@ -60,11 +63,14 @@ int main(int argc, char** argv) {
     execv(installed.path.c_str(), argv + 1);
     // The file is there, so what is not is the loader that it names.
     if (errno == ENOENT)
-      std::fprintf(stderr, "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (a system of musl, such as Alpine, has none)\n", installed.path.c_str());
-    else
-      std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
+      std::fprintf(stderr,
+                   "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (a system of musl, such as "
+                   "Alpine, has none)\n",
+                   installed.path.c_str());
+    else std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
     return kCannotExecute;
   }
-  std::fprintf(stderr, "gpuwire: there is no command \"%s\" in %s; %s\n", command.c_str(), folder.c_str(), advice(command, folder).c_str());
+  std::fprintf(stderr, "gpuwire: there is no command \"%s\" in %s; %s\n", command.c_str(), folder.c_str(),
+               advice(command, folder).c_str());
   return kUsageError;
 }

@@ -29,9 +29,7 @@ class NoNotices final : public client::NoticeHandler {
   void ended(CUresult, std::string_view) override {}
 };
 
-CUresult ping(Session& session) {
-  return client::send::call_ping(session, 0, {});
-}
+CUresult ping(Session& session) { return client::send::call_ping(session, 0, {}); }
 
 CUresult measure_round_trip(Session& session, unsigned count, WayFacts& way) {
   std::vector<double> times;

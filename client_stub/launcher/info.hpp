@@ -13,7 +13,7 @@ namespace gpuwire::launcher {
 struct InfoOptions {
   std::string server;
   bool json = false;
-  bool measure = true;       // round trips and bandwidth
+  bool measure = true;  // round trips and bandwidth
   unsigned round_trips = 200;
   uint64_t bulk_bytes = 64ull << 20;  // each way, cut into pieces of kInfoPieceBytes
 };
@@ -24,10 +24,10 @@ inline constexpr size_t kInfoPieceBytes = 16u << 20;
 inline constexpr size_t kInfoPiecesAhead = 2;
 
 struct WayFacts {
-  std::string road;                 // "tcp", "tls", "unix" or "shm"
-  unsigned lanes = 0;               // further connections for bulk that a session may have
-  double connect_ms = 0;            // connection and handshake
-  double round_trip_us = 0;         // median
+  std::string road;          // "tcp", "tls", "unix" or "shm"
+  unsigned lanes = 0;        // further connections for bulk that a session may have
+  double connect_ms = 0;     // connection and handshake
+  double round_trip_us = 0;  // median
   double round_trip_least_us = 0;
   double to_server_bytes_per_s = 0;
   double from_server_bytes_per_s = 0;

@@ -13,7 +13,8 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Connects to a gpuwire server as a program would, and shows its devices and versions, and what the way to it measures: the time to "
+    "Connects to a gpuwire server as a program would, and shows its devices and versions, and what the way to it "
+    "measures: the time to "
     "connect, the round-trip time of a call, and the bandwidth of bulk data in both directions.";
 
 constexpr const char* kFooter =
@@ -22,7 +23,9 @@ constexpr const char* kFooter =
 
 }  // namespace
 
-std::string gpuwire::client::session_library() { return launcher::stub_folder(launcher::program_folder()) + "/libcuda.so.1"; }
+std::string gpuwire::client::session_library() {
+  return launcher::stub_folder(launcher::program_folder()) + "/libcuda.so.1";
+}
 
 int main(int argc, char** argv) {
   gpuwire::launcher::InfoOptions options;

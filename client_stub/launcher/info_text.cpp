@@ -15,7 +15,8 @@ std::string uuid_text(const CUuuid& uuid) {
   unsigned char b[16];
   std::memcpy(b, uuid.bytes, sizeof b);
   std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) text += fmt::format(fmt::runtime(i == 4 || i == 6 || i == 8 || i == 10 ? "-{:02x}" : "{:02x}"), b[i]);
+  for (int i = 0; i < 16; ++i)
+    text += fmt::format(fmt::runtime(i == 4 || i == 6 || i == 8 || i == 10 ? "-{:02x}" : "{:02x}"), b[i]);
   return text;
 }
 
@@ -35,37 +36,50 @@ std::string info_text(const Info& info) {
       "server      {}, gpuwire {}\n"
       "driver      {}, CUDA {}\n",
       server.address, server.release, server.driver_name, cuda_version(server.driver_version));
-  text += fmt::format("client      gpuwire {}, protocol {}.{}, CUDA {}\n", GPUWIRE_VERSION, wire::kProtocolMajor, wire::kProtocolMinor, cuda_version(CUDA_VERSION));
+  text += fmt::format("client      gpuwire {}, protocol {}.{}, CUDA {}\n", GPUWIRE_VERSION, wire::kProtocolMajor,
+                      wire::kProtocolMinor, cuda_version(CUDA_VERSION));
   for (size_t i = 0; i < server.devices.size(); ++i) {
     const auto& device = server.devices[i];
-    text += fmt::format("device {:<4} {}, compute {}.{}, {} multiprocessors, {:.1f} GiB\n            {}, PCI {}\n", i, device.name,
-                        attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-                        attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), double(device.total_bytes) / double(1ull << 30), uuid_text(device.uuid),
+    text += fmt::format("device {:<4} {}, compute {}.{}, {} multiprocessors, {:.1f} GiB\n            {}, PCI {}\n", i,
+                        device.name, attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                        attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+                        attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+                        double(device.total_bytes) / double(1ull << 30), uuid_text(device.uuid),
                         device.pci_bus_id.empty() ? "-" : device.pci_bus_id);
   }
   if (server.devices.empty()) text += "device      none\n";
-  text += fmt::format("transport   {}{}\n", info.way.road, info.way.lanes != 0 ? fmt::format(", up to {} further connections for large copies", info.way.lanes) : "");
+  text += fmt::format(
+      "transport   {}{}\n", info.way.road,
+      info.way.lanes != 0 ? fmt::format(", up to {} further connections for large copies", info.way.lanes) : "");
   text += fmt::format("connect     {:.1f} ms\n", info.way.connect_ms);
   if (info.measured)
-    text += fmt::format("round trip  {:.1f} us (median; least {:.1f})\nbandwidth   {} to the server, {} from it\n", info.way.round_trip_us,
-                        info.way.round_trip_least_us, bandwidth(info.way.to_server_bytes_per_s), bandwidth(info.way.from_server_bytes_per_s));
+    text += fmt::format("round trip  {:.1f} us (median; least {:.1f})\nbandwidth   {} to the server, {} from it\n",
+                        info.way.round_trip_us, info.way.round_trip_least_us, bandwidth(info.way.to_server_bytes_per_s),
+                        bandwidth(info.way.from_server_bytes_per_s));
   return text;
 }
 
 std::string info_json(const Info& info) {
   nlohmann::ordered_json out;
   const auto& server = info.server;
-  out["server"] = {{"address", server.address}, {"release", server.release}, {"driver", server.driver_name}, {"driver_version", server.driver_version}, {"software", server.software}};
-  out["client"] = {{"release", GPUWIRE_VERSION}, {"protocol", fmt::format("{}.{}", wire::kProtocolMajor, wire::kProtocolMinor)}, {"cuda_version", CUDA_VERSION}};
+  out["server"] = {{"address", server.address},
+                   {"release", server.release},
+                   {"driver", server.driver_name},
+                   {"driver_version", server.driver_version},
+                   {"software", server.software}};
+  out["client"] = {{"release", GPUWIRE_VERSION},
+                   {"protocol", fmt::format("{}.{}", wire::kProtocolMajor, wire::kProtocolMinor)},
+                   {"cuda_version", CUDA_VERSION}};
   out["devices"] = nlohmann::ordered_json::array();
   for (const auto& device : server.devices)
-    out["devices"].push_back({{"name", device.name},
-                              {"uuid", uuid_text(device.uuid)},
-                              {"pci_bus_id", device.pci_bus_id},
-                              {"compute_capability",
-                               fmt::format("{}.{}", attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))},
-                              {"multiprocessors", attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)},
-                              {"memory_bytes", device.total_bytes}});
+    out["devices"].push_back(
+        {{"name", device.name},
+         {"uuid", uuid_text(device.uuid)},
+         {"pci_bus_id", device.pci_bus_id},
+         {"compute_capability", fmt::format("{}.{}", attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                                            attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))},
+         {"multiprocessors", attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)},
+         {"memory_bytes", device.total_bytes}});
   out["transport"] = info.way.road;
   out["lanes"] = info.way.lanes;
   out["connect_ms"] = info.way.connect_ms;

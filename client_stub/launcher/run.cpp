@@ -48,10 +48,13 @@ void append_to_python_path(const std::string& folder) {
 }  // namespace
 
 void add_observation_options(CLI::App& app, RunOptions& options) {
-  app.add_option("--trace", options.trace, "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")->type_name("FILE");
+  app.add_option("--trace", options.trace,
+                 "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")
+      ->type_name("FILE");
   // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
   app.add_flag("--stats{summary}", options.stats,
-               "When the program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each function, too")
+               "When the program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each "
+               "function, too")
       ->check(CLI::IsMember({"summary", "calls"}));
 }
 
@@ -59,7 +62,8 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
   if (auto set = set_environment(options.session); !set) return tl::unexpected(RunError{kRunUsageError, set.error()});
   std::string stubs = stub_folder(program_folder());
   std::string library = stubs + "/libcuda.so.1";
-  if (access(library.c_str(), R_OK) != 0) return tl::unexpected(RunError{kRunCannotExecute, library + " is missing; gpuwire is not installed completely"});
+  if (access(library.c_str(), R_OK) != 0)
+    return tl::unexpected(RunError{kRunCannotExecute, library + " is missing; gpuwire is not installed completely"});
 
   prepend("LD_LIBRARY_PATH", stubs, "");
   // NVIDIA's own nvidia-smi runs only over NVIDIA's library, so ours comes before one that is installed here.
@@ -73,8 +77,10 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
 }
 
 int run(const char* command, const RunOptions& options) {
-  if (auto prepared = prepare_environment(options); !prepared) return fail(command, prepared.error().code, prepared.error().text);
-  if (options.program.empty()) return fail(command, kRunUsageError, "no program given: gpuwire run --server HOST:PORT -- PROGRAM ARGS");
+  if (auto prepared = prepare_environment(options); !prepared)
+    return fail(command, prepared.error().code, prepared.error().text);
+  if (options.program.empty())
+    return fail(command, kRunUsageError, "no program given: gpuwire run --server HOST:PORT -- PROGRAM ARGS");
 
   std::vector<char*> arguments;
   for (const auto& argument : options.program) arguments.push_back(const_cast<char*>(argument.c_str()));

@@ -12,9 +12,9 @@ namespace gpuwire::launcher {
 
 struct RunOptions {
   SessionOptions session;
-  std::string trace;                // file, empty: none
-  std::string stats;                // "", "summary" or "calls"
-  std::vector<std::string> program; // and its arguments
+  std::string trace;                 // file, empty: none
+  std::string stats;                 // "", "summary" or "calls"
+  std::vector<std::string> program;  // and its arguments
 };
 
 // Exit codes of `gpuwire run` itself, as shells have them.
@@ -34,7 +34,8 @@ struct RunError {
 // Changes this process's environment to that of the program.
 tl::expected<void, RunError> prepare_environment(const RunOptions& options);
 
-// Prepares, and becomes the program; returns only when one of them fails, with the exit code, after one line on stderr that begins with `command`.
+// Prepares, and becomes the program; returns only when one of them fails, with the exit code, after one line on stderr
+// that begins with `command`.
 int run(const char* command, const RunOptions& options);
 
 }  // namespace gpuwire::launcher

@@ -12,7 +12,8 @@ namespace {
 
 constexpr const char* kDescription =
     "gpuwire run [OPTIONS] -- PROGRAM [ARGS...]\n\n"
-    "Runs PROGRAM with its CUDA calls going to a gpuwire server. The program is not changed: gpuwire's libcuda.so.1 is put in front of the "
+    "Runs PROGRAM with its CUDA calls going to a gpuwire server. The program is not changed: gpuwire's libcuda.so.1 is "
+    "put in front of the "
     "system's by LD_LIBRARY_PATH. PROGRAM takes the place of this one, so its exit code and its signals are its own.";
 
 constexpr const char* kEnvironment =
@@ -23,12 +24,14 @@ constexpr const char* kEnvironment =
 
 constexpr const char* kFooter =
     "\n"
-    "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong use of gpuwire run.\n"
+    "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong use of "
+    "gpuwire run.\n"
     "\n"
     "Examples:\n"
     "  gpuwire run --server gpu7:9750 -- ./vector_add 1048576\n"
     "  gpuwire run --gpus 2 --memory 20GiB -- python train.py   the server of the configuration\n"
-    "  gpuwire run -- bash                                      everything that is started there; gpuwire shell is short for it\n";
+    "  gpuwire run -- bash                                      everything that is started there; gpuwire shell is "
+    "short for it\n";
 
 // Index of "--", or of the first word that is neither an option nor the value of one.
 int options_end(int argc, char** argv) {

@@ -1,4 +1,5 @@
-// The commands that prepare an environment: one program under three names, because each copy would carry the C++ library again.
+// The commands that prepare an environment: one program under three names, because each copy would carry the C++
+// library again.
 #pragma once
 
 namespace gpuwire::launcher {

@@ -30,19 +30,26 @@ std::string text_of(uint64_t number) { return number ? std::to_string(number) : 
 
 void add_session_options(CLI::App& app, SessionOptions& options, bool resources) {
   app.add_option("-s,--server", options.server,
-                 "The server: HOST[:PORT] (port 9750; with TLS, but on this machine), tls://..., tcp://... (bare) or unix:/PATH")
+                 "The server: HOST[:PORT] (port 9750; with TLS, but on this machine), tls://..., tcp://... (bare) or "
+                 "unix:/PATH")
       ->type_name("SERVER");
-  app.add_option("--profile", options.profile, "Settings that the configuration has under this name")->type_name("NAME");
-  app.add_option("--identity", options.identity, "Who you are: a file with your certificate and its key")->type_name("FILE");
-  app.add_option("--ca", options.authorities, "Whose signature makes a server yours: a file with the CA's certificate")->type_name("FILE");
-  app.add_option("--token-file", options.token, "Who you are, where there is no certificate: a file with a token")->type_name("FILE");
+  app.add_option("--profile", options.profile, "Settings that the configuration has under this name")
+      ->type_name("NAME");
+  app.add_option("--identity", options.identity, "Who you are: a file with your certificate and its key")
+      ->type_name("FILE");
+  app.add_option("--ca", options.authorities, "Whose signature makes a server yours: a file with the CA's certificate")
+      ->type_name("FILE");
+  app.add_option("--token-file", options.token, "Who you are, where there is no certificate: a file with a token")
+      ->type_name("FILE");
   app.add_option(
          "--transport", options.transport,
          "How bytes travel: auto, tcp (sockets), or shm (memory shared with a server on this machine, unix:/PATH)")
       ->type_name("ROAD")
       ->check(CLI::IsMember({"auto", "tcp", "shm"}));
   if (!resources) return;
-  app.add_option("--gpus", options.gpus, "How many GPUs the program is to have")->type_name("N")->check(CLI::Range(1u, kGpusMax));
+  app.add_option("--gpus", options.gpus, "How many GPUs the program is to have")
+      ->type_name("N")
+      ->check(CLI::Range(1u, kGpusMax));
   app.add_option("--memory", options.memory_bytes, "How much memory is to be free on each, such as 20GiB")
       ->type_name("SIZE")
       ->transform([](std::string text) {
@@ -52,11 +59,16 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
       });
 }
 
-bool takes_value(std::string_view word) { return std::find(kWithValue.begin(), kWithValue.end(), word) != kWithValue.end(); }
+bool takes_value(std::string_view word) {
+  return std::find(kWithValue.begin(), kWithValue.end(), word) != kWithValue.end();
+}
 
 tl::expected<void, std::string> set_environment(const SessionOptions& options) {
   const char* variable = std::getenv("GPUWIRE_PROFILE");
-  auto configured = read_client_configuration(configuration_files(program_folder()), !options.profile.empty() ? options.profile : variable ? variable : "");
+  auto configured =
+      read_client_configuration(configuration_files(program_folder()), !options.profile.empty() ? options.profile
+                                                                       : variable               ? variable
+                                                                                                : "");
   if (!configured) return tl::unexpected(configured.error());
   const ClientSettings& named = options.profile.empty() ? ClientSettings{} : configured->profile;
   auto set = [&](const char* name, const std::string& option, std::string ClientSettings::*member) {
@@ -72,10 +84,13 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options) {
   set("GPUWIRE_CA", absolute(options.authorities), &ClientSettings::authorities);
   set("GPUWIRE_TOKEN_FILE", absolute(options.token), &ClientSettings::token);
   set("GPUWIRE_GPUS", text_of(options.gpus), &ClientSettings::gpus);
-  set("GPUWIRE_MEMORY", options.memory_bytes ? std::to_string(options.memory_bytes) + "B" : std::string(), &ClientSettings::memory);
+  set("GPUWIRE_MEMORY", options.memory_bytes ? std::to_string(options.memory_bytes) + "B" : std::string(),
+      &ClientSettings::memory);
   set("GPUWIRE_TRANSPORT", options.transport, &ClientSettings::transport);
   if (!is_set("GPUWIRE_SERVER"))
-    return tl::unexpected(std::string("no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into ~/.config/gpuwire/config.toml"));
+    return tl::unexpected(
+        std::string("no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into "
+                    "~/.config/gpuwire/config.toml"));
   return {};
 }
 

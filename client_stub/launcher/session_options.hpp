@@ -1,5 +1,6 @@
-// The options of a command that opens sessions: which server, who the user is, what the session is to have. They only set the environment for what comes
-// after, where neither the environment nor a configuration file (client_configuration.hpp) has to say anything then.
+// The options of a command that opens sessions: which server, who the user is, what the session is to have. They only
+// set the environment for what comes after, where neither the environment nor a configuration file
+// (client_configuration.hpp) has to say anything then.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +16,22 @@ class App;
 namespace gpuwire::launcher {
 
 struct SessionOptions {
-  std::string server;                         // as docs/cli.md says; empty: not said
-  std::string profile;                        // of the configuration files; empty: not said
-  std::string identity, authorities, token;   // files; empty: not said
-  unsigned gpus = 0;                          // 0: not said
-  uint64_t memory_bytes = 0;                  // 0: not said
-  std::string transport;                      // auto, tcp or shm; empty: not said
+  std::string server;                        // as docs/cli.md says; empty: not said
+  std::string profile;                       // of the configuration files; empty: not said
+  std::string identity, authorities, token;  // files; empty: not said
+  unsigned gpus = 0;                         // 0: not said
+  uint64_t memory_bytes = 0;                 // 0: not said
+  std::string transport;                     // auto, tcp or shm; empty: not said
 };
 
 // `resources`: also --gpus and --memory.
 void add_session_options(CLI::App& app, SessionOptions& options, bool resources);
 // Is this word an option that takes the word behind it?
 bool takes_value(std::string_view word);
-// Sets GPUWIRE_SERVER and the other variables, each from the first that says something: the option, the profile that an option names, the environment,
-// the user's configuration, the system's. Files become absolute: a program may change its folder before its first call. The error is a line for the
-// user: what is wrong with a file, or that there is no server.
+// Sets GPUWIRE_SERVER and the other variables, each from the first that says something: the option, the profile that an
+// option names, the environment, the user's configuration, the system's. Files become absolute: a program may change
+// its folder before its first call. The error is a line for the user: what is wrong with a file, or that there is no
+// server.
 tl::expected<void, std::string> set_environment(const SessionOptions& options);
 
 // For --help.

@@ -11,7 +11,8 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Starts your shell (SHELL, else /bin/sh) with the CUDA calls of every program in it going to a gpuwire server. It takes the place of this program, so\n"
+    "Starts your shell (SHELL, else /bin/sh) with the CUDA calls of every program in it going to a gpuwire server. It "
+    "takes the place of this program, so\n"
     "its exit code is its own. The session with the server is each program's: none is open while none runs.";
 
 constexpr const char* kFooter =

@@ -22,7 +22,9 @@ Value named(const Card& card, int status, unsigned value, const char* const (&na
   return Value{value < N && names[value] ? names[value] : other};
 }
 
-Value yes_no(const Card& card, int status, unsigned long long value) { return status ? unknown(card, status) : Value{value ? "Yes" : "No"}; }
+Value yes_no(const Card& card, int status, unsigned long long value) {
+  return status ? unknown(card, status) : Value{value ? "Yes" : "No"};
+}
 
 unsigned long long mebibytes(unsigned long long bytes) { return bytes >> 20; }
 // NVIDIA's tool rounds the parts of the memory up.
@@ -69,13 +71,16 @@ std::string printed(const char* format, ...) {
 }
 
 Value unknown(const Card& card, int status) {
-  bool not_offered = status == kNotSupported || status == kFunctionNotFound || status == kNotFound || status == kArgumentVersionMismatch || status == kNotReady || status == kNoData;
+  bool not_offered = status == kNotSupported || status == kFunctionNotFound || status == kNotFound ||
+                     status == kArgumentVersionMismatch || status == kNotReady || status == kNoData;
   return {not_offered ? "N/A" : card.library.error_text(status), "", false};
 }
 
 Value not_available(const Card&) { return {"N/A", "", false}; }
 
-Value on_off(const Card& card, int status, unsigned value) { return status ? unknown(card, status) : Value{value ? "Enabled" : "Disabled"}; }
+Value on_off(const Card& card, int status, unsigned value) {
+  return status ? unknown(card, status) : Value{value ? "Enabled" : "Disabled"};
+}
 
 Value watts(const Card& card, int status, unsigned milliwatts) {
   return status ? unknown(card, status) : Value{printed("%.2f", milliwatts / 1000.0), "W"};
@@ -97,7 +102,8 @@ int field(const Card& card, unsigned id, unsigned scope, long long& value) {
   return kSuccess;
 }
 
-// --- the system ------------------------------------------------------------------------------------------------------------------------------
+// --- the system
+// ------------------------------------------------------------------------------------------------------------------------------
 
 Value timestamp(const Card&) {
   timeval now{};
@@ -121,21 +127,38 @@ Value cuda_version(const Card& card) {
   return status ? unknown(card, status) : Value{printed("%d.%d", version / 1000, version % 1000 / 10)};
 }
 
-// --- what it is ------------------------------------------------------------------------------------------------------------------------------
+// --- what it is
+// ------------------------------------------------------------------------------------------------------------------------------
 
 Value index(const Card& card) { return {std::to_string(card.index)}; }
 Value count(const Card& card) { return {std::to_string(card.count)}; }
 
 Value brand(const Card& card) {
-  static constexpr const char* kNames[] = {nullptr, "Quadro", "Tesla", "NVS", "Grid", "GeForce", "Titan", "NVIDIA Virtual Applications", "NVIDIA Virtual PC",
-                                           "NVIDIA Virtual Compute Server", "NVIDIA RTX Virtual Workstation", "NVIDIA Cloud Gaming", "Quadro RTX", "NVIDIA RTX", "NVIDIA", "GeForce RTX", "Titan RTX"};
+  static constexpr const char* kNames[] = {nullptr,
+                                           "Quadro",
+                                           "Tesla",
+                                           "NVS",
+                                           "Grid",
+                                           "GeForce",
+                                           "Titan",
+                                           "NVIDIA Virtual Applications",
+                                           "NVIDIA Virtual PC",
+                                           "NVIDIA Virtual Compute Server",
+                                           "NVIDIA RTX Virtual Workstation",
+                                           "NVIDIA Cloud Gaming",
+                                           "Quadro RTX",
+                                           "NVIDIA RTX",
+                                           "NVIDIA",
+                                           "GeForce RTX",
+                                           "Titan RTX"};
   unsigned value = 0;
   int status = card.call("nvmlDeviceGetBrand", &value);
   return named(card, status, value, kNames, "Unknown");
 }
 
 Value architecture(const Card& card) {
-  static constexpr const char* kNames[] = {nullptr, nullptr, "Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ampere", "Ada Lovelace", "Hopper", "Blackwell"};
+  static constexpr const char* kNames[] = {nullptr,  nullptr,  "Kepler",       "Maxwell", "Pascal",   "Volta",
+                                           "Turing", "Ampere", "Ada Lovelace", "Hopper",  "Blackwell"};
   unsigned value = 0;
   int status = card.call("nvmlDeviceGetArchitecture", &value);
   return named(card, status, value, kNames, "Unknown");
@@ -229,7 +252,8 @@ Value egm(const Card& card) {
   return status ? unknown(card, status) : Value{own.mask & kEgm ? "enabled" : "disabled"};
 }
 
-// --- PCI Express -----------------------------------------------------------------------------------------------------------------------------
+// --- PCI Express
+// -----------------------------------------------------------------------------------------------------------------------------
 
 Value pci_part(const Card& card, Pci part, bool prefix) {
   PciInfo info{};
@@ -252,7 +276,8 @@ Value pci_part(const Card& card, Pci part, bool prefix) {
   return {info.bus_id};
 }
 
-// The device's number and the board's: "2335-895-A1" is told by no function of its own; the first part is the PCI device.
+// The device's number and the board's: "2335-895-A1" is told by no function of its own; the first part is the PCI
+// device.
 Value gpu_part_number(const Card& card) { return not_available(card); }
 
 Value link_width(const Card& card, const char* function) {
@@ -261,7 +286,8 @@ Value link_width(const Card& card, const char* function) {
   return status ? unknown(card, status) : Value{printed("%ux", value)};
 }
 
-// --- memory ----------------------------------------------------------------------------------------------------------------------------------
+// --- memory
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 Value memory(const Card& card, Part part) {
   Memory2 info{sizes::nvmlMemory_v2, 0, 0, 0, 0};
@@ -290,9 +316,12 @@ Value three(const Card& card, const char* function, Part part) {
 }  // namespace
 
 Value bar1(const Card& card, Part part) { return three(card, "nvmlDeviceGetBAR1MemoryInfo", part); }
-Value protected_memory(const Card& card, Part part) { return three(card, "nvmlDeviceGetConfComputeProtectedMemoryUsage", part); }
+Value protected_memory(const Card& card, Part part) {
+  return three(card, "nvmlDeviceGetConfComputeProtectedMemoryUsage", part);
+}
 
-// --- use -------------------------------------------------------------------------------------------------------------------------------------
+// --- use
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 Value utilization(const Card& card, bool memory) {
   Utilization rates{};
@@ -312,7 +341,8 @@ Value frame_buffer_capture(const Card& card, int which) {
   return status ? unknown(card, status) : Value{std::to_string(values[which])};
 }
 
-// --- clocks, temperature, power -----------------------------------------------------------------------------------------------------------------
+// --- clocks, temperature, power
+// -----------------------------------------------------------------------------------------------------------------
 
 Value clock_reason(const Card& card, unsigned long long bit) {
   unsigned long long reasons = 0;
@@ -357,7 +387,8 @@ Value power_limit_constraint(const Card& card, int which) {
   return watts(card, status, limits[which]);
 }
 
-// --- errors of the memory --------------------------------------------------------------------------------------------------------------------------
+// --- errors of the memory
+// --------------------------------------------------------------------------------------------------------------------------
 
 Value ecc_errors(const Card& card, unsigned kind, unsigned counter, unsigned location) {
   unsigned long long errors = 0;

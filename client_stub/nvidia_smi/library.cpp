@@ -51,11 +51,15 @@ std::vector<Card> find_cards(const Library& library, const std::string& names) {
     std::string name = names.substr(begin, end - begin);
     begin = end + 1;
     nvmlDevice device = nullptr;
-    bool index = !name.empty() && name.size() < 5 && std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
-    int status = index ? library.call("nvmlDeviceGetHandleByIndex_v2", unsigned(std::stoul(name)), &device) : int(nvml::kNotFound);
-    for (const char* by : {"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleBySerial"})
+    bool index = !name.empty() && name.size() < 5 &&
+                 std::all_of(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+    int status = index ? library.call("nvmlDeviceGetHandleByIndex_v2", unsigned(std::stoul(name)), &device)
+                       : int(nvml::kNotFound);
+    for (const char* by :
+         {"nvmlDeviceGetHandleByUUID", "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleBySerial"})
       if (status != nvml::kSuccess) status = library.call(by, name.c_str(), &device);
-    auto card = std::find_if(all.begin(), all.end(), [&](const Card& one) { return status == nvml::kSuccess && one.device == device; });
+    auto card = std::find_if(all.begin(), all.end(),
+                             [&](const Card& one) { return status == nvml::kSuccess && one.device == device; });
     if (card == all.end()) return {};
     chosen[size_t(card - all.begin())] = true;
   }

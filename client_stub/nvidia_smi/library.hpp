@@ -1,4 +1,5 @@
-// The management library as this program uses it: opened by name, functions called by name, so that it runs over any libnvidia-ml.so.1.
+// The management library as this program uses it: opened by name, functions called by name, so that it runs over any
+// libnvidia-ml.so.1.
 #pragma once
 
 #include <string>
@@ -46,7 +47,8 @@ struct Card {
 };
 
 std::vector<Card> all_cards(const Library& library);
-// Those that `names` (comma-separated: index, UUID, PCI address or serial number) speaks of; empty when one of them is no device's.
+// Those that `names` (comma-separated: index, UUID, PCI address or serial number) speaks of; empty when one of them is
+// no device's.
 std::vector<Card> find_cards(const Library& library, const std::string& names);
 
 }  // namespace gpuwire::nvidia_smi

@@ -1,4 +1,5 @@
-// nvidia-smi for machines whose GPUs are elsewhere: what scripts and frameworks ask NVIDIA's tool, answered over libnvidia-ml.so.1 alone.
+// nvidia-smi for machines whose GPUs are elsewhere: what scripts and frameworks ask NVIDIA's tool, answered over
+// libnvidia-ml.so.1 alone.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,10 +22,14 @@ enum Exit : int { kDone = 0, kWrongUse = 2, kNoPermission = 4, kNotFound = 6, kN
 constexpr struct {
   const char* name;
   const char* unit;
-} kAppProperties[] = {{"timestamp", nullptr},  {"gpu_name", nullptr}, {"gpu_bus_id", nullptr},      {"gpu_serial", nullptr}, {"gpu_uuid", nullptr},
-                      {"pid", nullptr},        {"process_name", nullptr}, {"name", nullptr},        {"used_gpu_memory", "MiB"}, {"used_memory", "MiB"}};
+} kAppProperties[] = {{"timestamp", nullptr},    {"gpu_name", nullptr}, {"gpu_bus_id", nullptr},
+                      {"gpu_serial", nullptr},   {"gpu_uuid", nullptr}, {"pid", nullptr},
+                      {"process_name", nullptr}, {"name", nullptr},     {"used_gpu_memory", "MiB"},
+                      {"used_memory", "MiB"}};
 
-std::string not_a_property(const std::string& name) { return "Field \"" + name + "\" is not a valid field to query.\n\n"; }
+std::string not_a_property(const std::string& name) {
+  return "Field \"" + name + "\" is not a valid field to query.\n\n";
+}
 
 int fail(int code, const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -49,7 +54,8 @@ class Output {
 // The text of one round; `first`: with headers.
 using Round = std::string (*)(const Library&, const std::vector<Card>&, const Options&, const Format&, bool first);
 
-std::string gpu_csv(const Library&, const std::vector<Card>& cards, const Options& options, const Format& format, bool first) {
+std::string gpu_csv(const Library&, const std::vector<Card>& cards, const Options& options, const Format& format,
+                    bool first) {
   std::string unknown;
   auto properties = find_properties(options.properties, unknown);
   std::string out = first && format.header ? csv_header(properties, format) : "";
@@ -64,19 +70,24 @@ std::string app_csv(const Options& options, const Format& format, std::string& u
     std::string name = options.properties.substr(begin, end - begin);
     name.erase(std::remove(name.begin(), name.end(), ' '), name.end());
     begin = end + 1;
-    auto property = std::find_if(std::begin(kAppProperties), std::end(kAppProperties), [&](const auto& one) { return name == one.name; });
+    auto property = std::find_if(std::begin(kAppProperties), std::end(kAppProperties),
+                                 [&](const auto& one) { return name == one.name; });
     if (property == std::end(kAppProperties)) {
       unknown = name;
       return {};
     }
-    header += (header.empty() ? "" : ", ") + name + (property->unit && format.units ? std::string(" [") + property->unit + "]" : "");
+    header += (header.empty() ? "" : ", ") + name +
+              (property->unit && format.units ? std::string(" [") + property->unit + "]" : "");
   }
   return format.header ? header + "\n" : "";
 }
 
 Round round_of(const Options& options) {
   switch (options.task) {
-    case Task::list: return [](const Library&, const std::vector<Card>& cards, const Options&, const Format&, bool) { return list(cards); };
+    case Task::list:
+      return [](const Library&, const std::vector<Card>& cards, const Options&, const Format&, bool) {
+        return list(cards);
+      };
     case Task::report:
       return [](const Library& library, const std::vector<Card>& cards, const Options& given, const Format&, bool) {
         return given.xml ? report_xml(library, cards) : report_text(library, cards, given.displays);
@@ -87,7 +98,10 @@ Round round_of(const Options& options) {
         std::string unknown;
         return first ? app_csv(given, format, unknown) : std::string();
       };
-    default: return [](const Library& library, const std::vector<Card>& cards, const Options&, const Format&, bool) { return summary(library, cards); };
+    default:
+      return [](const Library& library, const std::vector<Card>& cards, const Options&, const Format&, bool) {
+        return summary(library, cards);
+      };
   }
 }
 
@@ -102,8 +116,10 @@ int refuse_change(const Library& library, const std::vector<Card>& cards, const 
 std::string no_server() {
   const char* server = std::getenv("GPUWIRE_SERVER");
   if (!server || !*server)
-    return "NVIDIA-SMI has failed because no gpuwire server is named: start it by 'gpuwire run --server HOST:PORT -- nvidia-smi', or set GPUWIRE_SERVER.\n\n";
-  return "NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + std::string(server) + ". The reason is on standard error.\n\n";
+    return "NVIDIA-SMI has failed because no gpuwire server is named: start it by 'gpuwire run --server HOST:PORT -- "
+           "nvidia-smi', or set GPUWIRE_SERVER.\n\n";
+  return "NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + std::string(server) +
+         ". The reason is on standard error.\n\n";
 }
 
 int show(const Options& options, const Format& format) {
@@ -125,8 +141,8 @@ int show(const Options& options, const Format& format) {
 int version() {
   Library library;
   Card nobody{library, nullptr, 0, 0};
-  std::printf("NVIDIA-SMI version  : gpuwire %s\nDRIVER version      : %s\nCUDA Version        : %s\n", GPUWIRE_VERSION, driver_version(nobody).text.c_str(),
-              cuda_version(nobody).text.c_str());
+  std::printf("NVIDIA-SMI version  : gpuwire %s\nDRIVER version      : %s\nCUDA Version        : %s\n", GPUWIRE_VERSION,
+              driver_version(nobody).text.c_str(), cuda_version(nobody).text.c_str());
   return kDone;
 }
 
@@ -134,7 +150,8 @@ int run(int argc, char** argv) {
   Options options;
   if (std::string wrong = parse(argc, argv, options); !wrong.empty()) return fail(kWrongUse, wrong);
   Format format;
-  if (options.format && !parse_format(*options.format, format)) return fail(kWrongUse, "Format modifier is not recognized.\n");
+  if (options.format && !parse_format(*options.format, format))
+    return fail(kWrongUse, "Format modifier is not recognized.\n");
   std::string unknown;
   if (options.task == Task::query_gpu) find_properties(options.properties, unknown);
   if (options.task == Task::query_apps) app_csv(options, format, unknown);

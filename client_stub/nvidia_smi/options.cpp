@@ -21,11 +21,14 @@ const char* const kHelp =
     "\n"
     "    -q,   --query               Display everything about the GPUs.\n"
     "    -x,   --xml-format          With -q: as XML.\n"
-    "    -d,   --display=            With -q: only MEMORY, UTILIZATION, ECC, TEMPERATURE, POWER, CLOCK, COMPUTE, PIDS, PERFORMANCE,\n"
-    "                                PAGE_RETIREMENT, ENCODER_STATS, FBC_STATS, ROW_REMAPPER, GSP_FIRMWARE_VERSION; several with commas.\n"
+    "    -d,   --display=            With -q: only MEMORY, UTILIZATION, ECC, TEMPERATURE, POWER, CLOCK, COMPUTE, PIDS, "
+    "PERFORMANCE,\n"
+    "                                PAGE_RETIREMENT, ENCODER_STATS, FBC_STATS, ROW_REMAPPER, GSP_FIRMWARE_VERSION; "
+    "several with commas.\n"
     "\n"
     "          --query-gpu=          Chosen properties; --help-query-gpu lists them.\n"
-    "          --query-compute-apps= Processes: pid, process_name, used_gpu_memory, gpu_name, gpu_uuid, gpu_bus_id, gpu_serial, timestamp.\n"
+    "          --query-compute-apps= Processes: pid, process_name, used_gpu_memory, gpu_name, gpu_uuid, gpu_bus_id, "
+    "gpu_serial, timestamp.\n"
     "          --format=             With either: csv, and with commas noheader, nounits.\n"
     "\n"
     "    -i,   --id=                 Only these GPUs: index, UUID, PCI address or serial number; several with commas.\n"
@@ -33,8 +36,10 @@ const char* const kHelp =
     "    -l,   --loop=               Repeat every so many seconds.\n"
     "    -lms, --loop-ms=            Repeat every so many milliseconds.\n"
     "\n"
-    "Options that change a GPU (-pm, -e, -p, -c, -r, -lgc, -rgc, -lmc, -rmc, -ac, -rac, -pl, -am, -caa, -mig, ...) are refused as for a user\n"
-    "without permission. The commands of NVIDIA's own tool (dmon, pmon, topo, nvlink, ...) are not offered. Lists of processes are empty.\n"
+    "Options that change a GPU (-pm, -e, -p, -c, -r, -lgc, -rgc, -lmc, -rmc, -ac, -rac, -pl, -am, -caa, -mig, ...) are "
+    "refused as for a user\n"
+    "without permission. The commands of NVIDIA's own tool (dmon, pmon, topo, nvlink, ...) are not offered. Lists of "
+    "processes are empty.\n"
     "\n"
     "Exit status: 0; 2 wrong use; 4 no permission; 6 no such GPU; 9 no connection to a GPU server.\n";
 
@@ -101,27 +106,57 @@ const std::vector<Option>& all_options() {
         {"-q", "--query", Option::none, task(Task::report)},
         {"-x", "--xml-format", Option::none, [](Options& o, const std::string&) { return o.xml = true; }},
         {"-d", "--display", Option::needed, set_displays},
-        {"-i", "--id", Option::needed, [](Options& o, const std::string& text) { o.ids = text; return !text.empty(); }},
-        {"-f", "--filename", Option::needed, [](Options& o, const std::string& text) { o.file = text; return !text.empty(); }},
-        {"-l", "--loop", Option::optional, [](Options& o, const std::string& text) { return set_interval(o, text, 1000); }},
-        {"-lms", "--loop-ms", Option::needed, [](Options& o, const std::string& text) { return set_interval(o, text, 1); }},
+        {"-i", "--id", Option::needed,
+         [](Options& o, const std::string& text) {
+           o.ids = text;
+           return !text.empty();
+         }},
+        {"-f", "--filename", Option::needed,
+         [](Options& o, const std::string& text) {
+           o.file = text;
+           return !text.empty();
+         }},
+        {"-l", "--loop", Option::optional,
+         [](Options& o, const std::string& text) { return set_interval(o, text, 1000); }},
+        {"-lms", "--loop-ms", Option::needed,
+         [](Options& o, const std::string& text) { return set_interval(o, text, 1); }},
         {nullptr, "--query-gpu", Option::needed, query(Task::query_gpu)},
         {nullptr, "--query-compute-apps", Option::needed, query(Task::query_apps)},
-        {nullptr, "--format", Option::needed, [](Options& o, const std::string& text) { o.format = text; return true; }},
+        {nullptr, "--format", Option::needed,
+         [](Options& o, const std::string& text) {
+           o.format = text;
+           return true;
+         }},
     };
     constexpr struct {
       const char *short_name, *long_name;
       bool argument;
-    } kChanges[] = {{"-pm", "--persistence-mode", true},      {"-e", "--ecc-config", true},           {"-p", "--reset-ecc-errors", true},
-                    {"-c", "--compute-mode", true},           {nullptr, "--gom", true},               {"-r", "--gpu-reset", false},
-                    {"-vm", "--virt-mode", true},             {"-lgc", "--lock-gpu-clocks", true},    {"-rgc", "--reset-gpu-clocks", false},
-                    {"-lmc", "--lock-memory-clocks", true},   {"-rmc", "--reset-memory-clocks", false}, {"-ac", "--applications-clocks", true},
-                    {"-rac", "--reset-applications-clocks", false}, {"-pl", "--power-limit", true},   {"-cc", "--cuda-clocks", true},
-                    {"-am", "--accounting-mode", true},       {"-caa", "--clear-accounted-apps", false}, {nullptr, "--auto-boost-default", true},
-                    {nullptr, "--auto-boost-permission", true}, {"-mig", "--multi-instance-gpu", true}, {"-gtt", "--gpu-target-temp", true},
-                    {"-den", "--dram-encryption", true},      {nullptr, "--set-hostname", true}};
+    } kChanges[] = {{"-pm", "--persistence-mode", true},
+                    {"-e", "--ecc-config", true},
+                    {"-p", "--reset-ecc-errors", true},
+                    {"-c", "--compute-mode", true},
+                    {nullptr, "--gom", true},
+                    {"-r", "--gpu-reset", false},
+                    {"-vm", "--virt-mode", true},
+                    {"-lgc", "--lock-gpu-clocks", true},
+                    {"-rgc", "--reset-gpu-clocks", false},
+                    {"-lmc", "--lock-memory-clocks", true},
+                    {"-rmc", "--reset-memory-clocks", false},
+                    {"-ac", "--applications-clocks", true},
+                    {"-rac", "--reset-applications-clocks", false},
+                    {"-pl", "--power-limit", true},
+                    {"-cc", "--cuda-clocks", true},
+                    {"-am", "--accounting-mode", true},
+                    {"-caa", "--clear-accounted-apps", false},
+                    {nullptr, "--auto-boost-default", true},
+                    {nullptr, "--auto-boost-permission", true},
+                    {"-mig", "--multi-instance-gpu", true},
+                    {"-gtt", "--gpu-target-temp", true},
+                    {"-den", "--dram-encryption", true},
+                    {nullptr, "--set-hostname", true}};
     for (const auto& change : kChanges)
-      list.push_back({change.short_name, change.long_name, change.argument ? Option::needed : Option::none, [name = change.long_name](Options& o, const std::string&) {
+      list.push_back({change.short_name, change.long_name, change.argument ? Option::needed : Option::none,
+                      [name = change.long_name](Options& o, const std::string&) {
                         o.task = Task::change;
                         o.change = name;
                         return true;
@@ -139,7 +174,9 @@ std::string parse(int argc, char** argv, Options& options) {
     bool has_value = name.size() < word.size();
     std::string value = has_value ? word.substr(name.size() + 1) : std::string();
     const auto& known = all_options();
-    auto option = std::find_if(known.begin(), known.end(), [&](const Option& one) { return (one.short_name && name == one.short_name) || name == one.long_name; });
+    auto option = std::find_if(known.begin(), known.end(), [&](const Option& one) {
+      return (one.short_name && name == one.short_name) || name == one.long_name;
+    });
     if (option == known.end()) {
       if (word.starts_with("-")) return "ERROR: Option " + name + " is not recognized. Please run 'nvidia-smi -h'.\n\n";
       return "gpuwire's nvidia-smi does not offer \"" + word + "\"; 'nvidia-smi -h' lists what it does.\n";
@@ -151,7 +188,8 @@ std::string parse(int argc, char** argv, Options& options) {
     if (!option->take(options, value)) return "Invalid argument: " + word + " " + value + "\n" + kWrong;
   }
   if (options.xml && options.task != Task::report)
-    return "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  Please run 'nvidia-smi -h' for help.\n\n";
+    return "Invalid combination of input arguments. Specify -q/--query and -x/--xml-format to run an XML query.  "
+           "Please run 'nvidia-smi -h' for help.\n\n";
   if ((options.xml || !options.displays.empty()) && options.task != Task::report) return kWrong;
   if (options.xml && !options.displays.empty()) return kWrong;
   return {};

@@ -9,18 +9,29 @@
 
 namespace gpuwire::nvidia_smi {
 
-enum class Task { summary, list, report, query_gpu, query_apps, help, help_properties, version, change, nothing_excluded };
+enum class Task {
+  summary,
+  list,
+  report,
+  query_gpu,
+  query_apps,
+  help,
+  help_properties,
+  version,
+  change,
+  nothing_excluded
+};
 
 struct Options {
   Task task = Task::summary;
-  std::string ids;                   // -i; empty: all
-  std::string file;                  // -f; empty: standard output
-  bool xml = false;                  // -x
-  std::vector<std::string> displays; // -d
-  std::string properties;            // of --query-gpu or --query-compute-apps
-  std::optional<std::string> format; // --format
-  std::string change;                // the option that would change the card
-  long interval_ms = 0;              // -l, -lms; 0: once
+  std::string ids;                    // -i; empty: all
+  std::string file;                   // -f; empty: standard output
+  bool xml = false;                   // -x
+  std::vector<std::string> displays;  // -d
+  std::string properties;             // of --query-gpu or --query-compute-apps
+  std::optional<std::string> format;  // --format
+  std::string change;                 // the option that would change the card
+  long interval_ms = 0;               // -l, -lms; 0: once
 };
 
 // Not empty: what is wrong, for standard output.

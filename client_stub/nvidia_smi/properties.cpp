@@ -113,14 +113,18 @@ constexpr Property kProperties[] = {
     {"gom.pending", "gpu_operation_mode.pending", nullptr, na},
     {"fan.speed", nullptr, "%", number_of<"nvmlDeviceGetFanSpeed", "%">},
     {"pstate", nullptr, nullptr, performance_state},
-    {"clocks_event_reasons.supported", "clocks_throttle_reasons.supported", nullptr, reasons<"nvmlDeviceGetSupportedClocksThrottleReasons">},
-    {"clocks_event_reasons.active", "clocks_throttle_reasons.active", nullptr, reasons<"nvmlDeviceGetCurrentClocksThrottleReasons">},
+    {"clocks_event_reasons.supported", "clocks_throttle_reasons.supported", nullptr,
+     reasons<"nvmlDeviceGetSupportedClocksThrottleReasons">},
+    {"clocks_event_reasons.active", "clocks_throttle_reasons.active", nullptr,
+     reasons<"nvmlDeviceGetCurrentClocksThrottleReasons">},
     {"clocks_event_reasons.gpu_idle", "clocks_throttle_reasons.gpu_idle", nullptr, reason<0x1>},
-    {"clocks_event_reasons.applications_clocks_setting", "clocks_throttle_reasons.applications_clocks_setting", nullptr, reason<0x2>},
+    {"clocks_event_reasons.applications_clocks_setting", "clocks_throttle_reasons.applications_clocks_setting", nullptr,
+     reason<0x2>},
     {"clocks_event_reasons.sw_power_cap", "clocks_throttle_reasons.sw_power_cap", nullptr, reason<0x4>},
     {"clocks_event_reasons.hw_slowdown", "clocks_throttle_reasons.hw_slowdown", nullptr, reason<0x8>},
     {"clocks_event_reasons.hw_thermal_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown", nullptr, reason<0x40>},
-    {"clocks_event_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.hw_power_brake_slowdown", nullptr, reason<0x80>},
+    {"clocks_event_reasons.hw_power_brake_slowdown", "clocks_throttle_reasons.hw_power_brake_slowdown", nullptr,
+     reason<0x80>},
     {"clocks_event_reasons.sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown", nullptr, reason<0x20>},
     {"clocks_event_reasons.sync_boost", "clocks_throttle_reasons.sync_boost", nullptr, reason<0x10>},
     {"memory.total", nullptr, "MiB", memory_of<memory, Part::total>},
@@ -191,9 +195,12 @@ constexpr Property kProperties[] = {
     {"clocks.current.memory", "clocks.mem", "MHz", mhz<"nvmlDeviceGetClockInfo", kMemoryClock>},
     {"clocks.current.video", "clocks.video", "MHz", mhz<"nvmlDeviceGetClockInfo", kVideo>},
     {"clocks.applications.graphics", "clocks.applications.gr", "MHz", mhz<"nvmlDeviceGetApplicationsClock", kGraphics>},
-    {"clocks.applications.memory", "clocks.applications.mem", "MHz", mhz<"nvmlDeviceGetApplicationsClock", kMemoryClock>},
-    {"clocks.default_applications.graphics", "clocks.default_applications.gr", "MHz", mhz<"nvmlDeviceGetDefaultApplicationsClock", kGraphics>},
-    {"clocks.default_applications.memory", "clocks.default_applications.mem", "MHz", mhz<"nvmlDeviceGetDefaultApplicationsClock", kMemoryClock>},
+    {"clocks.applications.memory", "clocks.applications.mem", "MHz",
+     mhz<"nvmlDeviceGetApplicationsClock", kMemoryClock>},
+    {"clocks.default_applications.graphics", "clocks.default_applications.gr", "MHz",
+     mhz<"nvmlDeviceGetDefaultApplicationsClock", kGraphics>},
+    {"clocks.default_applications.memory", "clocks.default_applications.mem", "MHz",
+     mhz<"nvmlDeviceGetDefaultApplicationsClock", kMemoryClock>},
     {"clocks.max.graphics", "clocks.max.gr", "MHz", mhz<"nvmlDeviceGetMaxClockInfo", kGraphics>},
     {"clocks.max.sm", nullptr, "MHz", mhz<"nvmlDeviceGetMaxClockInfo", kSm>},
     {"clocks.max.memory", "clocks.max.mem", "MHz", mhz<"nvmlDeviceGetMaxClockInfo", kMemoryClock>},
@@ -211,8 +218,9 @@ constexpr Property kProperties[] = {
 }  // namespace
 
 const Property* find_property(const std::string& name) {
-  auto found = std::find_if(std::begin(kProperties), std::end(kProperties),
-                            [&](const Property& property) { return name == property.name || (property.other_name && name == property.other_name); });
+  auto found = std::find_if(std::begin(kProperties), std::end(kProperties), [&](const Property& property) {
+    return name == property.name || (property.other_name && name == property.other_name);
+  });
   return found == std::end(kProperties) ? nullptr : found;
 }
 

@@ -18,19 +18,36 @@ struct Display {
   const char* section;
 };
 constexpr Display kDisplays[] = {
-    {"MEMORY", "FB Memory Usage"},       {"MEMORY", "BAR1 Memory Usage"},  {"MEMORY", "Conf Compute Protected Memory Usage"},
-    {"UTILIZATION", "Utilization"},      {"ECC", "ECC Mode"},              {"ECC", "ECC Errors"},
-    {"TEMPERATURE", "Temperature"},      {"POWER", "GPU Power Readings"},  {"POWER", "GPU Memory Power Readings"},
-    {"POWER", "Module Power Readings"},  {"CLOCK", "Clocks"},              {"CLOCK", "Applications Clocks"},
-    {"CLOCK", "Default Applications Clocks"}, {"CLOCK", "Max Clocks"},     {"CLOCK", "Max Customer Boost Clocks"},
-    {"COMPUTE", "Compute Mode"},         {"PIDS", "Processes"},            {"PERFORMANCE", "Performance State"},
-    {"PERFORMANCE", "Clocks Event Reasons"}, {"PAGE_RETIREMENT", "Retired Pages"}, {"ENCODER_STATS", "Encoder Stats"},
-    {"FBC_STATS", "FBC Stats"},          {"ROW_REMAPPER", "Remapped Rows"}, {"GSP_FIRMWARE_VERSION", "GSP Firmware Version"},
+    {"MEMORY", "FB Memory Usage"},
+    {"MEMORY", "BAR1 Memory Usage"},
+    {"MEMORY", "Conf Compute Protected Memory Usage"},
+    {"UTILIZATION", "Utilization"},
+    {"ECC", "ECC Mode"},
+    {"ECC", "ECC Errors"},
+    {"TEMPERATURE", "Temperature"},
+    {"POWER", "GPU Power Readings"},
+    {"POWER", "GPU Memory Power Readings"},
+    {"POWER", "Module Power Readings"},
+    {"CLOCK", "Clocks"},
+    {"CLOCK", "Applications Clocks"},
+    {"CLOCK", "Default Applications Clocks"},
+    {"CLOCK", "Max Clocks"},
+    {"CLOCK", "Max Customer Boost Clocks"},
+    {"COMPUTE", "Compute Mode"},
+    {"PIDS", "Processes"},
+    {"PERFORMANCE", "Performance State"},
+    {"PERFORMANCE", "Clocks Event Reasons"},
+    {"PAGE_RETIREMENT", "Retired Pages"},
+    {"ENCODER_STATS", "Encoder Stats"},
+    {"FBC_STATS", "FBC Stats"},
+    {"ROW_REMAPPER", "Remapped Rows"},
+    {"GSP_FIRMWARE_VERSION", "GSP Firmware Version"},
 };
 
 bool wanted(const char* section, const std::vector<std::string>& displays) {
   return displays.empty() || std::any_of(std::begin(kDisplays), std::end(kDisplays), [&](const Display& display) {
-           return section && std::string(display.section) == section && std::find(displays.begin(), displays.end(), display.word) != displays.end();
+           return section && std::string(display.section) == section &&
+                  std::find(displays.begin(), displays.end(), display.word) != displays.end();
          });
 }
 
@@ -96,10 +113,12 @@ Card nobody(const Library& library) { return {library, nullptr, 0, 0}; }
 }  // namespace
 
 bool display_exists(const std::string& display) {
-  return std::any_of(std::begin(kDisplays), std::end(kDisplays), [&](const Display& known) { return display == known.word; });
+  return std::any_of(std::begin(kDisplays), std::end(kDisplays),
+                     [&](const Display& known) { return display == known.word; });
 }
 
-std::string report_text(const Library& library, const std::vector<Card>& cards, const std::vector<std::string>& displays) {
+std::string report_text(const Library& library, const std::vector<Card>& cards,
+                        const std::vector<std::string>& displays) {
   std::string out = "\n==============NVSMI LOG==============\n\n";
   out += line(0, "Timestamp", now_text());
   out += line(0, "Driver Version", driver_version(nobody(library)).text);
@@ -112,7 +131,8 @@ std::string report_text(const Library& library, const std::vector<Card>& cards, 
       if (!row.label) continue;
       if (row.depth == 1) shown = wanted(row.label, displays);
       if (!shown) continue;
-      out += row.get ? line(row.depth, row.label, row.get(card).with_unit()) : std::string(size_t(row.depth) * 4, ' ') + row.label + "\n";
+      out += row.get ? line(row.depth, row.label, row.get(card).with_unit())
+                     : std::string(size_t(row.depth) * 4, ' ') + row.label + "\n";
     }
     out += "\n";
   }

@@ -8,10 +8,10 @@
 namespace gpuwire::nvidia_smi {
 
 struct Row {
-  int depth;         // 1: of the device itself
-  const char* label; // in the text; null: not there
-  const char* tag;   // in the XML; null: not there
-  Getter get;        // null: what follows deeper belongs to it
+  int depth;          // 1: of the device itself
+  const char* label;  // in the text; null: not there
+  const char* tag;    // in the XML; null: not there
+  Getter get;         // null: what follows deeper belongs to it
 };
 
 std::span<const Row> report_rows();

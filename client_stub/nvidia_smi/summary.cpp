@@ -12,7 +12,9 @@ constexpr size_t kNameWidth = 26;
 
 // As narrow as the table has it: no space before a unit, no fraction.
 std::string narrow(const Value& value) { return value.known ? value.text + value.unit : value.text; }
-std::string whole_watts(const Value& value) { return value.known ? value.text.substr(0, value.text.find('.')) + "W" : value.text; }
+std::string whole_watts(const Value& value) {
+  return value.known ? value.text.substr(0, value.text.find('.')) + "W" : value.text;
+}
 std::string mode(const Value& value) { return !value.known ? value.text : value.text == "Enabled" ? "On" : "Off"; }
 
 std::string now_text() {
@@ -36,12 +38,15 @@ std::string card_rows(const Card& card) {
   std::string name = text_of<"nvmlDeviceGetName">(card).text;
   if (name.size() > kNameWidth) name = name.substr(0, kNameWidth - 3) + "...";
   std::string used = narrow(memory(card, Part::used)), total = narrow(memory(card, Part::total));
-  std::string out = printed("|%4u  %-26s%7s  |   %-16s %3s |%21s |\n", card.index, name.c_str(), mode(enabled<"nvmlDeviceGetPersistenceMode">(card)).c_str(),
-                            pci<Pci::bus_id, false>(card).text.c_str(), mode(enabled<"nvmlDeviceGetDisplayActive">(card)).c_str(), errors(card).c_str());
-  out += printed("| %-4s %4s    %-3s%15s / %5s |%11s / %9s |%8s %12s |\n", narrow(number_of<"nvmlDeviceGetFanSpeed", "%">(card)).c_str(),
-                 narrow(temperature(card)).c_str(), performance_state(card).text.c_str(), whole_watts(watts_of<"nvmlDeviceGetPowerUsage">(card)).c_str(),
-                 whole_watts(watts_of<"nvmlDeviceGetEnforcedPowerLimit">(card)).c_str(), used.c_str(), total.c_str(), narrow(utilization(card, false)).c_str(),
-                 compute_mode(card).text.c_str());
+  std::string out =
+      printed("|%4u  %-26s%7s  |   %-16s %3s |%21s |\n", card.index, name.c_str(),
+              mode(enabled<"nvmlDeviceGetPersistenceMode">(card)).c_str(), pci<Pci::bus_id, false>(card).text.c_str(),
+              mode(enabled<"nvmlDeviceGetDisplayActive">(card)).c_str(), errors(card).c_str());
+  out += printed("| %-4s %4s    %-3s%15s / %5s |%11s / %9s |%8s %12s |\n",
+                 narrow(number_of<"nvmlDeviceGetFanSpeed", "%">(card)).c_str(), narrow(temperature(card)).c_str(),
+                 performance_state(card).text.c_str(), whole_watts(watts_of<"nvmlDeviceGetPowerUsage">(card)).c_str(),
+                 whole_watts(watts_of<"nvmlDeviceGetEnforcedPowerLimit">(card)).c_str(), used.c_str(), total.c_str(),
+                 narrow(utilization(card, false)).c_str(), compute_mode(card).text.c_str());
   out += printed("|%41s|%24s|%21s |\n", "", "", enabled_of_two<"nvmlDeviceGetMigMode", 0>(card).text.c_str());
   return out + "+-----------------------------------------+------------------------+----------------------+\n";
 }
@@ -53,7 +58,8 @@ std::string summary(const Library& library, const std::vector<Card>& cards) {
   std::string driver = driver_version(nobody).text;
   std::string out = now_text();
   out += "+-----------------------------------------------------------------------------------------+\n";
-  out += printed("| NVIDIA-SMI %-23sDriver Version: %-15sCUDA Version: %-9s|\n", driver.c_str(), driver.c_str(), cuda_version(nobody).text.c_str());
+  out += printed("| NVIDIA-SMI %-23sDriver Version: %-15sCUDA Version: %-9s|\n", driver.c_str(), driver.c_str(),
+                 cuda_version(nobody).text.c_str());
   out +=
       "+-----------------------------------------+------------------------+----------------------+\n"
       "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
@@ -76,7 +82,8 @@ std::string summary(const Library& library, const std::vector<Card>& cards) {
 std::string list(const std::vector<Card>& cards) {
   std::string out;
   for (const Card& card : cards)
-    out += printed("GPU %u: %s (UUID: %s)\n", card.index, text_of<"nvmlDeviceGetName">(card).text.c_str(), text_of<"nvmlDeviceGetUUID">(card).text.c_str());
+    out += printed("GPU %u: %s (UUID: %s)\n", card.index, text_of<"nvmlDeviceGetName">(card).text.c_str(),
+                   text_of<"nvmlDeviceGetUUID">(card).text.c_str());
   return out;
 }
 

@@ -41,8 +41,9 @@ State& state() {
   return *object;
 }
 
-// The parent's connection is not the child's: the session has closed its descriptor there, and the object is left alone (a lock in it may be
-// held by a thread that the child does not have). Handles and the count of initialisations stay good.
+// The parent's connection is not the child's: the session has closed its descriptor there, and the object is left alone
+// (a lock in it may be held by a thread that the child does not have). Handles and the count of initialisations stay
+// good.
 void in_child() {
   State& own = state();
   new (&own.mutex) std::mutex;
@@ -52,10 +53,13 @@ void in_child() {
 // Under the lock.
 int connect(State& own) {
   const char* server = std::getenv("GPUWIRE_SERVER");
-  std::string error = "no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'";
+  std::string error =
+      "no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'";
   std::unique_ptr<client::Session> session;
   static auto* const notices = new NoNotices;
-  bool connected = server && *server && client::Session::connect(server, *notices, session, error, client::SessionKind::management) == CUDA_SUCCESS;
+  bool connected =
+      server && *server &&
+      client::Session::connect(server, *notices, session, error, client::SessionKind::management) == CUDA_SUCCESS;
   if (connected && !session->facts().knows(uint32_t(wire::SessionOrdinal::management_query))) {
     error = std::string(server) + ": the server is too old to answer NVML";
     connected = false;
@@ -80,9 +84,7 @@ int guarded(Body&& body) noexcept {
 
 }  // namespace
 
-nvmlDevice device_handle(uint32_t index) {
-  return reinterpret_cast<nvmlDevice>(&g_devices[index]);
-}
+nvmlDevice device_handle(uint32_t index) { return reinterpret_cast<nvmlDevice>(&g_devices[index]); }
 
 bool device_index(nvmlDevice device, uint32_t& index) {
   auto address = reinterpret_cast<uintptr_t>(device), first = reinterpret_cast<uintptr_t>(&g_devices[0]);

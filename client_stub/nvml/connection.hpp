@@ -1,4 +1,5 @@
-// The library's session with the server: one for the process, from the first nvmlInit to the nvmlShutdown that matches it.
+// The library's session with the server: one for the process, from the first nvmlInit to the nvmlShutdown that matches
+// it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace gpuwire::nvml {
 
-// What a program's nvmlDevice points to. Never taken away, because a program may keep handles beyond nvmlShutdown, and across fork.
+// What a program's nvmlDevice points to. Never taken away, because a program may keep handles beyond nvmlShutdown, and
+// across fork.
 struct DeviceObject {
   uint32_t unused = 0;
 };
@@ -34,7 +36,8 @@ class Connection {
 
   const client::ServerFacts& facts() const { return session_->facts(); }
   bool lost() const { return session_->state() != CUDA_SUCCESS; }
-  // Sends a query and waits. The status is the server's, or kGpuIsLost when there is no session any more; `values` is set only by the server.
+  // Sends a query and waits. The status is the server's, or kGpuIsLost when there is no session any more; `values` is
+  // set only by the server.
   int ask(uint32_t function, const std::string& arguments, std::string& values);
   // As ask(), but a success is kept, and the server is not asked for the same again.
   int ask_once(uint32_t function, const std::string& arguments, std::string& values);
@@ -46,7 +49,8 @@ class Connection {
   std::unordered_map<std::string, std::string> kept_;  // function and arguments -> values; at most kKeptMax
 };
 
-// Counts an initialisation; the first connects. kDriverNotLoaded: no server; what is wrong has been said on stderr once.
+// Counts an initialisation; the first connects. kDriverNotLoaded: no server; what is wrong has been said on stderr
+// once.
 int initialise();
 int shut_down();
 // Null when the library is not initialised (kUninitialized) or, in a child after fork(), cannot connect anew.

@@ -1,4 +1,5 @@
-// Which devices there are: those of the server, in the order in which libcuda.so.1 shows them (CUDA_VISIBLE_DEVICES does not concern NVML).
+// Which devices there are: those of the server, in the order in which libcuda.so.1 shows them (CUDA_VISIBLE_DEVICES
+// does not concern NVML).
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -85,7 +86,9 @@ int hand::nvmlDeviceGetHandleByUUIDV(void* uuid, nvmlDevice* device) {
   std::memcpy(&asked, uuid, sizeof asked);
   constexpr uint32_t kAsText = 1, kAsBytes = 2;
   if (asked.type == kAsBytes)
-    return find_device(device, [&](uint32_t, const client::DeviceFacts& facts) { return std::memcmp(facts.uuid.bytes, asked.value, 16) == 0; });
+    return find_device(device, [&](uint32_t, const client::DeviceFacts& facts) {
+      return std::memcmp(facts.uuid.bytes, asked.value, 16) == 0;
+    });
   if (asked.type != kAsText) return kInvalidArgument;
   asked.value[sizeof asked.value - 1] = 0;
   return hand::nvmlDeviceGetHandleByUUID(asked.value, device);

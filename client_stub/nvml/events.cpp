@@ -1,5 +1,5 @@
-// Event sets. A device has no events for a session, which it says when asked (nvmlDeviceGetSupportedEventTypes); waiting for one comes to its
-// time limit.
+// Event sets. A device has no events for a session, which it says when asked (nvmlDeviceGetSupportedEventTypes);
+// waiting for one comes to its time limit.
 #include <poll.h>
 
 #include <algorithm>
@@ -35,7 +35,9 @@ int hand::nvmlEventSetFree(void* set) {
   return is_set(set) ? kSuccess : kInvalidArgument;
 }
 
-int hand::nvmlDeviceGetSupportedEventTypes(nvmlDevice device, unsigned long long* types) { return put_for(device, 0ull, types); }
+int hand::nvmlDeviceGetSupportedEventTypes(nvmlDevice device, unsigned long long* types) {
+  return put_for(device, 0ull, types);
+}
 
 int hand::nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long types, void* set) {
   uint32_t index = 0;

@@ -75,7 +75,8 @@ void Query::items(const void* items, int count, size_t item_bytes) noexcept {
 bool Query::send() noexcept {
   if (status_ != kSuccess) return false;
   try {
-    answered_ = kept_ == Kept::always ? connection_->ask_once(function_, arguments_, values_) : connection_->ask(function_, arguments_, values_);
+    answered_ = kept_ == Kept::always ? connection_->ask_once(function_, arguments_, values_)
+                                      : connection_->ask(function_, arguments_, values_);
   } catch (...) {
     answered_ = kMemory;
   }

@@ -1,5 +1,5 @@
-// What the generated functions are made of: one query from its arguments to its values. Nothing is sent after an argument that cannot be, and no
-// byte of a reply is taken that is not there.
+// What the generated functions are made of: one query from its arguments to its values. Nothing is sent after an
+// argument that cannot be, and no byte of a reply is taken that is not there.
 #pragma once
 
 #include <cstddef>
@@ -58,9 +58,7 @@ class Query {
     if (take_raw(&number, sizeof number)) *out = number;
   }
   void take_text(char* out, uint32_t room) noexcept;
-  void take_bytes(void* out, size_t size) noexcept {
-    take_raw(out, size);
-  }
+  void take_bytes(void* out, size_t size) noexcept { take_raw(out, size); }
   void take_versioned(void* out) noexcept;
   // At most `room` items.
   void take_items(void* out, uint32_t room, size_t item_bytes) noexcept;

@@ -1,4 +1,5 @@
-// Another attempt at a server that has dropped a connection before it knew who calls, or had no room for it at that moment.
+// Another attempt at a server that has dropped a connection before it knew who calls, or had no room for it at that
+// moment.
 #pragma once
 
 #include <chrono>
@@ -7,14 +8,16 @@
 
 namespace gpuwire::client {
 
-// Each wait is about twice as long as the one before; by chance a little longer or shorter, so that many clients that were dropped together do not come back together.
+// Each wait is about twice as long as the one before; by chance a little longer or shorter, so that many clients that
+// were dropped together do not come back together.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
   // Waits. False: there were attempts enough.
   bool wait();
-  // For a client that has a place to come back to: from the shortest wait on again, and not so many attempts but so long.
+  // For a client that has a place to come back to: from the shortest wait on again, and not so many attempts but so
+  // long.
   void patient_until(Clock::time_point until);
   bool patient() const { return until_.has_value(); }
 
@@ -26,7 +29,8 @@ class Backoff {
 
 inline constexpr unsigned kEnterAttemptsMax = 8;
 inline constexpr std::chrono::milliseconds kBackoffFirst{50}, kBackoffMost{1600};
-// How long a client that has waited in a server's queue tries to get back to its place. A server that is started again keeps it for 30 s from when it is there.
+// How long a client that has waited in a server's queue tries to get back to its place. A server that is started again
+// keeps it for 30 s from when it is there.
 inline constexpr std::chrono::seconds kQueueReturn{300};
 
 }  // namespace gpuwire::client

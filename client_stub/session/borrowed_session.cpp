@@ -37,8 +37,8 @@ const SessionTable* find_table(std::string& error) {
   return nullptr;
 }
 
-// The library's session, with what reads replies kept apart from it: an exception that a reader throws belongs to this side's C++ library, and must not
-// pass through frames of the other side's.
+// The library's session, with what reads replies kept apart from it: an exception that a reader throws belongs to this
+// side's C++ library, and must not pass through frames of the other side's.
 class BorrowedSession final : public Session, public Road {
  public:
   explicit BorrowedSession(std::unique_ptr<Session> session) : session_(std::move(session)) {}
@@ -54,9 +54,13 @@ class BorrowedSession final : public Session, public Road {
     return road ? road->lanes() : Lanes{};
   }
   bool give_descriptor(uint64_t, int) noexcept override { return false; }
-  CUresult state() const noexcept override { return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->state(); }
-  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override {
-    return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->begin(kind, ordinal, context, words_max, bulk, slot);
+  CUresult state() const noexcept override {
+    return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE : session_->state();
+  }
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
+                 Slot& slot) noexcept override {
+    return faulty_.load(std::memory_order_relaxed) ? CUDA_ERROR_DEVICE_UNAVAILABLE
+                                                   : session_->begin(kind, ordinal, context, words_max, bulk, slot);
   }
   void commit(Slot& slot, size_t words_used) noexcept override { session_->commit(slot, words_used); }
   void abandon(Slot& slot) noexcept override { session_->abandon(slot); }
@@ -93,7 +97,8 @@ class BorrowedSession final : public Session, public Road {
 
 }  // namespace
 
-CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error, SessionKind kind) {
+CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
+                          std::string& error, SessionKind kind) {
   const SessionTable* table = find_table(error);
   if (!table) return CUDA_ERROR_SYSTEM_NOT_READY;
   std::unique_ptr<Session> theirs;

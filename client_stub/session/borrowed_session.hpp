@@ -1,4 +1,5 @@
-// Session::connect() by the code of the installation's libcuda.so.1. Who links this library instead of gpuwire_client_session says where that is.
+// Session::connect() by the code of the installation's libcuda.so.1. Who links this library instead of
+// gpuwire_client_session says where that is.
 #pragma once
 
 #include <string>

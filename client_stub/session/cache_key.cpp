@@ -20,15 +20,17 @@ std::optional<CacheKey> read_key(const std::string& file, bool& there) {
   if (!there) return std::nullopt;
   CacheKey key;
   struct stat status {};
-  bool good = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0 &&
-              status.st_size == off_t(key.size()) && ::read(descriptor, key.data(), key.size()) == ssize_t(key.size());
+  bool good = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
+              (status.st_mode & 077) == 0 && status.st_size == off_t(key.size()) &&
+              ::read(descriptor, key.data(), key.size()) == ssize_t(key.size());
   ::close(descriptor);
   if (!good) return std::nullopt;
   return key;
 }
 
 void make_folders(const std::string& file) {
-  for (size_t slash = file.find('/', 1); slash != std::string::npos; slash = file.find('/', slash + 1)) ::mkdir(file.substr(0, slash).c_str(), 0700);
+  for (size_t slash = file.find('/', 1); slash != std::string::npos; slash = file.find('/', slash + 1))
+    ::mkdir(file.substr(0, slash).c_str(), 0700);
 }
 
 // Under a name of its own first, so that nobody reads half a key; link() leaves an existing one as it is.
@@ -53,8 +55,10 @@ void make_key(const std::string& file) {
 std::string cache_key_file() {
   auto absolute = [](const char* value) { return value && value[0] == '/'; };
   if (const char* file = std::getenv("GPUWIRE_CACHE_KEY_FILE"); file && *file) return absolute(file) ? file : "";
-  if (const char* state = std::getenv("XDG_STATE_HOME"); absolute(state)) return std::string(state) + "/gpuwire/cache_key";
-  if (const char* home = std::getenv("HOME"); absolute(home)) return std::string(home) + "/.local/state/gpuwire/cache_key";
+  if (const char* state = std::getenv("XDG_STATE_HOME"); absolute(state))
+    return std::string(state) + "/gpuwire/cache_key";
+  if (const char* home = std::getenv("HOME"); absolute(home))
+    return std::string(home) + "/.local/state/gpuwire/cache_key";
   return "";
 }
 

@@ -13,11 +13,13 @@ namespace gpuwire::client {
 
 using CacheKey = std::array<uint8_t, wire::kCacheKeyBytes>;
 
-// Where it is kept: GPUWIRE_CACHE_KEY_FILE, else gpuwire/cache_key in $XDG_STATE_HOME or ~/.local/state. Empty: nowhere, or "none".
+// Where it is kept: GPUWIRE_CACHE_KEY_FILE, else gpuwire/cache_key in $XDG_STATE_HOME or ~/.local/state. Empty:
+// nowhere, or "none".
 std::string cache_key_file();
 
-// Reads the key; makes a random one when there is no file. Empty when there is no place for it, or when the file is not the user's own, may be
-// read by others, or has another size: images are then sent each time. Processes that start at the same time get the same key.
+// Reads the key; makes a random one when there is no file. Empty when there is no place for it, or when the file is not
+// the user's own, may be read by others, or has another size: images are then sent each time. Processes that start at
+// the same time get the same key.
 std::optional<CacheKey> cache_key(const std::string& file);
 
 }  // namespace gpuwire::client

@@ -49,10 +49,11 @@ template <class Params, class Write>
   }
 }
 
-// Appends a called one, whose reply finish_call() has to fetch on the same thread: what comes between goes out with it, in one round trip.
+// Appends a called one, whose reply finish_call() has to fetch on the same thread: what comes between goes out with it,
+// in one round trip.
 template <class Params, class Write>
-CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, uint64_t& sequence,
-                    const Bulk& bulk = {}, const BulkSink& sink = {}) noexcept {
+CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write,
+                    uint64_t& sequence, const Bulk& bulk = {}, const BulkSink& sink = {}) noexcept {
   Session::Slot slot;
   if (CUresult error = session.begin(wire::FrameKind::called, ordinal, context, words_max, bulk, slot)) return error;
   sequence = slot.sequence;
@@ -68,8 +69,9 @@ CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32
   return CUDA_SUCCESS;
 }
 
-// Waits for that reply; `read` gets a Results::Reader, also when the result is an error. Returns the reply's result. Its `deferred` is told
-// by a notice that came before it, and surfaces in leave(). The sink is the one given to begin_call().
+// Waits for that reply; `read` gets a Results::Reader, also when the result is an error. Returns the reply's result.
+// Its `deferred` is told by a notice that came before it, and surfaces in leave(). The sink is the one given to
+// begin_call().
 template <class Results, class Read>
 CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const BulkSink& sink = {}) noexcept {
   struct Reply {
@@ -90,10 +92,11 @@ CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const Bul
 
 // Both at once.
 template <class Params, class Results, class Write, class Read>
-CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, Read&& read, const Bulk& bulk = {},
-              const BulkSink& sink = {}) noexcept {
+CUresult call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write, Read&& read,
+              const Bulk& bulk = {}, const BulkSink& sink = {}) noexcept {
   uint64_t sequence = 0;
-  if (CUresult error = begin_call<Params>(session, ordinal, context, words_max, write, sequence, bulk, sink)) return error;
+  if (CUresult error = begin_call<Params>(session, ordinal, context, words_max, write, sequence, bulk, sink))
+    return error;
   return finish_call<Results>(session, sequence, read, sink);
 }
 

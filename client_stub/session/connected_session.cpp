@@ -34,9 +34,10 @@ constexpr std::chrono::milliseconds kRoomWait{5};
 // One wait for something to arrive; repeated as long as the connection lives.
 constexpr std::chrono::seconds kLeadWait{10};
 
-// How long a waiting thread looks at the connection again and again before it sleeps: a sleep costs a wake-up at its end, 50 to 300 us on a
-// virtual machine. CUDA itself spins to the end of every wait unless the program asks for CU_CTX_SCHED_BLOCKING_SYNC; here the looks end some time,
-// and give the core to whoever else wants it. On few cores the server may need the core that looks.
+// How long a waiting thread looks at the connection again and again before it sleeps: a sleep costs a wake-up at its
+// end, 50 to 300 us on a virtual machine. CUDA itself spins to the end of every wait unless the program asks for
+// CU_CTX_SCHED_BLOCKING_SYNC; here the looks end some time, and give the core to whoever else wants it. On few cores
+// the server may need the core that looks.
 struct LookTime {
   std::chrono::nanoseconds brief, patient;
 };
@@ -46,7 +47,9 @@ const LookTime& look_time() {
     cpu_set_t cores;
     int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
     std::chrono::microseconds brief(count > 2 ? 50 : count == 2 ? 20 : 0);
-    return LookTime{brief, count >= 8 ? std::chrono::milliseconds(20) : count >= 4 ? std::chrono::milliseconds(1) : brief};
+    return LookTime{brief, count >= 8   ? std::chrono::milliseconds(20)
+                           : count >= 4 ? std::chrono::milliseconds(1)
+                                        : brief};
   }();
   return time;
 }
@@ -72,26 +75,28 @@ CUresult result_of(Started started, std::string_view address, std::unique_ptr<Se
   return started.error().result;
 }
 
-Started enter_and_greet(std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices, const Entry& entry,
-                        const ServerAddress* server) {
+Started enter_and_greet(std::unique_ptr<transport::Transport> transport, const std::string& address,
+                        NoticeHandler& notices, const Entry& entry, const ServerAddress* server) {
   auto entered = enter(std::move(transport), entry, [](const std::string& line) { print_line(line); });
   if (!entered) return tl::unexpected(entered.error());
   return ConnectedSession::greet(std::move(*entered), address, notices, server);
 }
 
-Started attempt(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind, Entry::QueuePlace& place) {
+Started attempt(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind,
+                Entry::QueuePlace& place) {
   auto transport = reach(address);
   if (!transport) return tl::unexpected(transport.error());
   auto entry = plan_entry(address, **transport, kind);
   if (!entry) return tl::unexpected(entry.error());
   entry->place = &place;
-  return enter_and_greet(std::move(*transport), name, notices, *entry, kind == SessionKind::program ? &address : nullptr);
+  return enter_and_greet(std::move(*transport), name, notices, *entry,
+                         kind == SessionKind::program ? &address : nullptr);
 }
 
 }  // namespace
 
-CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
-                          SessionKind kind) {
+CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
+                          std::string& error, SessionKind kind) {
   // Before anything else of this library uses OpenSSL, with or without TLS.
   tls::start_openssl();
   auto address = parse_server_address(server);
@@ -102,7 +107,8 @@ CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::
     Started started = attempt(*address, std::string(server), notices, kind, place);
     if (started || started.error().refused) return result_of(std::move(started), server, session, error);
     if (std::exchange(place.held, false)) {
-      print_line(fmt::format("{}: {}; trying for {} s to get back to the place in the queue", server, started.error().cause, kQueueReturn.count()));
+      print_line(fmt::format("{}: {}; trying for {} s to get back to the place in the queue", server,
+                             started.error().cause, kQueueReturn.count()));
       backoff.patient_until(Backoff::Clock::now() + kQueueReturn);
     } else if (!started.error().again && !backoff.patient()) {
       return result_of(std::move(started), server, session, error);
@@ -111,18 +117,20 @@ CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::
   }
 }
 
-CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                                 std::unique_ptr<Session>& session, std::string& error, const Entry& entry, const ServerAddress* server) {
+CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport, std::string address,
+                                 NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
+                                 const Entry& entry, const ServerAddress* server) {
   return result_of(enter_and_greet(std::move(transport), address, notices, entry, server), address, session, error);
 }
 
-tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSession::greet(std::unique_ptr<transport::Transport> transport,
-                                                                                           const std::string& address, NoticeHandler& notices,
-                                                                                           const ServerAddress* server) {
+tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSession::greet(
+    std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices,
+    const ServerAddress* server) {
   auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
   connected->address_ = address;
   if (!connected->link_.valid()) return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
-  auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_, server ? lanes_wanted(connected->link_.transport()->road()) : 0);
+  auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_,
+                             server ? lanes_wanted(connected->link_.transport()->road()) : 0);
   if (!begun) {
     // Nothing was begun, so there is nothing to take leave from.
     connected->ended_result_.store(begun.error().result, std::memory_order_release);
@@ -131,16 +139,22 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   connected->facts_ = std::move(begun->facts);
   connected->facts_.address = address;
   guard_against_fork(*connected);
-  if (begun->lanes != 0 && !connected->link_.begin_parts(true)) return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
+  if (begun->lanes != 0 && !connected->link_.begin_parts(true))
+    return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
   connected->lanes_most_ = begun->lanes;
   if (server && begun->resume_grace.count() > 0)
-    connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret), begun->resume_grace,
+    connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret),
+                                   begun->resume_grace,
                                    begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
   return connected;
 }
 
 ConnectedSession::ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices)
-    : notices_(notices), link_(std::move(transport)), outgoing_(link_, stats_), receiver_(arrivals_, wire::Sender::server), thread_(*this) {}
+    : notices_(notices),
+      link_(std::move(transport)),
+      outgoing_(link_, stats_),
+      receiver_(arrivals_, wire::Sender::server),
+      thread_(*this) {}
 
 ConnectedSession::~ConnectedSession() {
   close();
@@ -158,7 +172,8 @@ SessionStats& ConnectedSession::stats() noexcept {
 }
 
 Road::Lanes ConnectedSession::lanes() const noexcept {
-  return {lanes_most_, link_.lane_bytes() != 0 ? lanes_most_ : unsigned(link_.lanes()), unsigned(link_.lanes_in_use()), link_.lane_bytes()};
+  return {lanes_most_, link_.lane_bytes() != 0 ? lanes_most_ : unsigned(link_.lanes()), unsigned(link_.lanes_in_use()),
+          link_.lane_bytes()};
 }
 
 CUresult ConnectedSession::state() const noexcept {
@@ -178,8 +193,8 @@ size_t ConnectedSession::reserve_bytes() {
   return t_answering != 0 ? kNoticeReserveBytes : kNoticeReserveBytes + kAnswerReserveBytes;
 }
 
-CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
-                                 Slot& slot) noexcept {
+CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max,
+                                 const Bulk& bulk, Slot& slot) noexcept {
   for (;;) {
     if (CUresult error = state()) return error;
     uint64_t room_seen = 0;
@@ -188,8 +203,7 @@ CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_
     if (begun == Outgoing::Begun::too_large) return CUDA_ERROR_INVALID_VALUE;
     if (in_notice_handler())
       end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server takes over nothing of what its notices are answered with", true);
-    else
-      await_room(room_seen);
+    else await_room(room_seen);
   }
 }
 
@@ -254,7 +268,8 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
   auto begun = Clock::now();
   await_reply(own);
   if (own.call->external) {
-    // The reply may have come first. It says that the server has what it wants of the bytes: should they have to be sent again, any will do.
+    // The reply may have come first. It says that the server has what it wants of the bytes: should they have to be
+    // sent again, any will do.
     await_sent(own.call->bytes_end);
     link_.forget_external(own.call->bytes_end);
   }
@@ -331,11 +346,13 @@ void ConnectedSession::lead(OwnCall* own, uint64_t bytes_end, Done done) {
       continue;
     }
     unsent = unsent && is_unsent();
-    wait_receiving(transport::kReadable | (unsent ? transport::kWritable : 0u), own ? transport::Nanoseconds(kLeadWait) : transport::Nanoseconds(kRoomWait));
+    wait_receiving(transport::kReadable | (unsent ? transport::kWritable : 0u),
+                   own ? transport::Nanoseconds(kLeadWait) : transport::Nanoseconds(kRoomWait));
   }
 }
 
-void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace, std::chrono::milliseconds heartbeat) {
+void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace,
+                                           std::chrono::milliseconds heartbeat) {
   reconnector_ = std::move(reconnector);
   resume_grace_ = grace;
   link_.outlive_connections();
@@ -349,7 +366,8 @@ void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnec
 }
 
 void ConnectedSession::watch_connection(transport::Transport& connection) const noexcept {
-  transport::notice_lost_peer(connection.descriptor(), heartbeat_ ? transport::LostPeer::by_heartbeat : transport::LostPeer::replaceable);
+  transport::notice_lost_peer(connection.descriptor(),
+                              heartbeat_ ? transport::LostPeer::by_heartbeat : transport::LostPeer::replaceable);
 }
 
 transport::Nanoseconds ConnectedSession::until_look(transport::Nanoseconds wait) const noexcept {
@@ -374,20 +392,24 @@ void ConnectedSession::reconnect() {
   if (closing_.load(std::memory_order_relaxed)) return;
   stats_.losses.fetch_add(1, std::memory_order_relaxed);
   std::string cause = link_.loss();
-  Reconnection attempts(resume_grace_, [this](const std::string& line) { print_line(fmt::format("{}: {}", address_, line)); });
+  Reconnection attempts(resume_grace_,
+                        [this](const std::string& line) { print_line(fmt::format("{}: {}", address_, line)); });
   while (!ended() && !closing_.load(std::memory_order_relaxed)) {
     auto got = reconnector_->reconnect(link_.received());
     if (ended()) return;
     if (got) {
       watch_connection(*got->transport);
       if (!link_.attach(std::move(got->transport), got->server_received))
-        return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server claims to have received what was not sent; the session is over", true);
+        return end(CUDA_ERROR_DEVICE_UNAVAILABLE,
+                   "the server claims to have received what was not sent; the session is over", true);
       stats_.detached_ns.fetch_add(uint64_t(attempts.succeeded(Clock::now()).count()), std::memory_order_relaxed);
       return;
     }
     cause = std::move(got.error().cause);
     auto delay = got.error().again ? attempts.next_delay(Clock::now(), cause) : std::chrono::milliseconds(-1);
-    if (delay.count() < 0) return end(got.error().result, fmt::format("the connection was lost, and the session does not go on: {}", cause), true);
+    if (delay.count() < 0)
+      return end(got.error().result, fmt::format("the connection was lost, and the session does not go on: {}", cause),
+                 true);
     link_.wait(0, delay);
   }
 }
@@ -415,10 +437,8 @@ void ConnectedSession::await_sent(uint64_t bytes_end) {
     link_.pump();
     if (link_.sent(bytes_end)) return;
     // Somebody has to get another connection, perhaps this thread.
-    if (link_.state() == link::Link::State::detached)
-      await_change([&] { return link_.sent(bytes_end); });
-    else
-      link_.wait(transport::kWritable, kWritableWait);
+    if (link_.state() == link::Link::State::detached) await_change([&] { return link_.sent(bytes_end); });
+    else link_.wait(transport::kWritable, kWritableWait);
   }
 }
 

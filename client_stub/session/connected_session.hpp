@@ -26,14 +26,16 @@ namespace gpuwire::client {
 
 class ConnectedSession final : public Session, public Road {
  public:
-  // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name. `server`: where it is reached again, if the
-  // session is to outlive its connection.
+  // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name.
+  // `server`: where it is reached again, if the session is to outlive its connection.
   static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
-                        std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {}, const ServerAddress* server = nullptr);
+                        std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {},
+                        const ServerAddress* server = nullptr);
 
   // Hello and welcome over a connection that enter() has given.
-  static tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> greet(std::unique_ptr<transport::Transport> transport, const std::string& address,
-                                                                                  NoticeHandler& notices, const ServerAddress* server = nullptr);
+  static tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> greet(
+      std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices,
+      const ServerAddress* server = nullptr);
 
   ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices);
   // Waits for the session thread. Never in a child after fork(): leave the object alone there.
@@ -43,7 +45,8 @@ class ConnectedSession final : public Session, public Road {
   std::shared_ptr<std::byte> keep(size_t bytes) noexcept override { return kept_.take(bytes); }
   SessionStats& stats() noexcept override;
   CUresult state() const noexcept override;
-  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, Slot& slot) noexcept override;
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
+                 Slot& slot) noexcept override;
   void commit(Slot& slot, size_t words_used) noexcept override;
   void abandon(Slot& slot) noexcept override;
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
@@ -57,9 +60,11 @@ class ConnectedSession final : public Session, public Road {
   void close() noexcept override;
   void after_fork_in_child() noexcept override;
 
-  // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session without one. `heartbeat`: how often it is looked
-  // whether it still leads to the server; 0: the system alone finds out.
-  void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace, std::chrono::milliseconds heartbeat);
+  // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session
+  // without one. `heartbeat`: how often it is looked whether it still leads to the server; 0: the system alone finds
+  // out.
+  void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace,
+                           std::chrono::milliseconds heartbeat);
 
  private:
   friend class SessionThread;
@@ -71,20 +76,28 @@ class ConnectedSession final : public Session, public Road {
     bool read_in_place = false;
   };
 
-  // What the receiver reads from: the link, but that waiting for bytes is also getting another connection when there is none.
+  // What the receiver reads from: the link, but that waiting for bytes is also getting another connection when there is
+  // none.
   class Arrivals final : public transport::ByteSource {
    public:
     explicit Arrivals(ConnectedSession& session) : session_(session) {}
-    transport::IoResult try_receive(std::span<std::byte> out) noexcept override { return session_.link_.try_receive(out); }
-    transport::IoResult receive_in_place(std::span<std::byte> out) noexcept override { return session_.link_.receive_in_place(out); }
-    unsigned wait(unsigned interest, transport::Nanoseconds timeout) noexcept override { return session_.wait_receiving(interest, timeout); }
+    transport::IoResult try_receive(std::span<std::byte> out) noexcept override {
+      return session_.link_.try_receive(out);
+    }
+    transport::IoResult receive_in_place(std::span<std::byte> out) noexcept override {
+      return session_.link_.receive_in_place(out);
+    }
+    unsigned wait(unsigned interest, transport::Nanoseconds timeout) noexcept override {
+      return session_.wait_receiving(interest, timeout);
+    }
 
    private:
     ConnectedSession& session_;
   };
 
-  // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------------------------------
-  // With the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
+  // --- receiving (receiving.cpp)
+  // ----------------------------------------------------------------------------------------------------------- With
+  // the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
   bool receive_one(OwnCall* own);
   void dispatch(OwnCall* own);
   void take_reply(OwnCall* own);
@@ -92,8 +105,8 @@ class ConnectedSession final : public Session, public Road {
   bool store_bulk(const BulkSink& sink, uint64_t bytes);
   // Tells the server what has been taken over, when it is due.
   void acknowledge_received();
-  // Receives until `done` or the end, with the receive role: looks again and again for a short time, then sleeps in the transport. Sends what
-  // is unsent before `bytes_end` meanwhile.
+  // Receives until `done` or the end, with the receive role: looks again and again for a short time, then sleeps in the
+  // transport. Sends what is unsent before `bytes_end` meanwhile.
   template <class Done>
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
   // As Link::wait(), with the receive role.
@@ -125,7 +138,8 @@ class ConnectedSession final : public Session, public Road {
   // For the session thread: sleeps until there is something to do.
   void thread_sleep();
 
-  // --- waiting (connected_session.cpp) ---------------------------------------------------------------------------------------------------
+  // --- waiting (connected_session.cpp)
+  // ---------------------------------------------------------------------------------------------------
   void await_reply(OwnCall& own);
   void await_sent(uint64_t bytes_end);
   void await_room(uint64_t room_seen);
@@ -144,12 +158,14 @@ class ConnectedSession final : public Session, public Road {
   link::Link link_;
   Outgoing outgoing_;
 
-  // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive role.
+  // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive
+  // role.
   std::unique_ptr<Reconnector> reconnector_;
   std::chrono::milliseconds resume_grace_{0};
-  unsigned lanes_most_ = 0;                 // set before the first call
-  std::optional<LaneOpener> lane_opener_;   // as well; none: the session has no lanes. Uses the reconnector
-  std::optional<link::Heartbeat> heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
+  unsigned lanes_most_ = 0;                // set before the first call
+  std::optional<LaneOpener> lane_opener_;  // as well; none: the session has no lanes. Uses the reconnector
+  std::optional<link::Heartbeat>
+      heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
 
   // Held by the thread that has the receive role (receiving_).
   Arrivals arrivals_{*this};
@@ -159,20 +175,21 @@ class ConnectedSession final : public Session, public Road {
 
   std::mutex receive_mutex_;
   // Guarded by receive_mutex_:
-  bool receiving_ = false;                 // a thread has the receive role
-  bool thread_awaits_role_ = false;        // the session thread sleeps until the role is free
-  unsigned awaited_ = 0;                   // calls in calls_ whose reply has not arrived
+  bool receiving_ = false;           // a thread has the receive role
+  bool thread_awaits_role_ = false;  // the session thread sleeps until the role is free
+  unsigned awaited_ = 0;             // calls in calls_ whose reply has not arrived
   unsigned room_waiters_ = 0;
   ReplyTable calls_;
-  std::condition_variable room_changed_;   // for await_room()
+  std::condition_variable room_changed_;  // for await_room()
   bool ending_ = false;
 
-  // CUDA_SUCCESS until the session ends, then never changed again. Set with release after everything of the end is in place, read with
-  // acquire by ended() and state().
+  // CUDA_SUCCESS until the session ends, then never changed again. Set with release after everything of the end is in
+  // place, read with acquire by ended() and state().
   std::atomic<CUresult> ended_result_{CUDA_SUCCESS};
   // Set in the child after fork(), which has one thread; no partner.
   std::atomic<bool> forked_{false};
-  // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see after it.
+  // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see
+  // after it.
   std::atomic<bool> closing_{false};
 
   SessionThread thread_;

@@ -1,5 +1,5 @@
-// Makes the sessions of this process unusable in a child after fork(): a CUDA context does not survive it, and a child that wrote to the
-// connection would ruin the parent's.
+// Makes the sessions of this process unusable in a child after fork(): a CUDA context does not survive it, and a child
+// that wrote to the connection would ruin the parent's.
 #pragma once
 
 namespace gpuwire::client {

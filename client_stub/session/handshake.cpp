@@ -48,7 +48,8 @@ bool send_hello(link::Link& link, Outgoing& outgoing, unsigned lanes) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   hello.setHost(host);
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    hello.setVisibleDevices(std::string(visible).substr(0, kProgramBytesMax));
   hello.setEndsWithConnection(!comes_back());
   hello.setHeartbeats(comes_back());
   if (comes_back()) hello.setLanes(uint8_t(lanes));
@@ -117,15 +118,20 @@ void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
 }  // namespace
 
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address) {
-  auto connected = address.kind == ServerAddress::Kind::local ? transport::connect_unix(address.path) : transport::connect_tcp(address.endpoint, kConnectTimeout);
+  auto connected = address.kind == ServerAddress::Kind::local
+                       ? transport::connect_unix(address.path)
+                       : transport::connect_tcp(address.endpoint, kConnectTimeout);
   if (!connected) return not_ready(connected.error());
   return std::move(*connected);
 }
 
-tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver, unsigned lanes) {
+tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing,
+                                                     transport::FrameReceiver& receiver, unsigned lanes) {
   if (!send_hello(link, outgoing, lanes)) return dropped("the connection was lost during the handshake");
   Received received = receiver.next(kWelcomeTimeout);
-  if (received == Received::nothing) return not_ready(fmt::format("the server accepted, but did not start a session within {} s", kWelcomeTimeout.count()));
+  if (received == Received::nothing)
+    return not_ready(
+        fmt::format("the server accepted, but did not start a session within {} s", kWelcomeTimeout.count()));
   if (received != Received::frame) {
     std::string cause = fmt::format("the session was not started: {}", receiver.reason());
     return received == Received::ended ? dropped(cause) : not_ready(cause);
@@ -136,12 +142,14 @@ tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing&
   SessionStartError ending;
   bool ended = false, welcomed = false;
   auto bad = wire::read_guarded([&] {
-    if (wire::FrameKind(header.kind) == wire::FrameKind::notice && header.ordinal == uint32_t(wire::NoticeOrdinal::ending)) {
+    if (wire::FrameKind(header.kind) == wire::FrameKind::notice &&
+        header.ordinal == uint32_t(wire::NoticeOrdinal::ending)) {
       auto notice = message.getRoot<schema::Ending>();
       ended = true;
       ending.cause = "the server ended the session: " + text_of(notice.getReason());
       if (notice.getResult()) ending.result = cuda_abi::from_peer(notice.getResult());
-    } else if (wire::FrameKind(header.kind) == wire::FrameKind::control && header.ordinal == uint32_t(wire::ControlOrdinal::welcome)) {
+    } else if (wire::FrameKind(header.kind) == wire::FrameKind::control &&
+               header.ordinal == uint32_t(wire::ControlOrdinal::welcome)) {
       welcomed = true;
       auto welcome = message.getRoot<schema::Welcome>();
       begun.facts = server_facts(welcome);

@@ -20,8 +20,9 @@ namespace gpuwire::client {
 // Connects. Errors: CUDA_ERROR_SYSTEM_NOT_READY.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address);
 
-// Hello and welcome, the first frames of a link over the connection that login.hpp's enter() has given; waits 30 s for a worker to begin the session.
-// `receiver` is positioned behind the welcome. Errors: CUDA_ERROR_SYSTEM_NOT_READY, or what the server asks for.
+// Hello and welcome, the first frames of a link over the connection that login.hpp's enter() has given; waits 30 s for
+// a worker to begin the session. `receiver` is positioned behind the welcome. Errors: CUDA_ERROR_SYSTEM_NOT_READY, or
+// what the server asks for.
 struct Begun {
   ServerFacts facts;
   // When the server keeps the session without a connection for a while; 0: it does not.
@@ -32,6 +33,7 @@ struct Begun {
   unsigned lanes = 0;  // further connections for bulk that may be opened; not 0: bulk comes in parts
 };
 // `lanes`: how many further connections for bulk the session would open.
-tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing, transport::FrameReceiver& receiver, unsigned lanes);
+tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing,
+                                                     transport::FrameReceiver& receiver, unsigned lanes);
 
 }  // namespace gpuwire::client

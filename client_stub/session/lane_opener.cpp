@@ -43,7 +43,9 @@ LaneOpener::~LaneOpener() {
 
 void LaneOpener::look() noexcept {
   uint64_t passed = link_.bulk_bytes() - link_.lane_bytes();
-  if (passed < worth_from_.load(std::memory_order_relaxed) || opening_.load(std::memory_order_acquire) || stopping_.load(std::memory_order_relaxed)) return;
+  if (passed < worth_from_.load(std::memory_order_relaxed) || opening_.load(std::memory_order_acquire) ||
+      stopping_.load(std::memory_order_relaxed))
+    return;
   begin();
 }
 

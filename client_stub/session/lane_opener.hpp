@@ -12,10 +12,12 @@
 
 namespace gpuwire::client {
 
-// GPUWIRE_LANES, else what this process's cores allow, over a connection of this kind (Transport::road()). Below 2: none.
+// GPUWIRE_LANES, else what this process's cores allow, over a connection of this kind (Transport::road()). Below 2:
+// none.
 unsigned lanes_wanted(std::string_view road);
 
-// Opens all lanes one after the other, on a thread of its own that ends with that. A failure costs nothing but another attempt later.
+// Opens all lanes one after the other, on a thread of its own that ends with that. A failure costs nothing but another
+// attempt later.
 class LaneOpener {
  public:
   // Bulk that has passed the connection itself before lanes are opened, also after they were lost.
@@ -24,7 +26,8 @@ class LaneOpener {
   static constexpr unsigned kFailuresCounted = 8;
 
   // Both outlive it. `lanes`: at least 2.
-  LaneOpener(link::Link& link, Reconnector& reconnector, unsigned lanes) : link_(link), reconnector_(reconnector), lanes_(lanes) {}
+  LaneOpener(link::Link& link, Reconnector& reconnector, unsigned lanes)
+      : link_(link), reconnector_(reconnector), lanes_(lanes) {}
   // Waits for an attempt that is under way, at most as long as connecting takes.
   ~LaneOpener();
   LaneOpener(const LaneOpener&) = delete;
@@ -48,7 +51,8 @@ class LaneOpener {
   // Used by the thread; one comes after the other.
   uint32_t set_ = 0;
   unsigned failures_ = 0;
-  // How much bulk has to have passed the connection: written by the thread before open_ falls, read by who looks: relaxed, a hint.
+  // How much bulk has to have passed the connection: written by the thread before open_ falls, read by who looks:
+  // relaxed, a hint.
   std::atomic<uint64_t> worth_from_{kBulkBytesMin};
   std::atomic<bool> opening_{false};   // release when the thread has done, acquire before another one
   std::atomic<bool> stopping_{false};  // relaxed: looked at between two lanes

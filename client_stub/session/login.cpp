@@ -47,20 +47,24 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::string text_of(capnp::Text::Reader text) { return printable({text.begin(), std::min(text.size(), kReasonBytesMax)}); }
+std::string text_of(capnp::Text::Reader text) {
+  return printable({text.begin(), std::min(text.size(), kReasonBytesMax)});
+}
 
-// --- prefaces -------------------------------------------------------------------------------------------------------------------------------
+// --- prefaces
+// -------------------------------------------------------------------------------------------------------------------------------
 
 SessionStartError refusal(Transport& connection, const wire::Preface& preface) {
   std::string reason(preface.text_bytes, '\0');
   receive_all(connection, std::as_writable_bytes(std::span(reason)), kAnswerTimeout);
   auto code = wire::RefusalCode(preface.status);
-  return {code == wire::RefusalCode::no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + printable(std::move(reason)),
-          code == wire::RefusalCode::busy, code != wire::RefusalCode::busy};
+  return {code == wire::RefusalCode::no_device ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_SYSTEM_NOT_READY,
+          "the server refuses: " + printable(std::move(reason)), code == wire::RefusalCode::busy,
+          code != wire::RefusalCode::busy};
 }
 
-// Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64 bytes and wait. Takes not one
-// byte of what follows it.
+// Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64
+// bytes and wait. Takes not one byte of what follows it.
 Result<wire::Preface> receive_preface(Transport& connection) {
   wire::PrefaceBytes bytes;
   wire::Preface preface;
@@ -72,7 +76,8 @@ Result<wire::Preface> receive_preface(Transport& connection) {
     if (result.status == transport::IoStatus::would_block) {
       auto left = deadline - Clock::now();
       if (left.count() <= 0)
-        return not_ready(fmt::format("connected, but no answer within {} s (is it a gpuwire server?)", kAnswerTimeout.count() / 1000));
+        return not_ready(fmt::format("connected, but no answer within {} s (is it a gpuwire server?)",
+                                     kAnswerTimeout.count() / 1000));
       connection.wait(transport::kReadable, left);
       continue;
     }
@@ -83,7 +88,8 @@ Result<wire::Preface> receive_preface(Transport& connection) {
       case wire::ServerAnswer::incomplete: continue;
       case wire::ServerAnswer::accepted: return preface;
       case wire::ServerAnswer::not_gpuwire: return not_ready(text);
-      case wire::ServerAnswer::version: return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, text});
+      case wire::ServerAnswer::version:
+        return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, text});
       case wire::ServerAnswer::refused: return tl::unexpected(refusal(connection, preface));
     }
   }
@@ -101,21 +107,28 @@ Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entr
   if (!answer) return answer;
   if (sent.status != transport::IoStatus::ok) return dropped("the connection was lost during the handshake");
   bool tls = answer->flags & wire::kPrefaceTls;
-  if (entry.encrypted && !tls) return not_ready("the server offers no TLS (a server behind an SSH tunnel is called by 127.0.0.1; tcp://HOST:PORT goes unencrypted)");
+  if (entry.encrypted && !tls)
+    return not_ready(
+        "the server offers no TLS (a server behind an SSH tunnel is called by 127.0.0.1; tcp://HOST:PORT goes "
+        "unencrypted)");
   if (!entry.encrypted && tls) return not_ready("the server begins TLS unasked");
   return answer;
 }
 
-// --- TLS ------------------------------------------------------------------------------------------------------------------------------------
+// --- TLS
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context, int descriptor, tls::Wanted wanted) {
   auto channel = tls::TlsChannel::connect(context, descriptor, std::move(wanted));
-  if (!channel) return not_ready("TLS cannot begin: out of memory, or the host has no name that a certificate can be for");
-  if (auto met = channel->handshake(kAnswerTimeout); !met) return channel->dropped() ? dropped(met.error()) : not_ready(met.error());
+  if (!channel)
+    return not_ready("TLS cannot begin: out of memory, or the host has no name that a certificate can be for");
+  if (auto met = channel->handshake(kAnswerTimeout); !met)
+    return channel->dropped() ? dropped(met.error()) : not_ready(met.error());
   return channel;
 }
 
-// --- logging in -----------------------------------------------------------------------------------------------------------------------------
+// --- logging in
+// -----------------------------------------------------------------------------------------------------------------------------
 
 bool send_login(Transport& connection, const Entry& entry) {
   capnp::MallocMessageBuilder message;
@@ -130,11 +143,14 @@ bool send_login(Transport& connection, const Entry& entry) {
   login.setProcessId(uint32_t(getpid()));
   login.setRelease(GPUWIRE_VERSION);
   login.setResume({reinterpret_cast<const kj::byte*>(entry.resume.data()), entry.resume.size()});
-  if (entry.place) login.setTicket({reinterpret_cast<const kj::byte*>(entry.place->ticket.data()), entry.place->ticket.size()});
+  if (entry.place)
+    login.setTicket({reinterpret_cast<const kj::byte*>(entry.place->ticket.data()), entry.place->ticket.size()});
   auto segments = message.getSegmentsForOutput();
   if (segments.size() != 1) return false;
   auto bytes = segments[0].asBytes();
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = uint32_t(segments[0].size())};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(wire::ControlOrdinal::login),
+                           .message_words = uint32_t(segments[0].size())};
   iovec pieces[2] = {{&header, sizeof header}, {const_cast<kj::byte*>(bytes.begin()), bytes.size()}};
   return send_all(connection, pieces, kAnswerTimeout).status == transport::IoStatus::ok;
 }
@@ -148,7 +164,8 @@ struct Answer {
 };
 
 Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
-  if (wire::FrameKind(header.kind) != wire::FrameKind::control || header.ordinal != uint32_t(wire::ControlOrdinal::login_answer))
+  if (wire::FrameKind(header.kind) != wire::FrameKind::control ||
+      header.ordinal != uint32_t(wire::ControlOrdinal::login_answer))
     return not_ready("the server did not answer the login");
   Answer answer;
   wire::SegmentReader message(words);
@@ -162,24 +179,29 @@ Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const c
         auto queued = root.getQueued();
         auto ticket = queued.getTicket();
         answer = {Answer::Kind::queued, queued.getPlace(), queued.getWaiting(), text_of(queued.getWhy())};
-        if (ticket.size() == sizeof wire::Preface::session_id) answer.ticket.assign(ticket.asChars().begin(), ticket.size());
+        if (ticket.size() == sizeof wire::Preface::session_id)
+          answer.ticket.assign(ticket.asChars().begin(), ticket.size());
         break;
       }
       default: known = false;
     }
   });
-  if (bad || !known) return not_ready(fmt::format("the server's answer to the login cannot be read: {}", bad ? printable(*bad) : "unknown"));
+  if (bad || !known)
+    return not_ready(
+        fmt::format("the server's answer to the login cannot be read: {}", bad ? printable(*bad) : "unknown"));
   return answer;
 }
 
 std::string queue_line(const Entry& entry, const Answer& answer) {
   std::string what = entry.gpus == 0 ? "a place" : entry.gpus == 1 ? "1 GPU" : fmt::format("{} GPUs", entry.gpus);
-  std::string line = fmt::format("waiting for {} at {}: place {} of {}", what, entry.host.empty() ? "the server" : entry.host, answer.place, answer.waiting);
+  std::string line = fmt::format("waiting for {} at {}: place {} of {}", what,
+                                 entry.host.empty() ? "the server" : entry.host, answer.place, answer.waiting);
   return answer.text.empty() ? line : fmt::format("{} ({})", line, answer.text);
 }
 
 // `why`: what TLS knows about an end, or nothing.
-Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, const std::function<std::string()>& why) {
+Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
+                    const std::function<std::string()>& why) {
   if (!send_login(connection, entry)) {
     std::string reason = why();
     return reason.empty() ? dropped("the connection was lost during the login") : not_ready(reason);
@@ -189,9 +211,11 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, c
   unsigned lines = 0;
   bool queued = false;
   for (;;) {
-    Received received = receiver.next(queued ? transport::Nanoseconds(kQueueWait) : transport::Nanoseconds(kLoginTimeout));
+    Received received =
+        receiver.next(queued ? transport::Nanoseconds(kQueueWait) : transport::Nanoseconds(kLoginTimeout));
     if (received == Received::nothing && queued) continue;
-    if (received == Received::nothing) return not_ready(fmt::format("the server did not answer the login within {} s", kLoginTimeout.count()));
+    if (received == Received::nothing)
+      return not_ready(fmt::format("the server did not answer the login within {} s", kLoginTimeout.count()));
     if (received != Received::frame) {
       std::string reason = why();
       if (!reason.empty()) return not_ready(reason);
@@ -201,7 +225,9 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, c
     auto answer = read_answer(receiver.header(), receiver.message());
     if (!answer) return tl::unexpected(answer.error());
     if (answer->kind == Answer::Kind::admitted) return {};
-    if (answer->kind == Answer::Kind::refused) return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + answer->text, false, true});
+    if (answer->kind == Answer::Kind::refused)
+      return tl::unexpected<SessionStartError>(
+          {CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + answer->text, false, true});
     queued = true;
     if (entry.place && !answer->ticket.empty()) *entry.place = {answer->ticket, true};
     std::string line = queue_line(entry, *answer);
@@ -211,27 +237,34 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told, c
 }
 
 // Both handshakes, with the login between them.
-Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> connection, const Entry& entry, QueueTold told) {
+Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> connection, const Entry& entry,
+                                                   QueueTold told) {
   auto context = tls::client_context(entry.secrets.credentials);
   if (!context) return not_ready(context.error());
-  auto first = shake_hands(*context, connection->descriptor(), {entry.host, entry.secrets.credentials.authorities_from});
+  auto first =
+      shake_hands(*context, connection->descriptor(), {entry.host, entry.secrets.credentials.authorities_from});
   if (!first) return tl::unexpected(first.error());
   tls::TlsChannel& channel = **first;
   auto inside = tls::tls_view(*connection, channel);
-  if (auto in = log_in(*inside, entry, told, [&] { return channel.dropped() ? std::string() : channel.failure(); }); !in) return tl::unexpected(in.error());
+  if (auto in = log_in(*inside, entry, told, [&] { return channel.dropped() ? std::string() : channel.failure(); });
+      !in)
+    return tl::unexpected(in.error());
   auto key = channel.exported_key();
   if (!key) return not_ready("no key for the session: " + key.error());
   tls::Context keyed = tls::key_client_context(*key);
   OPENSSL_cleanse(key->data(), key->size());
   if (!channel.drained()) return not_ready("the server sent more than its answer to the login");
   auto second = shake_hands(keyed, connection->descriptor(), {});
-  if (!second) return tl::unexpected<SessionStartError>({second.error().result, "the session's own TLS: " + second.error().cause, second.error().again});
+  if (!second)
+    return tl::unexpected<SessionStartError>(
+        {second.error().result, "the session's own TLS: " + second.error().cause, second.error().again});
   return tls::tls_transport(std::move(connection), std::move(*second));
 }
 
 }  // namespace
 
-// --- the way in -----------------------------------------------------------------------------------------------------------------------------
+// --- the way in
+// -----------------------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -248,7 +281,8 @@ bool stays_here(int descriptor) {
 }
 
 bool wants_tls(const ServerAddress& address, const LoginSettings& settings, bool here) {
-  if (address.kind == ServerAddress::Kind::network) return !here || settings.identity_given || settings.authorities_given;
+  if (address.kind == ServerAddress::Kind::network)
+    return !here || settings.identity_given || settings.authorities_given;
   return address.kind == ServerAddress::Kind::tls;
 }
 
@@ -270,7 +304,8 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
               .shared_memory = local && settings->transport != TransportChoice::tcp && kind == SessionKind::program};
   auto secrets = read_secrets(*settings, entry.encrypted);
   if (!secrets) return not_ready(secrets.error());
-  if (!secrets->token.empty() && !entry.encrypted && !here) return not_ready("a token is not sent unencrypted: use tls://HOST:PORT");
+  if (!secrets->token.empty() && !entry.encrypted && !here)
+    return not_ready("a token is not sent unencrypted: use tls://HOST:PORT");
   entry.secrets = std::move(*secrets);
   return entry;
 }
@@ -298,7 +333,8 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
   if (entry.encrypted) return enter_encrypted(std::move(connection), entry, told);
   // A server that knows no tenants asks nobody who they are.
   if (preface->flags & wire::kPrefaceLogin)
-    if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in) return tl::unexpected(in.error());
+    if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in)
+      return tl::unexpected(in.error());
   if (entry.shared_memory) return go_on_in_shared_memory(std::move(connection), preface->flags, told);
   return connection;
 }

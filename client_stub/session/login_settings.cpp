@@ -52,7 +52,8 @@ tl::expected<LoginSettings, std::string> login_settings() {
   if (const char* gpus = variable("GPUWIRE_GPUS")) {
     std::string_view text = gpus;
     auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), settings.gpus);
-    if (error != std::errc() || rest != text.data() + text.size() || settings.gpus == 0 || settings.gpus > kGpusAskedMax)
+    if (error != std::errc() || rest != text.data() + text.size() || settings.gpus == 0 ||
+        settings.gpus > kGpusAskedMax)
       return tl::unexpected(fmt::format("GPUWIRE_GPUS={} is no number of GPUs", text));
   }
   if (const char* memory = variable("GPUWIRE_MEMORY")) {
@@ -70,7 +71,8 @@ tl::expected<LoginSettings, std::string> login_settings() {
 
 tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted) {
   LoginSecrets secrets;
-  // Who names a token (a batch system, for a job) wants to be that tenant, and not the one whose certificate lies in the home folder.
+  // Who names a token (a batch system, for a job) wants to be that tenant, and not the one whose certificate lies in
+  // the home folder.
   bool identity = !settings.identity.empty() && (settings.identity_given || (encrypted && !settings.token_given));
   // A token beside an identity that nobody has named is the weaker of two defaults.
   bool token = !settings.token.empty() && (settings.token_given || (encrypted && !identity));
@@ -83,7 +85,8 @@ tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settin
     authorities = authorities && (settings.authorities_given || secrets.credentials.authorities.empty());
   }
   if (authorities)
-    if (auto read = tls::read_authorities(settings.authorities, secrets.credentials); !read) return tl::unexpected(read.error());
+    if (auto read = tls::read_authorities(settings.authorities, secrets.credentials); !read)
+      return tl::unexpected(read.error());
   if (token) {
     auto read = tls::read_token(settings.token);
     if (!read) return tl::unexpected(read.error());

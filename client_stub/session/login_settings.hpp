@@ -39,7 +39,8 @@ struct LoginSecrets {
   tls::Credentials credentials;
   std::string token;
 };
-// `encrypted`: for a connection over TLS, the only one for which files are read that nobody has named. The error names the file.
+// `encrypted`: for a connection over TLS, the only one for which files are read that nobody has named. The error names
+// the file.
 tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted);
 
 }  // namespace gpuwire::client

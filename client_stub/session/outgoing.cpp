@@ -10,16 +10,19 @@ namespace {
 bool external(const Bulk& bulk) { return bulk.bytes > wire::kPostedBulkBytesMax; }
 
 // Relaxed and not atomic as a whole: all writers hold the lock, readers are statistics.
-void count(std::atomic<uint64_t>& counter) { counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+void count(std::atomic<uint64_t>& counter) {
+  counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
 
 using Lock = std::unique_lock<const link::Link>;
 
 }  // namespace
 
-Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, size_t reserve_bytes,
-                                Session::Slot& slot, uint64_t& room_seen) {
+Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max,
+                                const Bulk& bulk, size_t reserve_bytes, Session::Slot& slot, uint64_t& room_seen) {
   bool lasts = kind == wire::FrameKind::called || ((bulk.stays || bulk.keeper) && !bulk.gather);
-  if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && !lasts)) return Begun::too_large;
+  if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && !lasts))
+    return Begun::too_large;
   size_t message_bytes = size_t(words_max) * sizeof(capnp::word);
   size_t inline_bytes = external(bulk) ? 0 : bulk.bytes;
   link_.lock();
@@ -29,7 +32,11 @@ Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t
     link_.unlock();
     return Begun::full;
   }
-  frame_ = {.kind = uint8_t(kind), .ordinal = ordinal, .sequence = next_sequence_, .context = context, .bulk_bytes = bulk.bytes};
+  frame_ = {.kind = uint8_t(kind),
+            .ordinal = ordinal,
+            .sequence = next_sequence_,
+            .context = context,
+            .bulk_bytes = bulk.bytes};
   frame_at_ = at;
   frame_bulk_ = bulk;
   std::memset(at + sizeof frame_, 0, message_bytes);
@@ -44,13 +51,12 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   frame_.message_words = uint32_t(words_used);
   std::memcpy(frame_at_, &frame_, sizeof frame_);
   size_t bytes = sizeof frame_ + words_used * sizeof(capnp::word);
-  link::ExternalBulk outside{static_cast<const std::byte*>(frame_bulk_.data), frame_bulk_.bytes, frame_bulk_.gather, std::move(frame_bulk_.keeper)};
+  link::ExternalBulk outside{static_cast<const std::byte*>(frame_bulk_.data), frame_bulk_.bytes, frame_bulk_.gather,
+                             std::move(frame_bulk_.keeper)};
   committed.external = external(frame_bulk_);
   if (!committed.external && frame_bulk_.bytes) {
-    if (frame_bulk_.gather)
-      (*frame_bulk_.gather)(0, {frame_at_ + bytes, frame_bulk_.bytes});
-    else
-      std::memcpy(frame_at_ + bytes, frame_bulk_.data, frame_bulk_.bytes);
+    if (frame_bulk_.gather) (*frame_bulk_.gather)(0, {frame_at_ + bytes, frame_bulk_.bytes});
+    else std::memcpy(frame_at_ + bytes, frame_bulk_.data, frame_bulk_.bytes);
     bytes += frame_bulk_.bytes;
   }
   if (!link_.publish(bytes, committed.external ? &outside : nullptr)) {
@@ -62,8 +68,10 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   bool posted = frame_.kind == uint8_t(wire::FrameKind::posted);
   count(posted ? stats_.posted : stats_.called);
   committed.bytes_end = link_.appended();
-  // Bulk that nobody waits for is left to the session's thread: the caller has better to do than to carry it into the socket.
-  committed.flush = !link_.blocked() && (link_.unsent_in_ring() >= kFlushBytes || (posted && thread_ == Thread::unavailable));
+  // Bulk that nobody waits for is left to the session's thread: the caller has better to do than to carry it into the
+  // socket.
+  committed.flush =
+      !link_.blocked() && (link_.unsent_in_ring() >= kFlushBytes || (posted && thread_ == Thread::unavailable));
   if (posted && thread_ == Thread::none) {
     committed.start_thread = true;
     thread_ = Thread::awake;
@@ -91,7 +99,9 @@ bool Outgoing::all_sent() const {
 }
 
 bool Outgoing::append_control(wire::ControlOrdinal ordinal, kj::ArrayPtr<const capnp::word> message) {
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(ordinal), .message_words = uint32_t(message.size())};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(ordinal),
+                           .message_words = uint32_t(message.size())};
   auto words = message.asBytes();
   Lock lock(link_);
   std::byte* at = link_.reserve(sizeof header + words.size(), 0, 0);

@@ -1,4 +1,5 @@
-// The sending side of a session: the one ordered stream of frames that all threads append to, and who pushes it into the link when.
+// The sending side of a session: the one ordered stream of frames that all threads append to, and who pushes it into
+// the link when.
 #pragma once
 
 #include <atomic>
@@ -12,8 +13,8 @@ namespace gpuwire::client {
 
 // Appended bytes at which the appending thread sends them itself.
 inline constexpr size_t kFlushBytes = 64 * 1024;
-// Kept free of ordinary frames, for those that a notice handler posts: the thread that runs it cannot wait for room, because room comes
-// with the acknowledgements that the same thread receives.
+// Kept free of ordinary frames, for those that a notice handler posts: the thread that runs it cannot wait for room,
+// because room comes with the acknowledgements that the same thread receives.
 inline constexpr size_t kNoticeReserveBytes = 512 * 1024;
 // And so much more for the answers to host functions: the server may take nothing over until it has got one.
 inline constexpr size_t kAnswerReserveBytes = 1024 * 1024;
@@ -23,19 +24,19 @@ class Outgoing {
   Outgoing(link::Link& link, SessionStats& stats) : link_(link), stats_(stats) {}
 
   enum class Begun : uint8_t { ok, full, too_large };
-  // On ok the link's lock is held until commit() or abandon(). `reserve_bytes` of the ring are left free. On full, `room_seen` is
-  // Link::room_changes() at that moment: trying again makes sense when it has changed.
-  Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk, size_t reserve_bytes, Session::Slot& slot,
-              uint64_t& room_seen);
+  // On ok the link's lock is held until commit() or abandon(). `reserve_bytes` of the ring are left free. On full,
+  // `room_seen` is Link::room_changes() at that moment: trying again makes sense when it has changed.
+  Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
+              size_t reserve_bytes, Session::Slot& slot, uint64_t& room_seen);
 
   // What the committing thread has to do next, without the lock.
   struct Committed {
     bool flush = false;         // much is unsent, or nobody else would send it
     bool start_thread = false;  // the first posted frame of the session
     bool wake_thread = false;
-    bool failed = false;        // no memory; nothing was appended
-    uint64_t bytes_end = 0;     // position in the stream behind this frame
-    bool external = false;      // its bulk is read from the caller's memory
+    bool failed = false;     // no memory; nothing was appended
+    uint64_t bytes_end = 0;  // position in the stream behind this frame
+    bool external = false;   // its bulk is read from the caller's memory
   };
   Committed commit(size_t words_used);
   void abandon();
@@ -47,9 +48,11 @@ class Outgoing {
   bool append_control(wire::ControlOrdinal ordinal, kj::ArrayPtr<const capnp::word> message = {});
   uint64_t last_sequence() const { return last_sequence_.load(std::memory_order_relaxed); }
 
-  // --- the session thread's sleep -----------------------------------------------------------------------------------------------------------
+  // --- the session thread's sleep
+  // -----------------------------------------------------------------------------------------------------------
   enum class Thread : uint8_t { none, awake, asleep, unavailable };
-  // For the session thread: false when there is something to send. After true, the next posted frame asks for wake_thread.
+  // For the session thread: false when there is something to send. After true, the next posted frame asks for
+  // wake_thread.
   bool thread_falls_asleep();
   void thread_woke();
   // It is needed without a posted frame. False: there is one, or none can be had.
@@ -61,7 +64,7 @@ class Outgoing {
   SessionStats& stats_;
 
   // Guarded by the link's lock:
-  wire::FrameHeader frame_;         // under construction
+  wire::FrameHeader frame_;  // under construction
   std::byte* frame_at_ = nullptr;
   Bulk frame_bulk_;
   uint64_t next_sequence_ = 1;

@@ -61,7 +61,8 @@ void ConnectedSession::dispatch(OwnCall* own) {
     case wire::FrameKind::reply: take_reply(own); break;
     case wire::FrameKind::notice: take_notice(); break;
     case wire::FrameKind::control:
-      if (heartbeat_ && header.ordinal == uint32_t(wire::ControlOrdinal::heartbeat)) break;  // that it has come is all that it says
+      if (heartbeat_ && header.ordinal == uint32_t(wire::ControlOrdinal::heartbeat))
+        break;  // that it has come is all that it says
       [[fallthrough]];
     default: return fault("a control frame in the middle of a session");
   }
@@ -136,13 +137,16 @@ bool ConnectedSession::store_bulk(const BulkSink& sink, uint64_t bytes) {
     stored = receiver_.skip_bulk();
   }
   if (bytes > wire::kPostedBulkBytesMax) look_at_lanes();
-  if (!stored) end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server was lost in the middle of a copy: " + receiver_.reason(), true);
+  if (!stored)
+    end(CUDA_ERROR_DEVICE_UNAVAILABLE,
+        "the connection to the server was lost in the middle of a copy: " + receiver_.reason(), true);
   return stored;
 }
 
 void ConnectedSession::take_notice() {
   const wire::FrameHeader& header = receiver_.header();
-  if (header.sequence != ++notices_received_) return fault(fmt::format("notice {} where {} was due", header.sequence, notices_received_));
+  if (header.sequence != ++notices_received_)
+    return fault(fmt::format("notice {} where {} was due", header.sequence, notices_received_));
   auto ordinal = wire::NoticeOrdinal(header.ordinal);
   const wire::NoticeFacts facts = wire::notice(header.ordinal);
   const bool with_bulk = facts.bulk_bytes_max != 0;
@@ -164,7 +168,9 @@ void ConnectedSession::take_notice() {
     if (!with_bulk) return notices_.notice(ordinal, message);
     BulkSink sink = notices_.bulk_for(ordinal, message, header.bulk_bytes);
     if (!store_bulk(sink, header.bulk_bytes)) return;
-    notices_.bulk_stored(ordinal, message, {static_cast<const std::byte*>(sink.data), sink.data && sink.bytes ? size_t(header.bulk_bytes) : 0});
+    notices_.bulk_stored(
+        ordinal, message,
+        {static_cast<const std::byte*>(sink.data), sink.data && sink.bytes ? size_t(header.bulk_bytes) : 0});
   });
   if (bad) fault(*bad);
   if (!last_words.empty()) end(last_result, last_words, true);

@@ -26,7 +26,9 @@ milliseconds Reconnection::next_delay(Clock::time_point now, const std::string& 
 }
 
 std::chrono::nanoseconds Reconnection::succeeded(Clock::time_point now) {
-  if (told_) tell_(fmt::format("connected again after {:.1f} s; the session goes on", std::chrono::duration<double>(now - lost_).count()));
+  if (told_)
+    tell_(fmt::format("connected again after {:.1f} s; the session goes on",
+                      std::chrono::duration<double>(now - lost_).count()));
   return now - lost_;
 }
 

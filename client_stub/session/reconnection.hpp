@@ -34,14 +34,17 @@ class Reconnector {
   virtual ~Reconnector() = default;
   // One attempt, at most some seconds; `received` is how much of the server's stream has come. One thread at a time.
   virtual tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept = 0;
-  // A further connection, for bulk, beside the one that reconnect() has last given, or the session's first. Also while another thread reconnects.
-  virtual tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(const resume::Lane&) noexcept {
+  // A further connection, for bulk, beside the one that reconnect() has last given, or the session's first. Also while
+  // another thread reconnects.
+  virtual tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(
+      const resume::Lane&) noexcept {
     return tl::unexpected<ReconnectFailure>({.cause = "there is no way to another connection"});
   }
 };
 
-// The attempts after one loss: 50 ms between the first two, twice as much each time up to 2 s, each with some jitter so that the clients of a server that comes
-// back do not come at once; and the lines that the user gets. One thread at a time.
+// The attempts after one loss: 50 ms between the first two, twice as much each time up to 2 s, each with some jitter so
+// that the clients of a server that comes back do not come at once; and the lines that the user gets. One thread at a
+// time.
 class Reconnection {
  public:
   using Clock = std::chrono::steady_clock;

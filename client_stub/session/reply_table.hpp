@@ -15,13 +15,13 @@ namespace gpuwire::client {
 struct PendingCall {
   uint64_t sequence = 0;
   BulkSink sink;
-  uint64_t bytes_end = 0;   // of the frame in the outgoing stream; only the caller's thread uses it
-  bool external = false;    // its bulk is sent from the caller's memory; only the caller's thread uses it
-  uint64_t begun_after = 0; // ThreadTraffic::waits when it was begun
-  bool filling = false;     // the receiving thread is writing into `sink`
-  bool arrived = false;     // the reply is here: in `reply`, unless the thread that waits has read it itself
-  bool asleep = false;      // the waiting thread is on `changed`
-  uint64_t reply_bytes = 0; // of the whole frame, set with `arrived`
+  uint64_t bytes_end = 0;    // of the frame in the outgoing stream; only the caller's thread uses it
+  bool external = false;     // its bulk is sent from the caller's memory; only the caller's thread uses it
+  uint64_t begun_after = 0;  // ThreadTraffic::waits when it was begun
+  bool filling = false;      // the receiving thread is writing into `sink`
+  bool arrived = false;      // the reply is here: in `reply`, unless the thread that waits has read it itself
+  bool asleep = false;       // the waiting thread is on `changed`
+  uint64_t reply_bytes = 0;  // of the whole frame, set with `arrived`
   std::vector<capnp::word> reply;
   std::condition_variable changed;
   PendingCall* older = nullptr;

@@ -20,7 +20,8 @@ tl::unexpected<ReconnectFailure> failed(const SessionStartError& why) {
 
 }  // namespace
 
-tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(uint64_t attempt, uint64_t received, std::optional<resume::Lane> lane) {
+tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(uint64_t attempt, uint64_t received,
+                                                                           std::optional<resume::Lane> lane) {
   auto connection = reach(address_);
   if (!connection) return failed(connection.error());
   // Identities are read anew: a token that was exchanged meanwhile counts.
@@ -30,10 +31,12 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(uint6
   auto entered = enter(std::move(*connection), *entry, [](const std::string&) {});
   if (!entered) return failed(entered.error());
   auto end = transport::own_end_of((*entered)->descriptor());
-  auto server_received = resume::ask(**entered, {session_, secret_, attempt, received, end.address, end.machine, lane}, kAnswerTimeout);
+  auto server_received =
+      resume::ask(**entered, {session_, secret_, attempt, received, end.address, end.machine, lane}, kAnswerTimeout);
   if (!server_received) {
     auto& why = server_received.error();
-    return tl::unexpected<ReconnectFailure>({!why.refused, CUDA_ERROR_DEVICE_UNAVAILABLE, (why.refused ? "the server refuses: " : "") + why.cause});
+    return tl::unexpected<ReconnectFailure>(
+        {!why.refused, CUDA_ERROR_DEVICE_UNAVAILABLE, (why.refused ? "the server refuses: " : "") + why.cause});
   }
   return Reconnected{std::move(*entered), *server_received};
 }
@@ -46,7 +49,8 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::reconnect(uint64_
   return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_OUT_OF_MEMORY, error.what()});
 }
 
-tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> ServerReconnector::open_lane(const resume::Lane& lane) noexcept try {
+tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> ServerReconnector::open_lane(
+    const resume::Lane& lane) noexcept try {
   auto entered = enter_again(carrying_.load(std::memory_order_relaxed), 0, lane);
   if (!entered) return tl::unexpected(std::move(entered.error()));
   transport::notice_lost_peer(entered->transport->descriptor(), transport::LostPeer::replaceable);

@@ -18,17 +18,20 @@ class ServerReconnector final : public Reconnector {
       : address_(std::move(address)), session_(session), secret_(secret) {}
 
   tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept override;
-  tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(const resume::Lane& lane) noexcept override;
+  tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(
+      const resume::Lane& lane) noexcept override;
 
  private:
   // The way in; `claim` knows neither session nor secret.
-  tl::expected<Reconnected, ReconnectFailure> enter_again(uint64_t attempt, uint64_t received, std::optional<resume::Lane> lane);
+  tl::expected<Reconnected, ReconnectFailure> enter_again(uint64_t attempt, uint64_t received,
+                                                          std::optional<resume::Lane> lane);
 
   const ServerAddress address_;
   const resume::SessionId session_;
   const resume::Secret secret_;
   uint64_t attempts_ = 0;  // by who reconnects
-  std::atomic<uint64_t> carrying_{0};  // the attempt that the present connection came of; a lane for another one is refused, so relaxed
+  std::atomic<uint64_t> carrying_{
+      0};  // the attempt that the present connection came of; a lane for another one is refused, so relaxed
 };
 
 }  // namespace gpuwire::client

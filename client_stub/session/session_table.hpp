@@ -1,5 +1,6 @@
-// How the other programs of an installation use the session code of its libcuda.so.1, instead of each carrying a TLS library of its own: a table behind
-// cuGetExportTable, for gpuwire's own eyes. Both sides are of one build, which the release in it is to show.
+// How the other programs of an installation use the session code of its libcuda.so.1, instead of each carrying a TLS
+// library of its own: a table behind cuGetExportTable, for gpuwire's own eyes. Both sides are of one build, which the
+// release in it is to show.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,14 @@
 
 namespace gpuwire::client {
 
-inline constexpr CUuuid kSessionTableId{{'g', 'p', 'u', 'w', 'i', 'r', 'e', ' ', 's', 'e', 's', 's', 'i', 'o', 'n', 's'}};
+inline constexpr CUuuid kSessionTableId{
+    {'g', 'p', 'u', 'w', 'i', 'r', 'e', ' ', 's', 'e', 's', 's', 'i', 'o', 'n', 's'}};
 
 struct SessionTable {
   uint64_t bytes = sizeof(SessionTable);
   const char* release = GPUWIRE_VERSION;
-  CUresult (*connect)(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error, SessionKind kind) = nullptr;
+  CUresult (*connect)(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
+                      std::string& error, SessionKind kind) = nullptr;
 };
 
 }  // namespace gpuwire::client

@@ -1,4 +1,5 @@
-// The one thread of a session: sends what posted calls have appended and nobody has flushed, and receives while no caller does.
+// The one thread of a session: sends what posted calls have appended and nobody has flushed, and receives while no
+// caller does.
 #pragma once
 
 #include <pthread.h>
@@ -17,7 +18,8 @@ class SessionThread {
 
   // False: the system gives us no thread; the callers then send themselves.
   bool start() noexcept;
-  // Asks it to end and waits, at most `wait_ms` (below 0: as long as it takes). True: it has ended, or never ran, or is the caller.
+  // Asks it to end and waits, at most `wait_ms` (below 0: as long as it takes). True: it has ended, or never ran, or is
+  // the caller.
   bool stop(int wait_ms) noexcept;
 
  private:
@@ -26,9 +28,11 @@ class SessionThread {
 
   ConnectedSession& session_;
   pthread_t thread_{};
-  // Written by start() and stop(). start() runs in the one commit() that is told to; stop() runs when no call is under way any more.
+  // Written by start() and stop(). start() runs in the one commit() that is told to; stop() runs when no call is under
+  // way any more.
   std::atomic<bool> started_{false};
-  // Partner: run()'s loop; the wake-up that follows the store orders it well enough, since the loop reads it again at every turn.
+  // Partner: run()'s loop; the wake-up that follows the store orders it well enough, since the loop reads it again at
+  // every turn.
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable changed_;

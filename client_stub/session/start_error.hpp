@@ -11,8 +11,8 @@ namespace gpuwire::client {
 
 struct SessionStartError {
   CUresult result = CUDA_ERROR_SYSTEM_NOT_READY;
-  std::string cause;  // one phrase without host and port
-  bool again = false; // another attempt may fare better: nothing was decided, and nothing was begun
+  std::string cause;     // one phrase without host and port
+  bool again = false;    // another attempt may fare better: nothing was decided, and nothing was begun
   bool refused = false;  // the server has answered, and would answer the same again
 };
 

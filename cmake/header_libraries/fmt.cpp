@@ -1,5 +1,6 @@
-// fmt, compiled once. Debian ships it as headers and as a shared library; what is linked into other people's processes can use neither without a cost: the
-// shared library would be one more that the process needs, and its headers alone, with FMT_HEADER_ONLY, double the time that a file takes to compile.
+// fmt, compiled once. Debian ships it as headers and as a shared library; what is linked into other people's processes
+// can use neither without a cost: the shared library would be one more that the process needs, and its headers alone,
+// with FMT_HEADER_ONLY, double the time that a file takes to compile.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

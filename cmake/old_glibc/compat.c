@@ -1,5 +1,5 @@
-// What libstdc++, libgcc and the headers of a newer glibc expect and glibc 2.31 lacks, in terms of what it has. Linked into each program and library that
-// is to run with it, and seen by nobody else.
+// What libstdc++, libgcc and the headers of a newer glibc expect and glibc 2.31 lacks, in terms of what it has. Linked
+// into each program and library that is to run with it, and seen by nobody else.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -17,7 +17,8 @@ INTERNAL char __libc_single_threaded = 0;
 // glibc 2.36; libstdc++'s std::random_device asks for it.
 INTERNAL uint32_t arc4random(void) {
   uint32_t number = 0;
-  if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) abort();  // a request of this size is not cut short
+  if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
+    abort();  // a request of this size is not cut short
   return number;
 }
 
@@ -31,12 +32,16 @@ int __fxstatat(int layout, int folder, const char* path, struct stat* facts, int
 INTERNAL int stat(const char* path, struct stat* facts) { return __xstat(kStatLayout, path, facts); }
 INTERNAL int fstat(int descriptor, struct stat* facts) { return __fxstat(kStatLayout, descriptor, facts); }
 INTERNAL int lstat(const char* path, struct stat* facts) { return __lxstat(kStatLayout, path, facts); }
-INTERNAL int fstatat(int folder, const char* path, struct stat* facts, int flags) { return __fxstatat(kStatLayout, folder, path, facts, flags); }
+INTERNAL int fstatat(int folder, const char* path, struct stat* facts, int flags) {
+  return __fxstatat(kStatLayout, folder, path, facts, flags);
+}
 // The same layout on 64-bit machines.
 INTERNAL int stat64(const char* path, struct stat* facts) { return stat(path, facts); }
 INTERNAL int fstat64(int descriptor, struct stat* facts) { return fstat(descriptor, facts); }
 INTERNAL int lstat64(const char* path, struct stat* facts) { return lstat(path, facts); }
-INTERNAL int fstatat64(int folder, const char* path, struct stat* facts, int flags) { return fstatat(folder, path, facts, flags); }
+INTERNAL int fstatat64(int folder, const char* path, struct stat* facts, int flags) {
+  return fstatat(folder, path, facts, flags);
+}
 
 // glibc 2.35: where the unwinding tables of the code at an address are; libgcc asks when an exception is thrown.
 struct Search {

@@ -1,5 +1,6 @@
-// Programs are started by glibc's crt1.o, which since 2.34 leaves it to the C library to run a program's constructors. An older C library wants a function
-// that does so, and runs none when it gets none; a newer one takes such a function too. Linked with --wrap=__libc_start_main.
+// Programs are started by glibc's crt1.o, which since 2.34 leaves it to the C library to run a program's constructors.
+// An older C library wants a function that does so, and runs none when it gets none; a newer one takes such a function
+// too. Linked with --wrap=__libc_start_main.
 #include <stddef.h>
 
 typedef void (*Constructor)(int, char**, char**);
@@ -15,9 +16,11 @@ static void run_constructors(int argc, char** argv, char** environment) {
   for (size_t i = 0; i < count; ++i) __init_array_start[i](argc, argv, environment);
 }
 
-int __real___libc_start_main(Main* main, int argc, char** argv, Constructor constructors, void (*destructors)(void), void (*of_loader)(void), void* stack_end);
+int __real___libc_start_main(Main* main, int argc, char** argv, Constructor constructors, void (*destructors)(void),
+                             void (*of_loader)(void), void* stack_end);
 
-int __wrap___libc_start_main(Main* main, int argc, char** argv, Constructor constructors, void (*destructors)(void), void (*of_loader)(void), void* stack_end) {
+int __wrap___libc_start_main(Main* main, int argc, char** argv, Constructor constructors, void (*destructors)(void),
+                             void (*of_loader)(void), void* stack_end) {
   (void)constructors;
   return __real___libc_start_main(main, argc, argv, run_constructors, destructors, of_loader, stack_end);
 }

@@ -1,5 +1,5 @@
-// Values that libraries hang onto a context under a key of theirs (the private table CONTEXT_LOCAL_STORAGE). Each copy of cudart
-// looks its own up in every runtime call, so a lookup that hits costs one atomic load and no lock.
+// Values that libraries hang onto a context under a key of theirs (the private table CONTEXT_LOCAL_STORAGE). Each copy
+// of cudart looks its own up in every runtime call, so a lookup that hits costs one atomic load and no lock.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,8 @@ class ContextLocalStorage {
   CUresult remove(CUcontext context, void* key);
   // CUDA_ERROR_INVALID_HANDLE when the key is absent; *value is then left alone.
   CUresult get(CUcontext context, void* key, void** value) const;
-  // Removes all of a context's values and calls their destructors, without holding a lock: on reset and on destruction of the context.
+  // Removes all of a context's values and calls their destructors, without holding a lock: on reset and on destruction
+  // of the context.
   void drop_context(CUcontext context);
 
  private:
@@ -39,8 +40,9 @@ class ContextLocalStorage {
 
   mutable std::shared_mutex mutex_;
   std::map<Key, Entry> entries_;
-  // Changes with every change of entries_, under mutex_. Unique over all instances. Partner: the per-thread caches in get(), whose
-  // rows name the generation read before the lookup, so that a row can only be older than what it is compared with, never newer.
+  // Changes with every change of entries_, under mutex_. Unique over all instances. Partner: the per-thread caches in
+  // get(), whose rows name the generation read before the lookup, so that a row can only be older than what it is
+  // compared with, never newer.
   std::atomic<uint64_t> generation_;
 };
 

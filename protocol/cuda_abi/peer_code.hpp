@@ -35,7 +35,8 @@ inline constexpr auto kKnown = known_codes();
 }  // namespace peer_code
 
 constexpr CUresult from_peer(int32_t code) noexcept {
-  if (code == CUDA_SUCCESS) [[likely]] return CUDA_SUCCESS;
+  if (code == CUDA_SUCCESS) [[likely]]
+    return CUDA_SUCCESS;
   bool known = code > 0 && code < peer_code::kCodesEnd && peer_code::kKnown[size_t(code)];
   return known ? CUresult(code) : kUnknownPeerCode;
 }

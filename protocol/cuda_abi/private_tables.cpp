@@ -11,8 +11,8 @@
 namespace gpuwire::cuda_abi {
 namespace {
 
-// Set by the first cuGetExportTable, always to the same object. Partner: the slots, which can only be called after it; release and
-// acquire make the host's members visible to a thread that got the table's address from another one.
+// Set by the first cuGetExportTable, always to the same object. Partner: the slots, which can only be called after it;
+// release and acquire make the host's members visible to a thread that got the table's address from another one.
 std::atomic<const PrivateTableHost*> the_host{nullptr};
 
 const PrivateTableHost& host() noexcept { return *the_host.load(std::memory_order_acquire); }
@@ -29,11 +29,15 @@ CUresult context_or_current(CUcontext* context) noexcept {
 
 // --- CUDART_INTERFACE
 
-CUresult primary_context_handle(CUcontext* context, CUdevice device) noexcept { return host().primary_context_handle(context, device); }
+CUresult primary_context_handle(CUcontext* context, CUdevice device) noexcept {
+  return host().primary_context_handle(context, device);
+}
 
-// cudart before 12 knows no libraries: it loads the fat binary of each of the program's files as a module of the current context, when a kernel or
-// variable of it is first used. The rest are options of the compiler, of which it gives none.
-CUresult load_fat_binary(CUmodule* module, const void* wrapper, void* /*options*/, void* /*values*/, uint32_t /*count*/) noexcept {
+// cudart before 12 knows no libraries: it loads the fat binary of each of the program's files as a module of the
+// current context, when a kernel or variable of it is first used. The rest are options of the compiler, of which it
+// gives none.
+CUresult load_fat_binary(CUmodule* module, const void* wrapper, void* /*options*/, void* /*values*/,
+                         uint32_t /*count*/) noexcept {
   return host().load_module(module, wrapper);
 }
 
@@ -105,7 +109,8 @@ CUresult context_id(CUcontext context, uint64_t* id) noexcept {
   return result;
 }
 
-// The token stands for the driver's stream object and is only ever given back to stream_token_id. NULL and CU_STREAM_LEGACY are one stream.
+// The token stands for the driver's stream object and is only ever given back to stream_token_id. NULL and
+// CU_STREAM_LEGACY are one stream.
 CUresult stream_token(CUcontext /*context*/, CUstream stream, void** token) noexcept {
   *token = stream == nullptr ? static_cast<void*>(CU_STREAM_LEGACY) : static_cast<void*>(stream);
   return CUDA_SUCCESS;
@@ -169,10 +174,11 @@ struct Table {
 
 CUresult self_test(uint32_t version, uint64_t unix_seconds, uint64_t answer[2]) noexcept;
 
-// Built on first use and never destroyed: callers keep the addresses until the process has ended. Function-local, so that nothing here
-// runs in a program that only loads the library.
+// Built on first use and never destroyed: callers keep the addresses until the process has ended. Function-local, so
+// that nothing here runs in a program that only loads the library.
 struct Tables {
-  Table<13> cudart_interface{{2, slot(primary_context_handle)}, {6, slot(load_fat_binary)}, {7, slot(forget_fat_binary)}};
+  Table<13> cudart_interface{
+      {2, slot(primary_context_handle)}, {6, slot(load_fat_binary)}, {7, slot(forget_fat_binary)}};
   Table<7> runtime_callback_hooks{{2, slot(runtime_callback_flags)}, {6, slot(other_callback_flags)}};
   Table<3> tools_tls{{2, slot(current_context)}};
   // The one table that does not start with its size.
@@ -222,7 +228,8 @@ CUresult self_test(uint32_t version, uint64_t unix_seconds, uint64_t answer[2]) 
 CUresult self_test(uint32_t, uint64_t, uint64_t[2]) noexcept {
   static std::atomic_flag reported;
   if (!reported.test_and_set(std::memory_order_relaxed)) {
-    host().report("this build does not answer cudart's self-test (GPUWIRE_CUDART_SELF_TEST=OFF); use gpuwire's own libcudart");
+    host().report(
+        "this build does not answer cudart's self-test (GPUWIRE_CUDART_SELF_TEST=OFF); use gpuwire's own libcudart");
   }
   return static_cast<CUresult>(103);  // cudaErrorSoftwareValidityNotEstablished, which has no name in cuda.h
 }
@@ -237,15 +244,24 @@ struct Row {
 const void* find_table(const CUuuid& id) noexcept {
   const Tables& all = tables();
   const Row rows[] = {
-      {{0x6B, 0xD5, 0xFB, 0x6C, 0x5B, 0xF4, 0xE7, 0x4A, 0x89, 0x87, 0xD9, 0x39, 0x12, 0xFD, 0x9D, 0xF9}, all.cudart_interface.words.data()},
-      {{0xA0, 0x94, 0x79, 0x8C, 0x2E, 0x74, 0x2E, 0x74, 0x93, 0xF2, 0x08, 0x00, 0x20, 0x0C, 0x0A, 0x66}, all.runtime_callback_hooks.words.data()},
-      {{0x42, 0xD8, 0x5A, 0x81, 0x23, 0xF6, 0xCB, 0x47, 0x82, 0x98, 0xF6, 0xE7, 0x8A, 0x3A, 0xEC, 0xDC}, all.tools_tls.words.data()},
-      {{0xC6, 0x93, 0x33, 0x6E, 0x11, 0x21, 0xDF, 0x11, 0xA8, 0xC3, 0x68, 0xF3, 0x55, 0xD8, 0x95, 0x93}, all.context_local_storage.data()},
-      {{0x26, 0x3E, 0x88, 0x60, 0x7C, 0xD2, 0x61, 0x43, 0x92, 0xF6, 0xBB, 0xD5, 0x00, 0x6D, 0xFA, 0x7E}, all.context_checks.words.data()},
-      {{0xD4, 0x08, 0x20, 0x55, 0xBD, 0xE6, 0x70, 0x4B, 0x8D, 0x34, 0xBA, 0x12, 0x3C, 0x66, 0xE1, 0xF2}, all.integrity.words.data()},
-      {{0x21, 0x31, 0x8C, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8C, 0xA6, 0x41, 0xFF, 0x73, 0x24, 0xC8, 0xF2}, all.identities.words.data()},
-      {{0x17, 0x34, 0xDC, 0x26, 0x80, 0x0D, 0x47, 0x45, 0x87, 0x26, 0xC0, 0xF1, 0xE7, 0xDD, 0x8B, 0xCA}, all.multiprocessors.words.data()},
-      {{0x6E, 0x16, 0x3F, 0xBE, 0xB9, 0x58, 0x44, 0x4D, 0x83, 0x5C, 0xE1, 0x82, 0xAF, 0xF1, 0x99, 0x1E}, all.module_info.words.data()},
+      {{0x6B, 0xD5, 0xFB, 0x6C, 0x5B, 0xF4, 0xE7, 0x4A, 0x89, 0x87, 0xD9, 0x39, 0x12, 0xFD, 0x9D, 0xF9},
+       all.cudart_interface.words.data()},
+      {{0xA0, 0x94, 0x79, 0x8C, 0x2E, 0x74, 0x2E, 0x74, 0x93, 0xF2, 0x08, 0x00, 0x20, 0x0C, 0x0A, 0x66},
+       all.runtime_callback_hooks.words.data()},
+      {{0x42, 0xD8, 0x5A, 0x81, 0x23, 0xF6, 0xCB, 0x47, 0x82, 0x98, 0xF6, 0xE7, 0x8A, 0x3A, 0xEC, 0xDC},
+       all.tools_tls.words.data()},
+      {{0xC6, 0x93, 0x33, 0x6E, 0x11, 0x21, 0xDF, 0x11, 0xA8, 0xC3, 0x68, 0xF3, 0x55, 0xD8, 0x95, 0x93},
+       all.context_local_storage.data()},
+      {{0x26, 0x3E, 0x88, 0x60, 0x7C, 0xD2, 0x61, 0x43, 0x92, 0xF6, 0xBB, 0xD5, 0x00, 0x6D, 0xFA, 0x7E},
+       all.context_checks.words.data()},
+      {{0xD4, 0x08, 0x20, 0x55, 0xBD, 0xE6, 0x70, 0x4B, 0x8D, 0x34, 0xBA, 0x12, 0x3C, 0x66, 0xE1, 0xF2},
+       all.integrity.words.data()},
+      {{0x21, 0x31, 0x8C, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8C, 0xA6, 0x41, 0xFF, 0x73, 0x24, 0xC8, 0xF2},
+       all.identities.words.data()},
+      {{0x17, 0x34, 0xDC, 0x26, 0x80, 0x0D, 0x47, 0x45, 0x87, 0x26, 0xC0, 0xF1, 0xE7, 0xDD, 0x8B, 0xCA},
+       all.multiprocessors.words.data()},
+      {{0x6E, 0x16, 0x3F, 0xBE, 0xB9, 0x58, 0x44, 0x4D, 0x83, 0x5C, 0xE1, 0x82, 0xAF, 0xF1, 0x99, 0x1E},
+       all.module_info.words.data()},
   };
   for (const Row& row : rows) {
     if (std::memcmp(row.id, id.bytes, sizeof row.id) == 0) {

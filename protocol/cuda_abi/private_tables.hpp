@@ -1,7 +1,7 @@
-// The tables behind cuGetExportTable that cudart 11.8 to 13, cuBLAS and cuFFT cannot do without, shared by the client's stub and the software
-// device. Which slots are called, with what, and what breaks without them was measured on driver 580.159.04 (cudart 13) and by programs of
-// cudart 11.8 and 12.4; docs/toolkits.md has the facts. All other slots answer CUDA_ERROR_NOT_SUPPORTED, and tables that nobody needs (driver log,
-// nvrtc's cache, NVML, CUPTI) are refused.
+// The tables behind cuGetExportTable that cudart 11.8 to 13, cuBLAS and cuFFT cannot do without, shared by the client's
+// stub and the software device. Which slots are called, with what, and what breaks without them was measured on driver
+// 580.159.04 (cudart 13) and by programs of cudart 11.8 and 12.4; docs/toolkits.md has the facts. All other slots
+// answer CUDA_ERROR_NOT_SUPPORTED, and tables that nobody needs (driver log, nvrtc's cache, NVML, CUPTI) are refused.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,26 @@ struct ModuleFunction {
   const char* name = nullptr;
 };
 
-// What the tables ask of the library that hands them out. All members must be set; all are called from any thread and must not throw.
+// What the tables ask of the library that hands them out. All members must be set; all are called from any thread and
+// must not throw.
 struct PrivateTableHost {
   uint32_t driver_version = 0;  // as cuDriverGetVersion says
-  // The handle that cuDevicePrimaryCtxRetain will return, without retaining anything. CUDA_ERROR_INVALID_DEVICE leaves *context alone.
+  // The handle that cuDevicePrimaryCtxRetain will return, without retaining anything. CUDA_ERROR_INVALID_DEVICE leaves
+  // *context alone.
   CUresult (*primary_context_handle)(CUcontext* context, CUdevice device) = nullptr;
-  CUresult (*current_context)(CUcontext* context) = nullptr;                                      // as cuCtxGetCurrent
-  CUresult (*context_id)(CUcontext context, unsigned long long* id) = nullptr;                    // as cuCtxGetId
-  CUresult (*stream_id)(CUcontext context, CUstream stream, unsigned long long* id) = nullptr;    // as cuStreamGetId, of that context
+  CUresult (*current_context)(CUcontext* context) = nullptr;                    // as cuCtxGetCurrent
+  CUresult (*context_id)(CUcontext context, unsigned long long* id) = nullptr;  // as cuCtxGetId
+  CUresult (*stream_id)(CUcontext context, CUstream stream,
+                        unsigned long long* id) = nullptr;  // as cuStreamGetId, of that context
   CUresult (*module_functions)(CUcontext context, CUmodule module, std::vector<ModuleFunction>* functions) = nullptr;
-  CUresult (*load_module)(CUmodule* module, const void* image) = nullptr;                         // as cuModuleLoadData
-  CUresult (*self_test_devices)(std::vector<SelfTestDevice>* devices) = nullptr;                  // every device, in order
-  void (*report)(const char* line) = nullptr;                                                     // one line for the user, once
+  CUresult (*load_module)(CUmodule* module, const void* image) = nullptr;         // as cuModuleLoadData
+  CUresult (*self_test_devices)(std::vector<SelfTestDevice>* devices) = nullptr;  // every device, in order
+  void (*report)(const char* line) = nullptr;                                     // one line for the user, once
 };
 
-// Implements cuGetExportTable. The tables are the same for the life of the process, so the host must be too (static storage) and must be
-// the same in every call. CUDA_ERROR_INVALID_VALUE and *table = null for a table that is not offered.
+// Implements cuGetExportTable. The tables are the same for the life of the process, so the host must be too (static
+// storage) and must be the same in every call. CUDA_ERROR_INVALID_VALUE and *table = null for a table that is not
+// offered.
 CUresult get_export_table(const PrivateTableHost& host, const void** table, const CUuuid* id) noexcept;
 
 // The storage behind CONTEXT_LOCAL_STORAGE; the host drops a context's values when it resets or destroys the context.

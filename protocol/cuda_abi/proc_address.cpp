@@ -27,7 +27,8 @@ ProcAddress resolve_proc_address(std::string_view name, int version, cuuint64_t 
     return {CUDA_ERROR_INVALID_VALUE, nullptr, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND};
   }
   const auto* const end = std::end(kNames);
-  const auto* const found = std::lower_bound(std::begin(kNames), end, name, [](const Name& row, std::string_view key) { return row.name < key; });
+  const auto* const found = std::lower_bound(std::begin(kNames), end, name,
+                                             [](const Name& row, std::string_view key) { return row.name < key; });
   if (found == end || found->name != name) {
     return {CUDA_SUCCESS, nullptr, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND};
   }

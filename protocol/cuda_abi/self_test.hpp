@@ -1,9 +1,10 @@
 // The answer to the self-test with which every cudart 13 asks its driver whether the two halves match.
 //
-// A program that carries a static cudart (and cuBLAS, cuDNN and others carry one each) runs over no driver that does not answer it.
-// It guards no content and no licence: the message is made of version, process, addresses and device identities, and both sides
-// compute the same keyed digest, HMAC (RFC 2104) over MD2 (RFC 1319). The scheme is public: ZLUDA, `dark_api`, integrity_check.
-// This file is the whole of it; the build option GPUWIRE_CUDART_SELF_TEST=OFF leaves it out.
+// A program that carries a static cudart (and cuBLAS, cuDNN and others carry one each) runs over no driver that does
+// not answer it. It guards no content and no licence: the message is made of version, process, addresses and device
+// identities, and both sides compute the same keyed digest, HMAC (RFC 2104) over MD2 (RFC 1319). The scheme is public:
+// ZLUDA, `dark_api`, integrity_check. This file is the whole of it; the build option GPUWIRE_CUDART_SELF_TEST=OFF
+// leaves it out.
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@ struct SelfTestQuestion {
   uint32_t driver_version = 0;  // as cuDriverGetVersion says
   uint32_t version = 0;         // first argument of the question: cudart asks with 13000, 13001 and 13002
   uint32_t process_id = 0;
-  uint32_t thread_id = 0;  // low 32 bits of pthread_self()
+  uint32_t thread_id = 0;               // low 32 bits of pthread_self()
   uint64_t cudart_interface_table = 0;  // addresses, as handed out by cuGetExportTable
   uint64_t integrity_table = 0;
   uint64_t integrity_function = 0;  // the value in slot 1 of the integrity table

@@ -17,15 +17,16 @@ constexpr uint64_t kChunkBytes = 16;           // what everything is counted in:
 
 // The map as the hardware reads it: 32-bit words, little-endian.
 struct Words {
-  uint32_t address[2];      // low, high
-  uint32_t format;          // see format_of()
-  uint32_t strides[4];      // in chunks, bits 0 to 31; 0 beyond the rank
-  uint32_t strides_high;    // bits 32 to 35 of each, 4 bits a stride
-  uint32_t sizes[5];        // less one; 0 beyond the rank
-  uint32_t steps;           // less one, 3 bits a dimension; bits 24 to 31: elements of the box along the first dimension, less one
-  uint32_t box;             // tiled: the other dimensions of the box, less one, 8 bits each. im2col: corners, see corner_bits()
-  uint32_t pixels;          // im2col: pixels of a column, less one
-  uint32_t box_bytes;       // what one copy puts into shared memory
+  uint32_t address[2];    // low, high
+  uint32_t format;        // see format_of()
+  uint32_t strides[4];    // in chunks, bits 0 to 31; 0 beyond the rank
+  uint32_t strides_high;  // bits 32 to 35 of each, 4 bits a stride
+  uint32_t sizes[5];      // less one; 0 beyond the rank
+  uint32_t
+      steps;     // less one, 3 bits a dimension; bits 24 to 31: elements of the box along the first dimension, less one
+  uint32_t box;  // tiled: the other dimensions of the box, less one, 8 bits each. im2col: corners, see corner_bits()
+  uint32_t pixels;     // im2col: pixels of a column, less one
+  uint32_t box_bytes;  // what one copy puts into shared memory
   uint32_t unused;
   uint32_t shared_alignment_bytes;  // of the place in shared memory
   uint32_t zero[13];
@@ -33,9 +34,9 @@ struct Words {
 static_assert(sizeof(Words) == sizeof(CUtensorMap));
 
 struct Element {
-  uint32_t code;      // in the format word
+  uint32_t code;  // in the format word
   uint32_t bytes;
-  bool rounds;        // the hardware rounds to TF32 on the way
+  bool rounds;  // the hardware rounds to TF32 on the way
   bool floating;
 };
 
@@ -86,14 +87,18 @@ bool within(uint64_t value, uint64_t first, uint64_t last) noexcept { return val
 
 bool tensor_is_valid(const Tensor& tensor, const Element& element, uint32_t rank_min) noexcept {
   if (!within(tensor.rank, rank_min, kRankMax) || (number(tensor.interleave) && tensor.rank < 3)) return false;
-  if (number(tensor.interleave) > CU_TENSOR_MAP_INTERLEAVE_32B || number(tensor.swizzle) > CU_TENSOR_MAP_SWIZZLE_128B) return false;
+  if (number(tensor.interleave) > CU_TENSOR_MAP_INTERLEAVE_32B || number(tensor.swizzle) > CU_TENSOR_MAP_SWIZZLE_128B)
+    return false;
   if (number(tensor.promotion) > CU_TENSOR_MAP_L2_PROMOTION_L2_256B) return false;
-  if (number(tensor.fill) > CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA || (number(tensor.fill) && !element.floating)) return false;
+  if (number(tensor.fill) > CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA ||
+      (number(tensor.fill) && !element.floating))
+    return false;
   const uint64_t alignment = number(tensor.interleave) == CU_TENSOR_MAP_INTERLEAVE_32B ? 2 * kChunkBytes : kChunkBytes;
   if (tensor.address % alignment) return false;
   for (uint32_t i = 0; i < tensor.rank; ++i) {
     if (!within(tensor.sizes[i], 1, kSizeMax) || !within(tensor.steps[i], 1, kStepMax)) return false;
-    if (i + 1 < tensor.rank && (tensor.strides_bytes[i] % alignment || tensor.strides_bytes[i] >= kStrideEnd)) return false;
+    if (i + 1 < tensor.rank && (tensor.strides_bytes[i] % alignment || tensor.strides_bytes[i] >= kStrideEnd))
+      return false;
   }
   return true;
 }
@@ -105,11 +110,13 @@ bool row_is_valid(const Tensor& tensor, uint64_t row_bytes) noexcept {
 }
 
 uint32_t format_of(const Tensor& tensor, const Element& element, bool im2col) noexcept {
-  return uint32_t(im2col) | (tensor.rank - 1) << 4 | element.code << 7 | number(tensor.interleave) << 11 | number(tensor.swizzle) << 13 |
-         number(tensor.fill) << 15 | uint32_t(element.rounds) << 16 | number(tensor.promotion) << 17;
+  return uint32_t(im2col) | (tensor.rank - 1) << 4 | element.code << 7 | number(tensor.interleave) << 11 |
+         number(tensor.swizzle) << 13 | number(tensor.fill) << 15 | uint32_t(element.rounds) << 16 |
+         number(tensor.promotion) << 17;
 }
 
-Words words_of(const Tensor& tensor, const Element& element, bool im2col, uint32_t row_elements, uint64_t box_bytes) noexcept {
+Words words_of(const Tensor& tensor, const Element& element, bool im2col, uint32_t row_elements,
+               uint64_t box_bytes) noexcept {
   Words words{};
   words.address[0] = uint32_t(tensor.address);
   words.address[1] = uint32_t(tensor.address >> 32);
@@ -148,12 +155,14 @@ bool corners_are_valid(const Tensor& tensor, const int* lower, const int* upper)
   return true;
 }
 
-CUresult encode_im2col(CUtensorMap* map, const Tensor& tensor, const int* lower, const int* upper, uint32_t channels, uint32_t pixels) noexcept {
+CUresult encode_im2col(CUtensorMap* map, const Tensor& tensor, const int* lower, const int* upper, uint32_t channels,
+                       uint32_t pixels) noexcept {
   const std::optional<Element> element = element_of(tensor.type);
   if (!element || !tensor_is_valid(tensor, *element, 3)) return CUDA_ERROR_INVALID_VALUE;
   if (!within(channels, 1, kBoxMax) || !within(pixels, 1, kPixelsMax)) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t row_bytes = uint64_t(channels) * element->bytes, box_bytes = row_bytes * pixels;
-  if (!row_is_valid(tensor, row_bytes) || box_bytes > kBoxBytesMax || !corners_are_valid(tensor, lower, upper)) return CUDA_ERROR_INVALID_VALUE;
+  if (!row_is_valid(tensor, row_bytes) || box_bytes > kBoxBytesMax || !corners_are_valid(tensor, lower, upper))
+    return CUDA_ERROR_INVALID_VALUE;
   Words words = words_of(tensor, *element, true, channels, box_bytes);
   const uint32_t bits = corner_bits(tensor.rank), mask = (1u << bits) - 1;
   for (uint32_t i = 0; i + 2 < tensor.rank; ++i)
@@ -164,11 +173,14 @@ CUresult encode_im2col(CUtensorMap* map, const Tensor& tensor, const int* lower,
 
 }  // namespace
 
-CUresult encode_tensor_map_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
-                                 const cuuint64_t* strides_bytes, const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave interleave,
-                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) noexcept {
+CUresult encode_tensor_map_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                 const cuuint64_t* sizes, const cuuint64_t* strides_bytes, const cuuint32_t* box,
+                                 const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) noexcept {
   if (!map || !sizes || !strides_bytes || !box || !steps) return CUDA_ERROR_INVALID_VALUE;
-  const Tensor tensor{type, rank, reinterpret_cast<uint64_t>(address), sizes, strides_bytes, steps, interleave, swizzle, promotion, fill};
+  const Tensor tensor{
+      type,      rank, reinterpret_cast<uint64_t>(address), sizes, strides_bytes, steps, interleave, swizzle,
+      promotion, fill};
   const std::optional<Element> element = element_of(type);
   if (!element || !tensor_is_valid(tensor, *element, 1)) return CUDA_ERROR_INVALID_VALUE;
   uint64_t box_bytes = element->bytes;
@@ -176,27 +188,34 @@ CUresult encode_tensor_map_tiled(CUtensorMap* map, CUtensorMapDataType type, cuu
     if (!within(box[i], 1, kBoxMax)) return CUDA_ERROR_INVALID_VALUE;
     box_bytes *= box[i] / steps[i];
   }
-  if (!row_is_valid(tensor, uint64_t(box[0]) * element->bytes) || box_bytes > kBoxBytesMax) return CUDA_ERROR_INVALID_VALUE;
+  if (!row_is_valid(tensor, uint64_t(box[0]) * element->bytes) || box_bytes > kBoxBytesMax)
+    return CUDA_ERROR_INVALID_VALUE;
   Words words = words_of(tensor, *element, false, box[0], box_bytes);
   for (uint32_t i = 1; i < rank; ++i) words.box |= (box[i] - 1) << (8 * (i - 1));
   return put(words, map);
 }
 
-CUresult encode_tensor_map_im2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
-                                  const cuuint64_t* strides_bytes, const int* lower, const int* upper, cuuint32_t channels, cuuint32_t pixels,
-                                  const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+CUresult encode_tensor_map_im2col(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                  const cuuint64_t* sizes, const cuuint64_t* strides_bytes, const int* lower,
+                                  const int* upper, cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* steps,
+                                  CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                   CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) noexcept {
   if (!map || !sizes || !strides_bytes || !lower || !upper || !steps) return CUDA_ERROR_INVALID_VALUE;
-  const Tensor tensor{type, rank, reinterpret_cast<uint64_t>(address), sizes, strides_bytes, steps, interleave, swizzle, promotion, fill};
+  const Tensor tensor{
+      type,      rank, reinterpret_cast<uint64_t>(address), sizes, strides_bytes, steps, interleave, swizzle,
+      promotion, fill};
   return encode_im2col(map, tensor, lower, upper, channels, pixels);
 }
 
-CUresult encode_tensor_map_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes,
-                                       const cuuint64_t* strides_bytes, int lower, int upper, cuuint32_t channels, cuuint32_t pixels,
-                                       const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+CUresult encode_tensor_map_im2col_wide(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                       const cuuint64_t* sizes, const cuuint64_t* strides_bytes, int lower, int upper,
+                                       cuuint32_t channels, cuuint32_t pixels, const cuuint32_t* steps,
+                                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                        CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) noexcept {
   if (!map || !sizes || !strides_bytes || !steps) return CUDA_ERROR_INVALID_VALUE;
-  const Tensor tensor{type, rank, reinterpret_cast<uint64_t>(address), sizes, strides_bytes, steps, interleave, swizzle, promotion, fill};
+  const Tensor tensor{
+      type,      rank, reinterpret_cast<uint64_t>(address), sizes, strides_bytes, steps, interleave, swizzle,
+      promotion, fill};
   const std::array<int, 3> all_lower{lower, 0, 0}, all_upper{upper, 0, 0};
   return encode_im2col(map, tensor, all_lower.data(), all_upper.data(), channels, pixels);
 }

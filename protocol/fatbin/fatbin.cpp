@@ -79,7 +79,9 @@ tl::expected<Entry, Error> read_entry(std::span<const uint8_t> bytes, const Entr
   entry.architecture_specific = (header.flags & kFlagArchitectureSpecific) != 0;
   entry.family_specific = (header.flags & kFlagFamilySpecific) != 0;
   entry.debug = (header.flags & kFlagDebug) != 0;
-  entry.compression = (header.flags & kFlagLz4) != 0 ? Compression::lz4 : (header.flags & kFlagZstd) != 0 ? Compression::zstd : Compression::none;
+  entry.compression = (header.flags & kFlagLz4) != 0    ? Compression::lz4
+                      : (header.flags & kFlagZstd) != 0 ? Compression::zstd
+                                                        : Compression::none;
   entry.payload = bytes.subspan(header.header_bytes, header.padded_bytes);
   entry.whole = bytes.first(header.header_bytes + header.padded_bytes);
   entry.options = read_options(bytes.first(header.header_bytes), header);
@@ -88,10 +90,12 @@ tl::expected<Entry, Error> read_entry(std::span<const uint8_t> bytes, const Entr
     return entry;
   }
   if (header.stored_bytes > header.padded_bytes) {
-    return fail("fat binary entry: compressed size " + std::to_string(header.stored_bytes) + " exceeds its room of " + std::to_string(header.padded_bytes));
+    return fail("fat binary entry: compressed size " + std::to_string(header.stored_bytes) + " exceeds its room of " +
+                std::to_string(header.padded_bytes));
   }
   if (header.decompressed_bytes > kDecompressedBytesMax) {
-    return fail("fat binary entry: decompressed size " + std::to_string(header.decompressed_bytes) + " is above the limit");
+    return fail("fat binary entry: decompressed size " + std::to_string(header.decompressed_bytes) +
+                " is above the limit");
   }
   entry.payload = entry.payload.first(header.stored_bytes);
   entry.decompressed_bytes = header.decompressed_bytes;
@@ -121,7 +125,8 @@ tl::expected<std::vector<Entry>, Error> read_container(std::span<const uint8_t> 
     return fail("fat binary: shorter than its header");
   }
   const auto header = load<ContainerHeader>(container, 0);
-  if (header.magic != kContainerMagic || header.version != 1 || header.header_bytes < sizeof header || header.header_bytes > container.size()) {
+  if (header.magic != kContainerMagic || header.version != 1 || header.header_bytes < sizeof header ||
+      header.header_bytes > container.size()) {
     return fail("fat binary: not a container of a known version");
   }
   if (header.payload_bytes > container.size() - header.header_bytes) {
@@ -154,13 +159,12 @@ tl::expected<std::vector<Entry>, Error> read_container(std::span<const uint8_t> 
 tl::expected<std::vector<uint8_t>, Error> decompress(const Entry& entry) {
   std::vector<uint8_t> out;
   switch (entry.compression) {
-    case Compression::none:
-      out.assign(entry.payload.begin(), entry.payload.end());
-      break;
+    case Compression::none: out.assign(entry.payload.begin(), entry.payload.end()); break;
     case Compression::lz4: {
       out.resize(entry.decompressed_bytes);
-      const int written = LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data()), reinterpret_cast<char*>(out.data()),
-                                              static_cast<int>(entry.payload.size()), static_cast<int>(out.size()));
+      const int written =
+          LZ4_decompress_safe(reinterpret_cast<const char*>(entry.payload.data()), reinterpret_cast<char*>(out.data()),
+                              static_cast<int>(entry.payload.size()), static_cast<int>(out.size()));
       if (written < 0 || static_cast<uint64_t>(written) != entry.decompressed_bytes) {
         return fail("fat binary entry: damaged LZ4 data");
       }
@@ -189,7 +193,8 @@ const Entry* select_entry(std::span<const Entry> entries, ComputeCapability devi
   const Entry* best = nullptr;
   Rank best_rank{};
   for (const Entry& entry : entries) {
-    const bool usable = entry.kind == Kind::cubin ? !ptx_only && runs_cubin(entry, device) : entry.kind == Kind::ptx && compiles_ptx(entry, device);
+    const bool usable = entry.kind == Kind::cubin ? !ptx_only && runs_cubin(entry, device)
+                                                  : entry.kind == Kind::ptx && compiles_ptx(entry, device);
     const Rank rank{entry.kind == Kind::cubin, entry.sm, entry.architecture_specific, entry.family_specific};
     if (usable && (best == nullptr || rank > best_rank)) {
       best = &entry;

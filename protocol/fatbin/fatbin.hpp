@@ -1,7 +1,7 @@
 // Reads the containers in which nvcc puts device code: one fat binary holds PTX and cubins for several architectures.
 //
-// The layout was found by experiment with CUDA 13.0's nvcc and fatbinary. Everything here takes bytes that nobody vouches for: lengths
-// and offsets are checked before use, and decompressed sizes are bounded.
+// The layout was found by experiment with CUDA 13.0's nvcc and fatbinary. Everything here takes bytes that nobody
+// vouches for: lengths and offsets are checked before use, and decompressed sizes are bounded.
 #pragma once
 
 #include <cstddef>
@@ -36,10 +36,11 @@ struct Entry {
   bool relocatable = false;            // compiled with -rdc=true: to be linked with others
   bool debug = false;
   Compression compression = Compression::none;
-  uint64_t decompressed_bytes = 0;       // of the payload when it is compressed
-  std::span<const uint8_t> payload;      // as stored, without padding when its size is known; points into the container
-  std::span<const uint8_t> whole;        // header, payload and padding: behind a container header of its own it is a fat binary again
-  std::string options;                   // compiler options recorded with the entry
+  uint64_t decompressed_bytes = 0;   // of the payload when it is compressed
+  std::span<const uint8_t> payload;  // as stored, without padding when its size is known; points into the container
+  std::span<const uint8_t>
+      whole;            // header, payload and padding: behind a container header of its own it is a fat binary again
+  std::string options;  // compiler options recorded with the entry
 };
 
 // Which code a device can run: compute capability 7.5 is {7, 5}.
@@ -54,8 +55,8 @@ tl::expected<std::vector<Entry>, Error> read_container(std::span<const uint8_t> 
 // The entry's contents. PTX comes without the terminating zeros.
 tl::expected<std::vector<uint8_t>, Error> decompress(const Entry& entry);
 
-// The entry a driver would take for that device: the newest cubin that runs on it, else the newest PTX that may be compiled for it.
-// Null when there is none. With ptx_only cubins are passed over.
+// The entry a driver would take for that device: the newest cubin that runs on it, else the newest PTX that may be
+// compiled for it. Null when there is none. With ptx_only cubins are passed over.
 const Entry* select_entry(std::span<const Entry> entries, ComputeCapability device, bool ptx_only = false);
 
 }  // namespace gpuwire::fatbin

@@ -67,11 +67,14 @@ tl::expected<uint64_t, Error> elf_bytes(std::span<const uint8_t> image) {
     return fail("ELF image: shorter than its header");
   }
   std::memcpy(&header, image.data(), sizeof header);
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_ident[EI_DATA] != ELFDATA2LSB) {
     return fail("ELF image: not a little-endian 64-bit file");
   }
-  if ((header.e_shnum != 0 && header.e_shentsize != sizeof(Elf64_Shdr)) || (header.e_phnum != 0 && header.e_phentsize != sizeof(Elf64_Phdr)) ||
-      !holds(image, header.e_shoff, header.e_shnum, sizeof(Elf64_Shdr)) || !holds(image, header.e_phoff, header.e_phnum, sizeof(Elf64_Phdr))) {
+  if ((header.e_shnum != 0 && header.e_shentsize != sizeof(Elf64_Shdr)) ||
+      (header.e_phnum != 0 && header.e_phentsize != sizeof(Elf64_Phdr)) ||
+      !holds(image, header.e_shoff, header.e_shnum, sizeof(Elf64_Shdr)) ||
+      !holds(image, header.e_phoff, header.e_phnum, sizeof(Elf64_Phdr))) {
     return fail("ELF image: its header tables lie outside");
   }
   uint64_t end = std::max<uint64_t>({sizeof header, header.e_shoff + header.e_shnum * sizeof(Elf64_Shdr),
@@ -92,7 +95,8 @@ tl::expected<uint64_t, Error> elf_bytes(std::span<const uint8_t> image) {
 
 tl::expected<std::span<const uint8_t>, Error> span_of_trusted_image(const void* image) {
   const auto* const start = static_cast<const uint8_t*>(image);
-  // The first zero ends a text; the magic numbers have none in their first byte, and each other kind has 8 bytes at least.
+  // The first zero ends a text; the magic numbers have none in their first byte, and each other kind has 8 bytes at
+  // least.
   const size_t readable = strnlen(static_cast<const char*>(image), 4);
   const ImageKind kind = image_kind({start, readable});
   const std::span<const uint8_t> unlimited{start, kImageBytesMax};
@@ -101,8 +105,7 @@ tl::expected<std::span<const uint8_t>, Error> span_of_trusted_image(const void* 
     case ImageKind::text: return std::span<const uint8_t>{start, std::strlen(static_cast<const char*>(image))};
     case ImageKind::container:
       return container_bytes(unlimited).map([&](uint64_t bytes) { return unlimited.first(bytes); });
-    case ImageKind::elf:
-      return elf_bytes(unlimited).map([&](uint64_t bytes) { return unlimited.first(bytes); });
+    case ImageKind::elf: return elf_bytes(unlimited).map([&](uint64_t bytes) { return unlimited.first(bytes); });
   }
   return fail("unknown image");
 }

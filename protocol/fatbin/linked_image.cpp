@@ -7,7 +7,8 @@
 namespace gpuwire::fatbin {
 namespace {
 
-// Little-endian, like the containers behind it; each container begins at a multiple of kAlignment, which is what drivers find in programs.
+// Little-endian, like the containers behind it; each container begins at a multiple of kAlignment, which is what
+// drivers find in programs.
 struct Header {
   uint32_t magic = kLinkedImageMagic;
   uint32_t containers = 0;
@@ -21,7 +22,8 @@ tl::unexpected<Error> fail(const char* message) { return tl::unexpected(Error{me
 }  // namespace
 
 tl::expected<std::vector<uint8_t>, Error> write_linked_image(std::span<const std::span<const uint8_t>> containers) {
-  if (containers.empty() || containers.size() > kLinkedImageContainersMax) return fail("linked image: no containers, or too many");
+  if (containers.empty() || containers.size() > kLinkedImageContainersMax)
+    return fail("linked image: no containers, or too many");
   size_t bytes = aligned(sizeof(Header));
   for (const auto& container : containers) bytes += aligned(container.size());
   std::vector<uint8_t> out(bytes);

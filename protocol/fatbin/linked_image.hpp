@@ -1,8 +1,9 @@
-// A program of several translation units (-rdc=true) on its way to the server, when its linked code is for other devices.
+// A program of several translation units (-rdc=true) on its way to the server, when its linked code is for other
+// devices.
 //
-// In memory such a program is a wrapper: pointers to the linked container and to the containers it was linked from, from which the
-// driver links anew for the device at hand. Pointers do not travel; this image holds the same containers one behind the other, and
-// the server puts a wrapper of its own around them.
+// In memory such a program is a wrapper: pointers to the linked container and to the containers it was linked from,
+// from which the driver links anew for the device at hand. Pointers do not travel; this image holds the same containers
+// one behind the other, and the server puts a wrapper of its own around them.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ inline constexpr uint32_t kLinkedImageMagic = 0x494C5747;  // "GWLI"
 // No program that nvcc built comes near.
 inline constexpr size_t kLinkedImageContainersMax = 4096;
 
-// The image of a linked container and of those it was linked from, in the order in which the wrapper names them. Each span is one whole
-// container. At most kLinkedImageContainersMax of them.
+// The image of a linked container and of those it was linked from, in the order in which the wrapper names them. Each
+// span is one whole container. At most kLinkedImageContainersMax of them.
 tl::expected<std::vector<uint8_t>, Error> write_linked_image(std::span<const std::span<const uint8_t>> containers);
 
 // Whether the bytes say that they are such an image; they may still be damaged.

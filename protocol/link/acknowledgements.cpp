@@ -17,10 +17,12 @@ bool AcknowledgementScanner::take_header(std::span<const std::byte>& bytes) {
   have_ += piece;
   if (have_ < sizeof header_) return false;
   have_ = 0;
-  blind_ = header_.magic != wire::FrameHeader::kMagic || header_.message_words > wire::kMessageWordsMax || header_.bulk_bytes > wire::kBulkBytesMax;
+  blind_ = header_.magic != wire::FrameHeader::kMagic || header_.message_words > wire::kMessageWordsMax ||
+           header_.bulk_bytes > wire::kBulkBytesMax;
   skip_ = header_.message_words * sizeof(capnp::word);
   (header_.bulk_bytes > stops_above_ ? bulk_left_ : skip_) += header_.bulk_bytes;
-  goodbye_ |= header_.kind == uint8_t(wire::FrameKind::control) && header_.ordinal == uint32_t(wire::ControlOrdinal::goodbye);
+  goodbye_ |=
+      header_.kind == uint8_t(wire::FrameKind::control) && header_.ordinal == uint32_t(wire::ControlOrdinal::goodbye);
   return !blind_;
 }
 

@@ -9,8 +9,8 @@
 
 namespace gpuwire::link {
 
-// Walks from header to header and looks at nothing else: room in the window must not wait until somebody has executed what came before.
-// What is no frame makes it blind; the decoder, which gets the same bytes, says what is wrong.
+// Walks from header to header and looks at nothing else: room in the window must not wait until somebody has executed
+// what came before. What is no frame makes it blind; the decoder, which gets the same bytes, says what is wrong.
 class AcknowledgementScanner {
  public:
   // A client has taken its leave: nothing that counts comes behind that.
@@ -23,8 +23,8 @@ class AcknowledgementScanner {
   // So many bytes of it have gone by.
   void pass_bulk(uint64_t bytes) { bulk_left_ -= bytes; }
 
-  // The next bytes of the stream, in pieces of any size. Calls back with the position of each acknowledgement in them. How many were walked over: all, unless there is
-  // bulk to stop before.
+  // The next bytes of the stream, in pieces of any size. Calls back with the position of each acknowledgement in them.
+  // How many were walked over: all, unless there is bulk to stop before.
   template <class Found>
   size_t look(std::span<const std::byte> bytes, Found&& found) {
     const size_t all = bytes.size();
@@ -47,7 +47,7 @@ class AcknowledgementScanner {
   bool take_header(std::span<const std::byte>& bytes);
 
   uint64_t skip_ = 0;
-  uint64_t bulk_left_ = 0;      // behind what is skipped
+  uint64_t bulk_left_ = 0;  // behind what is skipped
   uint64_t stops_above_ = ~0ull;
   size_t have_ = 0;  // bytes of header_
   wire::FrameHeader header_;

@@ -7,7 +7,8 @@
 namespace gpuwire::link {
 
 Nanoseconds Heartbeat::left(Clock::time_point now) const {
-  return std::max(Nanoseconds(0), Nanoseconds(Clock::duration(next_.load(std::memory_order_relaxed)) - now.time_since_epoch()));
+  return std::max(Nanoseconds(0),
+                  Nanoseconds(Clock::duration(next_.load(std::memory_order_relaxed)) - now.time_since_epoch()));
 }
 
 bool Heartbeat::look(Clock::time_point now) {
@@ -26,7 +27,9 @@ bool Heartbeat::look(Clock::time_point now) {
     silent_looks_ = 0;
   } else if (come.unread < kUnreadBytesMax && ++silent_looks_ >= kSilentLooksMax) {
     come_ = {};
-    return link_.give_up(*connection, fmt::format("nothing has come over it for {} s", silent_looks_ * interval_ / std::chrono::seconds(1)), how_);
+    return link_.give_up(
+        *connection,
+        fmt::format("nothing has come over it for {} s", silent_looks_ * interval_ / std::chrono::seconds(1)), how_);
   }
   if (link_.bytes_sent() == sent_) {
     link_.append_heartbeat();

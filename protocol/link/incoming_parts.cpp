@@ -68,7 +68,8 @@ void IncomingParts::header_complete() noexcept {
   have_ = 0;
   auto way = wire::PartWay(header_.way);
   bool known = way == wire::PartWay::here || way == wire::PartWay::lanes;
-  if (header_.magic != wire::PartHeader::kMagic || !known || header_.bytes == 0 || header_.bytes > scanner_.bulk_left()) {
+  if (header_.magic != wire::PartHeader::kMagic || !known || header_.bytes == 0 ||
+      header_.bytes > scanner_.bulk_left()) {
     fault_ = "bulk in a part that cannot be";
     return;
   }

@@ -14,7 +14,8 @@
 
 namespace gpuwire::link {
 
-// Takes the headers of parts out of what a connection brings, and keeps what comes behind one whose bytes come over lanes until they are there. One thread at a time.
+// Takes the headers of parts out of what a connection brings, and keeps what comes behind one whose bytes come over
+// lanes until they are there. One thread at a time.
 class IncomingParts {
  public:
   // Bytes that are looked at at once, and kept at most.
@@ -81,8 +82,8 @@ class IncomingParts {
   AcknowledgementScanner& scanner_;
   bool on_ = false;
   wire::PartHeader header_;
-  size_t have_ = 0;          // bytes of header_
-  uint64_t here_left_ = 0;   // of the part that comes here
+  size_t have_ = 0;         // bytes of header_
+  uint64_t here_left_ = 0;  // of the part that comes here
   uint64_t lanes_left_ = 0;
   uint64_t passed_ = 0;
   std::vector<std::byte> kept_;  // from kept_at_ on; never grows past kLookBytes

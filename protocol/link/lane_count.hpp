@@ -10,7 +10,8 @@
 
 namespace gpuwire::link {
 
-// One lane more is tried while that pays, and one less now and then where it costs nothing: a lane takes a core's time at both ends. Plain data, no clock of its own.
+// One lane more is tried while that pays, and one less now and then where it costs nothing: a lane takes a core's time
+// at both ends. Plain data, no clock of its own.
 class LaneCount {
  public:
   // Parts from which a rate is taken, and how much better a lane more has to be.
@@ -32,7 +33,7 @@ class LaneCount {
   std::array<double, wire::kLanesMax + 1> rates_{};  // bytes in a nanosecond, by lanes; 0: not known
   uint64_t bytes_ = 0;
   std::chrono::nanoseconds took_{0};
-  unsigned settled_ = 0;    // trials since the best was found
+  unsigned settled_ = 0;  // trials since the best was found
   bool searching_ = true;
 };
 

@@ -36,7 +36,10 @@ std::chrono::nanoseconds look_time() {
 }  // namespace
 
 LaneSet::LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first)
-    : number_(number), sends_first_(sends_first), look_(look_time()), count_(std::min<size_t>(lanes.size(), wire::kLanesMax)) {
+    : number_(number),
+      sends_first_(sends_first),
+      look_(look_time()),
+      count_(std::min<size_t>(lanes.size(), wire::kLanesMax)) {
   for (auto& connection : lanes) {
     if (lanes_.size() == wire::kLanesMax) break;
     auto& lane = *lanes_.emplace_back(std::make_unique<Lane>());
@@ -84,7 +87,8 @@ bool LaneSet::start(Events events) {
   return started == lanes_.size();
 }
 
-// --- a lane's thread -----------------------------------------------------------------------------------------------------------------------------
+// --- a lane's thread
+// -----------------------------------------------------------------------------------------------------------------------------
 
 void LaneSet::run(Lane& lane) noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-lane");
@@ -133,7 +137,8 @@ void LaneSet::thread_over() noexcept {
   if (last && events_.over) events_.over();
 }
 
-// --- sending -------------------------------------------------------------------------------------------------------------------------------------
+// --- sending
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
   {
@@ -173,7 +178,8 @@ bool LaneSet::take_stripe(Lane& lane) noexcept {
 bool LaneSet::send_some(Lane& lane) noexcept {
   if (!lane.sending && !take_stripe(lane)) return false;
   size_t header_sent = sizeof lane.out_header - lane.out_header_left;
-  iovec pieces[2] = {{reinterpret_cast<std::byte*>(&lane.out_header) + header_sent, lane.out_header_left}, {const_cast<std::byte*>(lane.out_data), lane.out_left}};
+  iovec pieces[2] = {{reinterpret_cast<std::byte*>(&lane.out_header) + header_sent, lane.out_header_left},
+                     {const_cast<std::byte*>(lane.out_data), lane.out_left}};
   size_t skip = lane.out_header_left == 0, count = lane.out_left == 0 ? 1 : 2;
   IoResult result = lane.transport->try_send(std::span<const iovec>(pieces).first(count).subspan(skip));
   if (result.status == IoStatus::would_block) return false;
@@ -211,7 +217,8 @@ void LaneSet::stripe_sent(Lane& lane) noexcept {
   if (more || all) events_.sent(position, all);
 }
 
-// --- receiving: a lane's thread --------------------------------------------------------------------------------------------------------------------
+// --- receiving: a lane's thread
+// --------------------------------------------------------------------------------------------------------------------
 
 // True: something has come.
 bool LaneSet::receive_some(Lane& lane) noexcept {
@@ -241,7 +248,8 @@ bool LaneSet::header_complete(Lane& lane) noexcept {
   const wire::StripeHeader& header = lane.in_header;
   lane.in_done = 0;
   lane.in_taken = false;
-  if (header.magic != wire::StripeHeader::kMagic || header.lane_set != number_) return break_rules("a stripe of no lane");
+  if (header.magic != wire::StripeHeader::kMagic || header.lane_set != number_)
+    return break_rules("a stripe of no lane");
   if (header.bytes != 0) {
     if (!sends_first_ && !lane.ready) return break_rules("a stripe before the lanes are ready");
     if (header.bytes > wire::kStripeBytes) return break_rules("a stripe that is too long");
@@ -262,7 +270,9 @@ bool LaneSet::claim_stripe(Lane& lane) noexcept {
   uint64_t offset = header.position - in_.begin;
   const char* wrong = nullptr;
   if (header.position < in_.begin) wrong = "a stripe of bytes that have come";
-  else if (offset % wire::kStripeBytes != 0 || header.bytes != std::min<uint64_t>(wire::kStripeBytes, in_.end - header.position)) wrong = "a stripe of another length than its place";
+  else if (offset % wire::kStripeBytes != 0 ||
+           header.bytes != std::min<uint64_t>(wire::kStripeBytes, in_.end - header.position))
+    wrong = "a stripe of another length than its place";
   else if (in_.taken[size_t(offset / wire::kStripeBytes)]) wrong = "a stripe twice";
   if (wrong) {
     if (fault_.empty()) fault_ = wrong;
@@ -300,7 +310,8 @@ void LaneSet::placed(Lane& lane, size_t bytes) noexcept {
   if (missing == 0 || place_.empty() || (place_in_order_ && bytes != 0)) placed_changed_.notify_all();
 }
 
-// --- receiving: who wants the bytes --------------------------------------------------------------------------------------------------------------------
+// --- receiving: who wants the bytes
+// --------------------------------------------------------------------------------------------------------------------
 
 void LaneSet::expect(uint64_t position, uint64_t bytes) {
   std::lock_guard lock(mutex_);
@@ -309,7 +320,8 @@ void LaneSet::expect(uint64_t position, uint64_t bytes) {
   in_.taken.reset();
 }
 
-IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order order, const std::function<bool()>& stop) noexcept {
+IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order order,
+                          const std::function<bool()>& stop) noexcept {
   {
     std::lock_guard lock(mutex_);
     if (closed()) return {IoStatus::would_block};
@@ -334,11 +346,14 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
   }
   place_ = {};
   placed_changed_.wait(lock, [&] { return writers_ == 0; });
-  size_t got = order == Order::as_sent ? size_t(next_ - position) : missing_.load(std::memory_order_relaxed) == 0 ? out.size() : 0;
+  size_t got = order == Order::as_sent                         ? size_t(next_ - position)
+               : missing_.load(std::memory_order_relaxed) == 0 ? out.size()
+                                                               : 0;
   return got != 0 ? IoResult{IoStatus::ok, got} : IoResult{IoStatus::would_block};
 }
 
-// --- the end -------------------------------------------------------------------------------------------------------------------------------------
+// --- the end
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 void LaneSet::close(bool resets) noexcept {
   {

@@ -1,4 +1,5 @@
-// The further connections of one connection of a session, and their threads: bulk in stripes, from memory into memory. README.md draws threads and locks.
+// The further connections of one connection of a session, and their threads: bulk in stripes, from memory into memory.
+// README.md draws threads and locks.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,8 @@ using transport::IoResult;
 using transport::IoStatus;
 using transport::Nanoseconds;
 
-// All of them live and die together: bytes that a lane has taken with it are known to nobody, so the link goes back to what its peer has received.
+// All of them live and die together: bytes that a lane has taken with it are known to nobody, so the link goes back to
+// what its peer has received.
 class LaneSet {
  public:
   // Told on a lane's thread, without a lock.
@@ -34,7 +36,8 @@ class LaneSet {
     // Once, when the set is over: no thread touches anybody's memory any more.
     std::function<void()> over;
   };
-  // `number` is the client's, other than of each set before. `sends_first`: the client's side, which says on every lane that all of them are ready.
+  // `number` is the client's, other than of each set before. `sends_first`: the client's side, which says on every lane
+  // that all of them are ready.
   LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first);
   // Ends the set and waits for its threads. Not on one of them.
   ~LaneSet();
@@ -49,25 +52,33 @@ class LaneSet {
   // How many of them the parts that are sent now go over.
   size_t lanes_in_use() const { return in_use_.load(std::memory_order_relaxed); }
 
-  // --- sending: one part at a time; any thread ---------------------------------------------------------------------------------------------------
+  // --- sending: one part at a time; any thread
+  // ---------------------------------------------------------------------------------------------------
   bool can_send() const { return can_send_.load(std::memory_order_acquire); }
-  // The bytes of a part, which stay where they are until Events say that all have left or that the set is over. False: it is over, or about to be.
+  // The bytes of a part, which stay where they are until Events say that all have left or that the set is over. False:
+  // it is over, or about to be.
   bool send(uint64_t position, std::span<const std::byte> part);
 
-  // --- receiving: one thread at a time ----------------------------------------------------------------------------------------------------------
-  // A part of so many bytes begins at `position`, and all bytes before have been received.
+  // --- receiving: one thread at a time
+  // ---------------------------------------------------------------------------------------------------------- A part
+  // of so many bytes begins at `position`, and all bytes before have been received.
   void expect(uint64_t position, uint64_t bytes);
   enum class Order : uint8_t {
     any,      // until `out` is full, or the set is over, or `stop` says so; asked at least once in kLaneLookMs
-    as_sent,  // only what comes next; returns after about a millisecond without it. For memory that may be another one the next time
+    as_sent,  // only what comes next; returns after about a millisecond without it. For memory that may be another one
+              // the next time
   };
-  // Bytes of that part from `position` on, which is where the last call ended. would_block: none have come, or the set is over.
-  IoResult receive(uint64_t position, std::span<std::byte> out, Order order, const std::function<bool()>& stop) noexcept;
+  // Bytes of that part from `position` on, which is where the last call ended. would_block: none have come, or the set
+  // is over.
+  IoResult receive(uint64_t position, std::span<std::byte> out, Order order,
+                   const std::function<bool()>& stop) noexcept;
   // Over all lanes, headers not counted.
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
-  // --- the end: any thread --------------------------------------------------------------------------------------------------------------------
-  // Does not wait: each lane's thread ends its connection. `resets`: as Transport::reset(), so that the peer does not take it for the end of a program.
+  // --- the end: any thread
+  // --------------------------------------------------------------------------------------------------------------------
+  // Does not wait: each lane's thread ends its connection. `resets`: as Transport::reset(), so that the peer does not
+  // take it for the end of a program.
   void close(bool resets) noexcept;
   // Closed: waits for its threads, and for what they tell. One thread at a time, none of them.
   void finish();
@@ -91,12 +102,13 @@ class LaneSet {
     uint32_t out_stripe = 0;
     bool sending = false;
     wire::StripeHeader in_header;
-    size_t in_have = 0;    // bytes of in_header
-    size_t in_done = 0;    // bytes of the stripe
-    bool in_taken = false; // the stripe is one of the part that is expected
-    bool ready = false;    // the peer has said so
+    size_t in_have = 0;        // bytes of in_header
+    size_t in_done = 0;        // bytes of the stripe
+    bool in_taken = false;     // the stripe is one of the part that is expected
+    bool ready = false;        // the peer has said so
     bool input_waits = false;  // nobody wants its bytes yet
-    // Set before the thread looks at changes_ for the last time, read after changes_ has grown: seq_cst, so one of the two sees the other.
+    // Set before the thread looks at changes_ for the last time, read after changes_ has grown: seq_cst, so one of the
+    // two sees the other.
     std::atomic<bool> sleeps{false};
   };
   struct Outgoing {
@@ -130,7 +142,7 @@ class LaneSet {
   const bool sends_first_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // fixed from the beginning
   Events events_;
-  const std::chrono::nanoseconds look_;       // how long a thread looks at its connection before it sleeps
+  const std::chrono::nanoseconds look_;  // how long a thread looks at its connection before it sleeps
 
   mutable std::mutex mutex_;  // a leaf
   std::condition_variable placed_changed_;
@@ -140,11 +152,11 @@ class LaneSet {
   LaneCount count_;
   std::chrono::steady_clock::time_point out_began_;
   Incoming in_;
-  std::span<std::byte> place_;      // empty: nobody wants bytes now
-  uint64_t place_at_ = 0;           // position of its first byte
+  std::span<std::byte> place_;  // empty: nobody wants bytes now
+  uint64_t place_at_ = 0;       // position of its first byte
   bool place_in_order_ = false;
-  uint64_t next_ = 0;               // in order: where the next byte goes
-  unsigned writers_ = 0;            // threads that are writing into place_
+  uint64_t next_ = 0;     // in order: where the next byte goes
+  unsigned writers_ = 0;  // threads that are writing into place_
   IoResult failure_{IoStatus::ok};
   bool peer_closed_ = false;
   std::string fault_;
@@ -153,7 +165,8 @@ class LaneSet {
 
   // Grows when a lane may have something new to do; seq_cst, with Lane::sleeps.
   std::atomic<uint64_t> changes_{0};
-  // Of place_: bytes that have not come. Falls under mutex_; read by who looks before it sleeps, and again under the mutex.
+  // Of place_: bytes that have not come. Falls under mutex_; read by who looks before it sleeps, and again under the
+  // mutex.
   std::atomic<size_t> missing_{0};
   std::atomic<uint64_t> bytes_received_{0};  // relaxed: only compared
   std::atomic<size_t> in_use_{0};            // relaxed: for people

@@ -25,7 +25,9 @@ std::byte g_zeros[64u << 10];
 }  // namespace
 
 Link::Link(std::unique_ptr<transport::Transport> first, const LinkLimits& limits)
-    : window_(limits.ring_bytes, limits.bulk_bytes_max), transport_(std::move(first)), bulk_in_ring_max_(limits.bulk_in_ring_max),
+    : window_(limits.ring_bytes, limits.bulk_bytes_max),
+      transport_(std::move(first)),
+      bulk_in_ring_max_(limits.bulk_in_ring_max),
       lane_part_bytes_min_(limits.lane_part_bytes_min) {}
 
 Link::~Link() {
@@ -34,7 +36,8 @@ Link::~Link() {
   for (auto& lanes : retired_) lanes->finish();
 }
 
-// --- appending -----------------------------------------------------------------------------------------------------------------------------------
+// --- appending
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 std::byte* Link::reserve(size_t bytes, size_t external_bytes, size_t reserve_bytes) {
   if (external_bytes && !window_.external_allowed(external_bytes)) return nullptr;
@@ -54,7 +57,8 @@ bool Link::await_room(uint64_t seen, Nanoseconds timeout) {
   return !over();
 }
 
-// --- sending -------------------------------------------------------------------------------------------------------------------------------------
+// --- sending
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 bool Link::pump() {
   std::unique_lock lock(mutex_);
@@ -66,9 +70,9 @@ void Link::pump(std::unique_lock<std::mutex>& lock) {
   // The thread that is sending looks again before it leaves, so what was appended up to now is in good hands.
   if (sending_) return;
   sending_ = true;
-  while (sends() && !drop_when_back_ && send_some(lock)) {
-  }
-  if (lanes_sending_.load(std::memory_order_relaxed)) return;  // the lanes have the role now, and go on here when they are done
+  while (sends() && !drop_when_back_ && send_some(lock)) {}
+  if (lanes_sending_.load(std::memory_order_relaxed))
+    return;  // the lanes have the role now, and go on here when they are done
   sending_ = false;
   if (drop_when_back_) drop_unsent();
   if (state_.load(std::memory_order_relaxed) != State::attached) changed_.notify_all();
@@ -105,9 +109,13 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
     blocked_.store(false, std::memory_order_relaxed);
     return false;
   }
-  if (next.external && sends_parts_.load(std::memory_order_relaxed) && window_.sent() >= part_until_ && part_header_left_ == 0) begin_part(next);
-  if (next.external && part_header_left_ != 0 && part_header_.way == uint8_t(wire::PartWay::lanes)) return send_lane_header(lock, next);
-  // What is to be sent stays where it is until it has been sent and acknowledged. Its owner may take external bulk back, but waits for who reads it.
+  if (next.external && sends_parts_.load(std::memory_order_relaxed) && window_.sent() >= part_until_ &&
+      part_header_left_ == 0)
+    begin_part(next);
+  if (next.external && part_header_left_ != 0 && part_header_.way == uint8_t(wire::PartWay::lanes))
+    return send_lane_header(lock, next);
+  // What is to be sent stays where it is until it has been sent and acknowledged. Its owner may take external bulk
+  // back, but waits for who reads it.
   ExternalBulk external;
   if (next.external) {
     external.data = next.external->data;
@@ -124,7 +132,8 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   if (next.external) {
     both[0] = part_header_rest();
     both[1] = external_piece(external, next.offset, position);
-    if (sends_parts_.load(std::memory_order_relaxed)) both[1].iov_len = std::min<size_t>(both[1].iov_len, part_until_ - position);
+    if (sends_parts_.load(std::memory_order_relaxed))
+      both[1].iov_len = std::min<size_t>(both[1].iov_len, part_until_ - position);
     pieces = std::span<const iovec>(both).subspan(header == 0);
   }
   IoResult result = transport.try_send(pieces);
@@ -142,7 +151,8 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   header = std::min(header, result.bytes);
   part_header_left_ -= header;
   count_sent(result.bytes);
-  if (next.external) bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + result.bytes - header, std::memory_order_relaxed);
+  if (next.external)
+    bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + result.bytes - header, std::memory_order_relaxed);
   if (result.bytes != header) publish_positions(window_.sent(result.bytes - header));
   return true;
 }
@@ -210,35 +220,44 @@ bool Link::holds_external() const {
   return window_.external_bytes() != 0;
 }
 
-// --- receiving -----------------------------------------------------------------------------------------------------------------------------------
+// --- receiving
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 // Null: there is no connection. Else nobody takes it away until leave_receiving().
 transport::Transport* Link::enter_receiving() noexcept {
   receiving_.store(true, std::memory_order_seq_cst);
-  if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]] return transport_.get();
+  if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]]
+    return transport_.get();
   leave_receiving();
   return nullptr;
 }
 
 void Link::leave_receiving() noexcept {
   receiving_.store(false, std::memory_order_seq_cst);
-  if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]] return;
+  if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]]
+    return;
   std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
 
 IoResult Link::receive(std::span<std::byte> out, Taking taking) noexcept {
-  if (stop_receiving_.load(std::memory_order_relaxed)) [[unlikely]] return {IoStatus::closed};
+  if (stop_receiving_.load(std::memory_order_relaxed)) [[unlikely]]
+    return {IoStatus::closed};
   transport::Transport* transport = enter_receiving();
   if (!transport) return {state() == State::ended ? IoStatus::closed : IoStatus::would_block};
-  IoResult result = parts_.on() ? receive_parts(*transport, out, taking) : taking == Taking::all ? transport->receive_bulk(out) : transport->try_receive(out);
+  IoResult result = parts_.on()             ? receive_parts(*transport, out, taking)
+                    : taking == Taking::all ? transport->receive_bulk(out)
+                                            : transport->try_receive(out);
   if (result.status == IoStatus::ok) {
     received_.store(received() + result.bytes, std::memory_order_relaxed);
-    if (!parts_.on()) scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
-    if (scanner_.goodbye()) [[unlikely]] said_goodbye_.store(true, std::memory_order_relaxed);
+    if (!parts_.on())
+      scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
+    if (scanner_.goodbye()) [[unlikely]]
+      said_goodbye_.store(true, std::memory_order_relaxed);
   }
   leave_receiving();
-  if (result.status == IoStatus::closed || result.status == IoStatus::failed) return connection_ended(transport, result);
+  if (result.status == IoStatus::closed || result.status == IoStatus::failed)
+    return connection_ended(transport, result);
   return result;
 }
 
@@ -288,7 +307,8 @@ bool Link::input() noexcept {
 }
 
 void Link::append_heartbeat() {
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
   std::lock_guard lock(mutex_);
   // What waits to be sent says as much when it leaves, and each heartbeat behind it would take room.
   if (!sends() || !everything_sent()) return;
@@ -299,7 +319,8 @@ void Link::append_heartbeat() {
 }
 
 uint64_t Link::consumed(uint64_t position, bool now) {
-  if (position - told_ < wire::kAcknowledgeBytes && !(now && position != told_)) [[likely]] return 0;
+  if (position - told_ < wire::kAcknowledgeBytes && !(now && position != told_)) [[likely]]
+    return 0;
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position};
   std::lock_guard lock(mutex_);
   std::byte* at = window_.reserve(sizeof header, 0);
@@ -310,19 +331,25 @@ uint64_t Link::consumed(uint64_t position, bool now) {
   return window_.appended();
 }
 
-// --- any thread ----------------------------------------------------------------------------------------------------------------------------------
+// --- any thread
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 unsigned Link::wait(unsigned interest, Nanoseconds timeout) noexcept {
   std::shared_ptr<transport::Transport> transport;
   {
     std::unique_lock slot(slot_mutex_);
-    auto over = [&] { return state() == State::ended || ((interest & kReadable) && stop_receiving_.load(std::memory_order_relaxed)); };
+    auto over = [&] {
+      return state() == State::ended || ((interest & kReadable) && stop_receiving_.load(std::memory_order_relaxed));
+    };
     auto woken = [&] { return woken_ && (interest & kWoken); };
     // A connection that takes nothing any more would be writable again and again until who receives has found its end.
     // While lanes send, the connection takes nothing of what comes behind.
-    auto takes_nothing = [&] { return send_broken_.load(std::memory_order_relaxed) || lanes_sending_.load(std::memory_order_relaxed); };
+    auto takes_nothing = [&] {
+      return send_broken_.load(std::memory_order_relaxed) || lanes_sending_.load(std::memory_order_relaxed);
+    };
     auto nothing = [&] { return state() == State::detached || (takes_nothing() && !(interest & kReadable)); };
-    if (!over() && !woken() && nothing()) slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || !nothing(); });
+    if (!over() && !woken() && nothing())
+      slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || !nothing(); });
     if (over()) return interest & (kReadable | kWritable);
     if (woken()) {
       woken_ = false;
@@ -369,7 +396,8 @@ Loss Link::kind_of_loss() const {
   return kind_of_loss_;
 }
 
-// --- replacing the connection ----------------------------------------------------------------------------------------------------------------------
+// --- replacing the connection
+// ----------------------------------------------------------------------------------------------------------------------
 
 void Link::detach_locked(GivingUp how) noexcept {
   state_.store(State::detached, std::memory_order_seq_cst);
@@ -402,7 +430,9 @@ uint64_t Link::detach() noexcept {
 bool Link::give_up(const transport::Transport& which, std::string why, GivingUp how) {
   {
     std::lock_guard lock(mutex_);
-    if (transport_.get() != &which || state_.load(std::memory_order_relaxed) != State::attached || !outlives_.load(std::memory_order_relaxed)) return false;
+    if (transport_.get() != &which || state_.load(std::memory_order_relaxed) != State::attached ||
+        !outlives_.load(std::memory_order_relaxed))
+      return false;
     kind_of_loss_ = Loss::given_up;
     why_given_up_ = std::move(why);
     detach_locked(how);
@@ -439,7 +469,8 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
   return true;
 }
 
-// --- ends ------------------------------------------------------------------------------------------------------------------------------------------
+// --- ends
+// ------------------------------------------------------------------------------------------------------------------------------------------
 
 void Link::interrupt() noexcept {
   stop_receiving_.store(true, std::memory_order_relaxed);
@@ -459,10 +490,8 @@ void Link::end() noexcept {
   transport_->shutdown();
   transport_->wake();
   // A thread that is sending right now may be reading from a caller's memory; it drops the rest itself when it is back.
-  if (sending_)
-    drop_when_back_ = true;
-  else
-    drop_unsent();
+  if (sending_) drop_when_back_ = true;
+  else drop_unsent();
   changed_.notify_all();
   announce();
 }

@@ -1,4 +1,5 @@
-// Two streams of bytes, one each way, that outlive the connection that happens to carry them. README.md draws threads, locks and atomics.
+// Two streams of bytes, one each way, that outlive the connection that happens to carry them. README.md draws threads,
+// locks and atomics.
 #pragma once
 
 #include <algorithm>
@@ -30,9 +31,11 @@ inline constexpr size_t kAcknowledgeReserveBytes = 4096;
 
 struct LinkLimits {
   size_t ring_bytes = wire::kSendWindowBytes;
-  size_t bulk_bytes_max = wire::kBulkWindowBytes;  // outside the ring and not acknowledged
-  size_t bulk_in_ring_max = wire::kPostedBulkBytesMax;  // longer bulk is outside the ring, at both ends, and comes in parts where there may be lanes
-  size_t lane_part_bytes_min = 1u << 20;  // shorter bulk goes behind its message even so: waking the lanes would take longer
+  size_t bulk_bytes_max = wire::kBulkWindowBytes;       // outside the ring and not acknowledged
+  size_t bulk_in_ring_max = wire::kPostedBulkBytesMax;  // longer bulk is outside the ring, at both ends, and comes in
+                                                        // parts where there may be lanes
+  size_t lane_part_bytes_min =
+      1u << 20;  // shorter bulk goes behind its message even so: waking the lanes would take longer
 };
 
 // How a connection was lost, as far as this side can see.
@@ -43,11 +46,12 @@ enum class Loss : uint8_t {
   given_up,  // by this side
 };
 
-// How a connection is given up: so that the peer sees an end, or so that it cannot take it for one, or so that it sees nothing before another one has come.
+// How a connection is given up: so that the peer sees an end, or so that it cannot take it for one, or so that it sees
+// nothing before another one has come.
 enum class GivingUp : uint8_t { closes, resets, leaves };
 
-// Any thread may append, wait and ask. One thread at a time sends, whichever comes first (pump()); one at a time receives, which is its owner's to
-// see to. Nothing throws.
+// Any thread may append, wait and ask. One thread at a time sends, whichever comes first (pump()); one at a time
+// receives, which is its owner's to see to. Nothing throws.
 class Link final : public transport::ByteSource {
  public:
   enum class State : uint8_t { attached, detached, ended };
@@ -58,26 +62,34 @@ class Link final : public transport::ByteSource {
   Link& operator=(const Link&) = delete;
   bool valid() const { return window_.valid(); }
 
-  // Told after a connection was lost or given up, and after another one was attached, on the thread that has found or done that; one at a time, and only what still
-  // holds: of two changes on two threads the last is told last. No lock that the link's other functions take is held. Before the first byte.
+  // Told after a connection was lost or given up, and after another one was attached, on the thread that has found or
+  // done that; one at a time, and only what still holds: of two changes on two threads the last is told last. No lock
+  // that the link's other functions take is held. Before the first byte.
   void observe(std::function<void(State)> observer) { observer_ = std::move(observer); }
-  // From now on a connection that breaks leaves the link detached. Until then it is the end of the stream, as with a bare connection.
+  // From now on a connection that breaks leaves the link detached. Until then it is the end of the stream, as with a
+  // bare connection.
   void outlive_connections() { outlives_.store(true, std::memory_order_relaxed); }
   State state() const { return state_.load(std::memory_order_acquire); }
 
-  // --- lanes: README.md -----------------------------------------------------------------------------------------------------------------------
-  // From the next frame on, bulk outside the ring comes in parts, both ways. Before there is any. `comes_back`: this side gets another connection when a lane is lost with
-  // bytes that the peer may not have; the other side waits for it. False: no memory.
+  // --- lanes: README.md
+  // -----------------------------------------------------------------------------------------------------------------------
+  // From the next frame on, bulk outside the ring comes in parts, both ways. Before there is any. `comes_back`: this
+  // side gets another connection when a lane is lost with bytes that the peer may not have; the other side waits for
+  // it. False: no memory.
   bool begin_parts(bool comes_back);
-  // Further connections for bulk, beside `beside` and as long as that is the link's; starts their threads. They take the place of others. One
-  // thread at a time, none of a lane's. False: it is not, or there are no threads for them.
+  // Further connections for bulk, beside `beside` and as long as that is the link's; starts their threads. They take
+  // the place of others. One thread at a time, none of a lane's. False: it is not, or there are no threads for them.
   bool add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet> lanes);
   // How many there are now, and how many of the last ones the last part that was sent went over.
   size_t lanes() const;
   size_t lanes_in_use() const { return lanes_in_use_.load(std::memory_order_relaxed); }
   // Bulk outside the ring that has gone either way, over all connections; of it, over lanes.
-  uint64_t bulk_bytes() const { return bulk_sent_.load(std::memory_order_relaxed) + bulk_received_.load(std::memory_order_relaxed) + lane_bytes(); }
-  uint64_t lane_bytes() const { return lane_bytes_sent_.load(std::memory_order_relaxed) + lane_bytes_received_.load(std::memory_order_relaxed); }
+  uint64_t bulk_bytes() const {
+    return bulk_sent_.load(std::memory_order_relaxed) + bulk_received_.load(std::memory_order_relaxed) + lane_bytes();
+  }
+  uint64_t lane_bytes() const {
+    return lane_bytes_sent_.load(std::memory_order_relaxed) + lane_bytes_received_.load(std::memory_order_relaxed);
+  }
   // Changes with every byte that comes, by whichever connection.
   uint64_t bytes_come() const;
   // The connection was lost because the peer broke its rules: another one is no help.
@@ -85,14 +97,16 @@ class Link final : public transport::ByteSource {
   // Called now and then by who waits for lanes in receive_bulk(). Before the first byte.
   void while_waiting(std::function<void()> look) { look_ = std::move(look); }
 
-  // --- appending ---------------------------------------------------------------------------------------------------------------------------
+  // --- appending
+  // ---------------------------------------------------------------------------------------------------------------------------
   // The send lock, under which a frame is built in place: short, and nothing that waits.
   void lock() const { mutex_.lock(); }
   void unlock() const { mutex_.unlock(); }
-  // With the lock: contiguous zero or more bytes of the ring, 8-byte aligned. Null: there is no room for them, or for `external_bytes` of bulk behind them,
-  // while `reserve_bytes` of the ring stay free.
+  // With the lock: contiguous zero or more bytes of the ring, 8-byte aligned. Null: there is no room for them, or for
+  // `external_bytes` of bulk behind them, while `reserve_bytes` of the ring stay free.
   std::byte* reserve(size_t bytes, size_t external_bytes, size_t reserve_bytes);
-  // With the lock: appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory, nothing was appended.
+  // With the lock: appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory,
+  // nothing was appended.
   bool publish(size_t bytes, const ExternalBulk* external = nullptr);
   // With the lock.
   uint64_t appended() const { return window_.appended(); }
@@ -104,14 +118,16 @@ class Link final : public transport::ByteSource {
   // Sleeps until that has changed, or `timeout`. False: there will be none, the link has ended or was interrupted.
   bool await_room(uint64_t seen, Nanoseconds timeout);
 
-  // --- sending -----------------------------------------------------------------------------------------------------------------------------
-  // Sends what it can without waiting, unless another thread is at it: that one then also sends what was appended meanwhile. False: something is unsent
-  // when it returns.
+  // --- sending
+  // -----------------------------------------------------------------------------------------------------------------------------
+  // Sends what it can without waiting, unless another thread is at it: that one then also sends what was appended
+  // meanwhile. False: something is unsent when it returns.
   bool pump();
-  // Sees to it that everything before `position` is sent: waits for the connection to take it, unless another thread is at that or there is no connection.
-  // One that has taken nothing for `stall` is given up.
+  // Sees to it that everything before `position` is sent: waits for the connection to take it, unless another thread is
+  // at that or there is no connection. One that has taken nothing for `stall` is given up.
   void push(uint64_t position, Nanoseconds stall);
-  // Has everything before `position`, and all that a lost connection has made us send again, left this process (or been dropped)?
+  // Has everything before `position`, and all that a lost connection has made us send again, left this process (or been
+  // dropped)?
   bool sent(uint64_t position) const {
     return sent_.load(std::memory_order_acquire) >= std::max(position, again_until_.load(std::memory_order_relaxed));
   }
@@ -119,13 +135,15 @@ class Link final : public transport::ByteSource {
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
   // Has the peer taken over everything before `position`?
   bool acknowledged(uint64_t position) const { return acknowledged_.load(std::memory_order_acquire) >= position; }
-  // The caller's memory that was appended as bulk up to `position` is not read any more when this returns; the peer gets zeros for what it has not received.
+  // The caller's memory that was appended as bulk up to `position` is not read any more when this returns; the peer
+  // gets zeros for what it has not received.
   void forget_external(uint64_t position);
   // Is any bulk outside the ring not acknowledged?
   bool holds_external() const;
 
-  // --- receiving: one thread at a time ---------------------------------------------------------------------------------------------------------
-  // As Transport's; would_block while detached. Acknowledgements in what has come make room at once.
+  // --- receiving: one thread at a time
+  // --------------------------------------------------------------------------------------------------------- As
+  // Transport's; would_block while detached. Acknowledgements in what has come make room at once.
   IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, Taking::now); }
   // May wait until `out` is full, where the connection can do that by itself.
   IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, Taking::all); }
@@ -139,11 +157,12 @@ class Link final : public transport::ByteSource {
   bool said_goodbye() const { return said_goodbye_.load(std::memory_order_relaxed); }
   // The peer has acknowledged what it cannot have.
   bool bad_acknowledgement() const { return bad_acknowledgement_.load(std::memory_order_relaxed); }
-  // Everything before `position` has been taken over. When there is enough of it, or `now`, an acknowledgement is appended, which the owner has to send:
-  // the position behind it. 0: there is none yet.
+  // Everything before `position` has been taken over. When there is enough of it, or `now`, an acknowledgement is
+  // appended, which the owner has to send: the position behind it. 0: there is none yet.
   uint64_t consumed(uint64_t position, bool now = false);
 
-  // --- any thread ----------------------------------------------------------------------------------------------------------------------------
+  // --- any thread
+  // ----------------------------------------------------------------------------------------------------------------------------
   // As Transport's; while detached it sleeps until there is a connection, a wake() for who is interested, or `timeout`.
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override;
   void wake() noexcept;
@@ -155,21 +174,26 @@ class Link final : public transport::ByteSource {
   // The connection that carries the link now, or carried it last.
   std::shared_ptr<transport::Transport> transport() const;
 
-  // --- replacing the connection -----------------------------------------------------------------------------------------------------------------
+  // --- replacing the connection
+  // -----------------------------------------------------------------------------------------------------------------
   // Gives the connection up, if there is one, and says what was received: that does not change until attach().
   uint64_t detach() noexcept;
-  // Gives `which` up if it is still the link's connection; does not wait. `why`: for loss(). False: it was not, or the link does not outlive its connection.
+  // Gives `which` up if it is still the link's connection; does not wait. `why`: for loss(). False: it was not, or the
+  // link does not outlive its connection.
   bool give_up(const transport::Transport& which, std::string why, GivingUp how);
-  // While detached: goes on over `next`, whose peer has received everything before `peer_received`. False: it cannot have, or the link has ended.
+  // While detached: goes on over `next`, whose peer has received everything before `peer_received`. False: it cannot
+  // have, or the link has ended.
   bool attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received);
   // A frame that says nothing but that we are here, if there is nothing else to send. The caller sends it.
   void append_heartbeat();
-  // For statistics, over all connections: what connections have taken, with how many calls, and how much of it went once more.
+  // For statistics, over all connections: what connections have taken, with how many calls, and how much of it went
+  // once more.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
   uint64_t bytes_sent_again() const { return bytes_sent_again_.load(std::memory_order_relaxed); }
 
-  // Nothing is waited for any more: receiving says `closed` at once, who waits for room gives up. What is appended is still sent.
+  // Nothing is waited for any more: receiving says `closed` at once, who waits for room gives up. What is appended is
+  // still sent.
   void interrupt() noexcept;
   // The end of both streams: nothing is sent or received any more, and nobody's memory is read.
   void end() noexcept;
@@ -202,7 +226,8 @@ class Link final : public transport::ByteSource {
   void detach_locked(GivingUp how = GivingUp::closes) noexcept;
   void found_acknowledgement(uint64_t position);
   void pump(std::unique_lock<std::mutex>& lock);
-  // One step of sending, with the lock held, which is given up for the system call. False: nothing more can be sent now.
+  // One step of sending, with the lock held, which is given up for the system call. False: nothing more can be sent
+  // now.
   bool send_some(std::unique_lock<std::mutex>& lock);
   iovec external_piece(const ExternalBulk& bulk, size_t offset, uint64_t position);
   void publish_positions(bool room);
@@ -212,36 +237,40 @@ class Link final : public transport::ByteSource {
   void tell(State state);
   // Wakes who waits for a connection or for its end; after the change.
   void announce() noexcept;
-  bool sends() const { return state_.load(std::memory_order_relaxed) == State::attached && !send_broken_.load(std::memory_order_relaxed); }
+  bool sends() const {
+    return state_.load(std::memory_order_relaxed) == State::attached && !send_broken_.load(std::memory_order_relaxed);
+  }
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;  // room, an end, and a sender or receiver that is back
   // Guarded by mutex_:
   SendWindow window_;
-  bool sending_ = false;      // a thread is in send_some(), perhaps without the lock
+  bool sending_ = false;        // a thread is in send_some(), perhaps without the lock
   uint64_t reading_until_ = 0;  // where the bulk ends that this thread reads without the lock; 0: none
-  bool pushing_ = false;      // a thread is in push()
-  uint64_t push_until_ = 0;   // and has to get this far
+  bool pushing_ = false;        // a thread is in push()
+  uint64_t push_until_ = 0;     // and has to get this far
   bool drop_when_back_ = false;
-  uint64_t part_until_ = 0;   // where the part ends whose header the connection has been given, or is about to be
+  uint64_t part_until_ = 0;  // where the part ends whose header the connection has been given, or is about to be
   wire::PartHeader part_header_;
-  size_t part_header_left_ = 0;  // bytes of it that are to be sent
-  uint64_t lanes_until_ = 0;  // behind the last part that went over lanes of this connection
-  std::shared_ptr<LaneSet> lanes_;                  // of this connection; null: none. Replaced under slot_mutex_, too
-  std::vector<std::shared_ptr<LaneSet>> retired_;   // closed; their threads are waited for where no lane's thread can be
-  std::string damage_;                              // why damaged(); else empty
+  size_t part_header_left_ = 0;                    // bytes of it that are to be sent
+  uint64_t lanes_until_ = 0;                       // behind the last part that went over lanes of this connection
+  std::shared_ptr<LaneSet> lanes_;                 // of this connection; null: none. Replaced under slot_mutex_, too
+  std::vector<std::shared_ptr<LaneSet>> retired_;  // closed; their threads are waited for where no lane's thread can be
+  std::string damage_;                             // why damaged(); else empty
   bool interrupted_ = false;
   IoResult loss_{IoStatus::closed};
   Loss kind_of_loss_ = Loss::given_up;
-  std::string why_given_up_;           // empty: loss_ says why
-  IoResult send_failure_{};            // of the connection that there is; ok: none
+  std::string why_given_up_;  // empty: loss_ says why
+  IoResult send_failure_{};   // of the connection that there is; ok: none
 
-  // Taken with mutex_ held, too, and never the other way round: wake() comes from threads that hold locks which others hold while they take mutex_.
+  // Taken with mutex_ held, too, and never the other way round: wake() comes from threads that hold locks which others
+  // hold while they take mutex_.
   mutable std::mutex slot_mutex_;
   std::condition_variable slot_changed_;
   // Guarded by slot_mutex_:
-  std::shared_ptr<transport::Transport> transport_;  // never null; replaced under both locks, and only while nobody sends or receives
-  bool woken_ = false;                               // by wake() while there was no connection
+  std::shared_ptr<transport::Transport>
+      transport_;       // never null; replaced under both locks, and only while nobody sends or receives
+  bool woken_ = false;  // by wake() while there was no connection
 
   std::function<void(State)> observer_;  // set before the first byte
   std::mutex telling_;                   // held while it is called; the others are taken with it
@@ -255,19 +284,22 @@ class Link final : public transport::ByteSource {
   AcknowledgementScanner scanner_;
   IncomingParts parts_{scanner_};
   uint64_t expected_until_ = 0;  // where the part ends that the lanes have been told of
-  uint64_t told_ = 0;  // what consumed() has last told the peer
+  uint64_t told_ = 0;            // what consumed() has last told the peer
 
-  // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it looks at the state, both seq_cst: either it sees that the
-  // connection has gone, or whoever changes the state sees that a thread is inside and waits for it.
+  // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it looks at the state, both
+  // seq_cst: either it sees that the connection has gone, or whoever changes the state sees that a thread is inside and
+  // waits for it.
   std::atomic<State> state_{State::attached};
   std::atomic<bool> receiving_{false};
   // Written before the first byte is received, or by the thread that receives.
   std::atomic<bool> outlives_{false};
-  // Written under mutex_, read anywhere. sent_ and acknowledged_: an acquire makes sure that our last read of a caller's memory comes before whatever the
-  // caller does with it next. The others publish nothing.
-  std::atomic<uint64_t> sent_{0}, acknowledged_{0}, again_until_{0}, room_changes_{0}, bytes_sent_again_{0}, bytes_sent_{0}, writes_{0};
+  // Written under mutex_, read anywhere. sent_ and acknowledged_: an acquire makes sure that our last read of a
+  // caller's memory comes before whatever the caller does with it next. The others publish nothing.
+  std::atomic<uint64_t> sent_{0}, acknowledged_{0}, again_until_{0}, room_changes_{0}, bytes_sent_again_{0},
+      bytes_sent_{0}, writes_{0};
   std::atomic<bool> blocked_{false};
-  // Written under mutex_, before announce(): lanes have the sending role; read by wait() and wake(), which look again after every sleep.
+  // Written under mutex_, before announce(): lanes have the sending role; read by wait() and wake(), which look again
+  // after every sleep.
   std::atomic<bool> lanes_sending_{false};
   std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0}, lanes_in_use_{0};  // statistics, under mutex_
   // What abandon_after_fork() finds of lanes_ without a lock; set before the threads start, null before the set goes.
@@ -284,7 +316,8 @@ class Link final : public transport::ByteSource {
   std::atomic<uint64_t> bulk_received_{0}, lane_bytes_received_{0};
   // What comes next comes over lanes: who waits for it looks again soon.
   std::atomic<bool> lanes_are_next_{false};
-  // Set by interrupt() before it wakes who receives; read by receive(). The wake-up orders it well enough: it is read again after every wait.
+  // Set by interrupt() before it wakes who receives; read by receive(). The wake-up orders it well enough: it is read
+  // again after every wait.
   std::atomic<bool> stop_receiving_{false};
 };
 

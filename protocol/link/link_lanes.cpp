@@ -9,7 +9,8 @@ namespace gpuwire::link {
 
 namespace {
 
-// Lanes that bring nothing in so many looks of who waits for them (LaneSet, half a second each), while their peer goes on, lead nowhere.
+// Lanes that bring nothing in so many looks of who waits for them (LaneSet, half a second each), while their peer goes
+// on, lead nowhere.
 constexpr unsigned kSilentLooksMax = 20;
 
 }  // namespace
@@ -21,7 +22,8 @@ bool Link::begin_parts(bool comes_back) {
   return true;
 }
 
-// --- which lanes there are -------------------------------------------------------------------------------------------------------------------------
+// --- which lanes there are
+// -------------------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<LaneSet> Link::lane_set() const {
   std::lock_guard slot(slot_mutex_);
@@ -62,7 +64,9 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
   std::vector<std::shared_ptr<LaneSet>> over;
   {
     std::lock_guard lock(mutex_);
-    if (!sends_parts_.load(std::memory_order_relaxed) || transport_.get() != &beside || state_.load(std::memory_order_relaxed) != State::attached) return false;
+    if (!sends_parts_.load(std::memory_order_relaxed) || transport_.get() != &beside ||
+        state_.load(std::memory_order_relaxed) != State::attached)
+      return false;
     retire_lanes(comes_back_);
     over.swap(retired_);
     retired_.reserve(2);  // what retires the new ones must not fail
@@ -74,14 +78,17 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
   set_lanes(lanes);
   LaneSet& set = *lanes;
   lock.unlock();
-  return set.start({.sent = [this](uint64_t position, bool all) { lanes_sent(position, all); }, .over = [this, &set] { lanes_over(set); }});
+  return set.start({.sent = [this](uint64_t position, bool all) { lanes_sent(position, all); },
+                    .over = [this, &set] { lanes_over(set); }});
 }
 
-// --- sending: with the lock -------------------------------------------------------------------------------------------------------------------------
+// --- sending: with the lock
+// -------------------------------------------------------------------------------------------------------------------------
 
 void Link::begin_part(const SendWindow::Next& next) {
   uint64_t left = next.external->bytes - next.offset;
-  bool by_lanes = left >= lane_part_bytes_min_ && next.external->data && lanes_ && lanes_->can_send() && !lanes_->closed();
+  bool by_lanes =
+      left >= lane_part_bytes_min_ && next.external->data && lanes_ && lanes_->can_send() && !lanes_->closed();
   part_header_ = {.way = uint8_t(by_lanes ? wire::PartWay::lanes : wire::PartWay::here),
                   .lane_set = by_lanes ? lanes_->number() : 0,
                   .bytes = by_lanes ? left : std::min<uint64_t>(left, wire::kInlinePartBytesMax)};
@@ -172,15 +179,16 @@ void Link::lanes_over(const LaneSet& set) {
   damage_ = fault;
   if (outstanding)
     give_up_for_lanes(lock, fault.empty() ? "a lane was lost: " + transport::describe(set.failure()) : fault);
-  else
-    pump(lock);
+  else pump(lock);
 }
 
-// With the lock: what the peer has of the bytes that were given to lanes is not known, so the streams go on over another connection. This side gets it, or waits for it.
+// With the lock: what the peer has of the bytes that were given to lanes is not known, so the streams go on over
+// another connection. This side gets it, or waits for it.
 void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why) {
   if (state_.load(std::memory_order_relaxed) != State::attached) return;
   if (!comes_back_ && damage_.empty()) {
-    // The peer finds out, since all lanes are closed, and comes back. Should its program have ended, the connection says so as always.
+    // The peer finds out, since all lanes are closed, and comes back. Should its program have ended, the connection
+    // says so as always.
     retire_lanes(false);
     send_broken_.store(true, std::memory_order_relaxed);
     announce();
@@ -194,21 +202,21 @@ void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why
   lock.lock();
 }
 
-// --- receiving: by who receives -----------------------------------------------------------------------------------------------------------------------
+// --- receiving: by who receives
+// -----------------------------------------------------------------------------------------------------------------------
 
 IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept {
   for (;;) {
     if (parts_.lanes_left() != 0) return receive_from_lanes(transport, out, taking);
     std::span<std::byte> room = parts_.room(out);
     IoResult result{IoStatus::ok};
-    if (parts_.keeps())
-      result.bytes = parts_.take_kept(room);
-    else
-      result = taking == Taking::all ? transport.receive_bulk(room) : transport.try_receive(room);
+    if (parts_.keeps()) result.bytes = parts_.take_kept(room);
+    else result = taking == Taking::all ? transport.receive_bulk(room) : transport.try_receive(room);
     if (result.status != IoStatus::ok) return result;
     uint64_t passed = parts_.passed();
     size_t got = parts_.take(room.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
-    bulk_received_.store(bulk_received_.load(std::memory_order_relaxed) + parts_.passed() - passed, std::memory_order_relaxed);
+    bulk_received_.store(bulk_received_.load(std::memory_order_relaxed) + parts_.passed() - passed,
+                         std::memory_order_relaxed);
     lanes_are_next_.store(parts_.lanes_left() != 0, std::memory_order_relaxed);
     if (parts_.faulty()) {
       std::lock_guard lock(mutex_);
@@ -234,16 +242,19 @@ IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std
     uint64_t come;
     unsigned silent_looks = 0;
   } waiting{*this, *lanes, transport, lanes->bytes_received()};
-  IoResult result = lanes->receive(received(), out, taking == Taking::now ? LaneSet::Order::as_sent : LaneSet::Order::any, [&waiting] {
-    if (waiting.link.look_) waiting.link.look_();
-    uint64_t come = waiting.lanes.bytes_received();
-    bool silent = come == std::exchange(waiting.come, come) && waiting.transport.unread() != 0;
-    waiting.silent_looks = silent ? waiting.silent_looks + 1 : 0;
-    return waiting.silent_looks >= kSilentLooksMax || waiting.link.stop_receiving_.load(std::memory_order_relaxed) || waiting.link.state() != State::attached;
-  });
+  IoResult result = lanes->receive(
+      received(), out, taking == Taking::now ? LaneSet::Order::as_sent : LaneSet::Order::any, [&waiting] {
+        if (waiting.link.look_) waiting.link.look_();
+        uint64_t come = waiting.lanes.bytes_received();
+        bool silent = come == std::exchange(waiting.come, come) && waiting.transport.unread() != 0;
+        waiting.silent_looks = silent ? waiting.silent_looks + 1 : 0;
+        return waiting.silent_looks >= kSilentLooksMax ||
+               waiting.link.stop_receiving_.load(std::memory_order_relaxed) || waiting.link.state() != State::attached;
+      });
   if (result.status != IoStatus::ok) return result;
   parts_.came_over_lanes(result.bytes);
-  lane_bytes_received_.store(lane_bytes_received_.load(std::memory_order_relaxed) + result.bytes, std::memory_order_relaxed);
+  lane_bytes_received_.store(lane_bytes_received_.load(std::memory_order_relaxed) + result.bytes,
+                             std::memory_order_relaxed);
   lanes_are_next_.store(parts_.lanes_left() != 0, std::memory_order_relaxed);
   return result;
 }

@@ -7,7 +7,8 @@
 
 namespace gpuwire::link {
 
-SendWindow::SendWindow(size_t ring_bytes, size_t bulk_bytes_max) : capacity_(ring_bytes), bulk_bytes_max_(bulk_bytes_max) {
+SendWindow::SendWindow(size_t ring_bytes, size_t bulk_bytes_max)
+    : capacity_(ring_bytes), bulk_bytes_max_(bulk_bytes_max) {
   // Pages come when they are first written, so a session that sends little uses little.
   void* mapped = mmap(nullptr, capacity_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ring_ = mapped == MAP_FAILED ? nullptr : static_cast<std::byte*>(mapped);
@@ -26,7 +27,8 @@ std::byte* SendWindow::reserve(size_t bytes, size_t reserve_bytes) {
   return ring_ + at % capacity_;
 }
 
-// Frames lie one behind the other in one piece, but for the end of the ring and what aligns a frame behind bulk of odd length.
+// Frames lie one behind the other in one piece, but for the end of the ring and what aligns a frame behind bulk of odd
+// length.
 bool SendWindow::append_ring(size_t bytes) {
   Piece* last = pieces_.empty() ? nullptr : &pieces_.back();
   if (last && !last->external && last->ring_at + last->bytes == reserved_at_ && reserved_at_ % capacity_ != 0) {
@@ -66,14 +68,16 @@ bool SendWindow::publish(size_t bytes, const ExternalBulk* external) {
 }
 
 size_t SendWindow::piece_at(uint64_t position) const {
-  auto behind = std::upper_bound(pieces_.begin(), pieces_.end(), position, [](uint64_t at, const Piece& piece) { return at < piece.end(); });
+  auto behind = std::upper_bound(pieces_.begin(), pieces_.end(), position,
+                                 [](uint64_t at, const Piece& piece) { return at < piece.end(); });
   return size_t(behind - pieces_.begin());
 }
 
 // Where in the ring the stream goes on at `position`, which is not before what is kept.
 uint64_t SendWindow::ring_position(uint64_t position) const {
   for (size_t i = sending_; i < pieces_.size(); ++i)
-    if (!pieces_[i].external) return pieces_[i].ring_at + (position > pieces_[i].begin ? position - pieces_[i].begin : 0);
+    if (!pieces_[i].external)
+      return pieces_[i].ring_at + (position > pieces_[i].begin ? position - pieces_[i].begin : 0);
   return head_;
 }
 

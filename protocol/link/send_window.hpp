@@ -1,5 +1,6 @@
-// What one side of a session has sent or is about to send, and its peer has not acknowledged: bytes in a ring, and between them bulk that
-// stays where it is. Positions count the bytes of the stream from its beginning, wherever they lie. Plain data; its owner (link.hpp) has the lock.
+// What one side of a session has sent or is about to send, and its peer has not acknowledged: bytes in a ring, and
+// between them bulk that stays where it is. Positions count the bytes of the stream from its beginning, wherever they
+// lie. Plain data; its owner (link.hpp) has the lock.
 #pragma once
 
 #include <sys/uio.h>
@@ -24,7 +25,8 @@ struct ExternalBulk {
   size_t bytes = 0;
   // Instead of data: fills `out` with the bytes from `offset` on, any offset at any time.
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
-  std::shared_ptr<const void> keeper;  // what the memory belongs to, if it has to be kept alive; let go of under the owner's lock
+  std::shared_ptr<const void>
+      keeper;  // what the memory belongs to, if it has to be kept alive; let go of under the owner's lock
   // Neither data nor gather: the owner has taken its memory back, and zeros stand for it.
 };
 
@@ -37,16 +39,19 @@ class SendWindow {
   SendWindow& operator=(const SendWindow&) = delete;
   bool valid() const { return ring_ != nullptr; }
 
-  // --- appending ---------------------------------------------------------------------------------------------------------------------------
+  // --- appending
+  // ---------------------------------------------------------------------------------------------------------------------------
   // Contiguous room, 8-byte aligned; null when there is none just now. `reserve_bytes` of the ring stay free.
   std::byte* reserve(size_t bytes, size_t reserve_bytes);
   bool external_allowed(size_t bytes) const { return external_bytes_ + bytes <= bulk_bytes_max_; }
-  // Appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory, and nothing was appended.
+  // Appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory, and nothing was
+  // appended.
   bool publish(size_t bytes, const ExternalBulk* external);
 
-  // --- sending -----------------------------------------------------------------------------------------------------------------------------
-  // The next bytes to send: `ring` pieces, or external bulk from `offset` on. Only one is set; neither: everything is sent. All of it counts
-  // as offered: the peer may have it before sent() is called.
+  // --- sending
+  // -----------------------------------------------------------------------------------------------------------------------------
+  // The next bytes to send: `ring` pieces, or external bulk from `offset` on. Only one is set; neither: everything is
+  // sent. All of it counts as offered: the peer may have it before sent() is called.
   struct Next {
     iovec ring[kRingPiecesMax];
     size_t ring_pieces = 0;
@@ -63,7 +68,8 @@ class SendWindow {
   // The bulk that ends at `position` is not needed any more; zeros are sent in its place.
   void forget_external(uint64_t position);
 
-  // --- acknowledgements ----------------------------------------------------------------------------------------------------------------------
+  // --- acknowledgements
+  // ----------------------------------------------------------------------------------------------------------------------
   // The peer has taken over everything before `position`. False: it cannot have, or it says less than before.
   bool acknowledge(uint64_t position);
 
@@ -78,7 +84,7 @@ class SendWindow {
  private:
   // Bytes of the stream that lie together.
   struct Piece {
-    uint64_t begin = 0;    // position of the first one
+    uint64_t begin = 0;  // position of the first one
     uint64_t bytes = 0;
     uint64_t ring_at = 0;  // place in the ring, unless it is external
     bool external = false;
@@ -94,7 +100,8 @@ class SendWindow {
   const size_t capacity_, bulk_bytes_max_;
   // Places in the ring count on for ever; place % capacity_ is the address. tail_ <= head_ <= tail_ + capacity_.
   uint64_t head_ = 0, tail_ = 0, reserved_at_ = 0;
-  // Positions. acknowledged_ and sent_ <= offered_ <= appended_: what has been handed to a connection may arrive before it counts as sent.
+  // Positions. acknowledged_ and sent_ <= offered_ <= appended_: what has been handed to a connection may arrive before
+  // it counts as sent.
   uint64_t appended_ = 0, offered_ = 0, sent_ = 0, acknowledged_ = 0;
   std::deque<Piece> pieces_;   // what is kept, in order and without a gap, up to appended_
   size_t sending_ = 0;         // index of the piece that sent_ lies in; pieces_.size(): all is sent

@@ -1,5 +1,5 @@
-// What a program and a management library (NVML) agree on, as far as code here reads it. Layouts are those of the library of driver 580; sizes are
-// checked against the description in structures.toml.
+// What a program and a management library (NVML) agree on, as far as code here reads it. Layouts are those of the
+// library of driver 580; sizes are checked against the description in structures.toml.
 #pragma once
 
 #include <cstddef>
@@ -51,9 +51,9 @@ enum Status : int {
 struct PciInfo {  // nvmlPciInfo_t
   char bus_id_legacy[16];
   uint32_t domain, bus, device;
-  uint32_t device_id;     // device << 16 | vendor
+  uint32_t device_id;  // device << 16 | vendor
   uint32_t subsystem_id;
-  char bus_id[32];        // "00000000:06:00.0"
+  char bus_id[32];  // "00000000:06:00.0"
 };
 static_assert(sizeof(PciInfo) == sizes::nvmlPciInfo_t);
 
@@ -83,15 +83,15 @@ static_assert(sizeof(Utilization) == sizes::nvmlUtilization_t);
 
 struct Uuid {  // nvmlUUID_v1_t
   uint32_t version;
-  uint32_t type;       // 1: text, 2: 16 bytes
-  char value[41];      // a union of both
+  uint32_t type;   // 1: text, 2: 16 bytes
+  char value[41];  // a union of both
 };
 inline constexpr uint32_t kUuidVersion1 = 1u << 24 | 52;
 static_assert(sizeof(Uuid) == (kUuidVersion1 & 0xffffff));
 
 struct Temperature {  // nvmlTemperature_v1_t
   uint32_t version;
-  uint32_t sensor;     // 0: the GPU
+  uint32_t sensor;  // 0: the GPU
   int32_t celsius;
 };
 static_assert(sizeof(Temperature) == (sizes::nvmlTemperature_v1 & 0xffffff));
@@ -105,8 +105,8 @@ static_assert(sizeof(MarginTemperature) == (sizes::nvmlMarginTemperature_v1 & 0x
 struct FieldValue {  // nvmlFieldValue_t
   uint32_t field, scope;
   int64_t timestamp_us, latency_us;
-  uint32_t type;       // FieldType
-  int32_t status;      // of this field
+  uint32_t type;   // FieldType
+  int32_t status;  // of this field
   union {
     double f64;
     uint32_t u32;
@@ -117,7 +117,15 @@ struct FieldValue {  // nvmlFieldValue_t
   } value;
 };
 static_assert(sizeof(FieldValue) == sizes::nvmlFieldValue_t);
-enum FieldType : uint32_t { kFieldF64 = 0, kFieldU32 = 1, kFieldU64 = 2, kFieldUnsignedLongLong = 3, kFieldI64 = 4, kFieldI32 = 5, kFieldU16 = 6 };
+enum FieldType : uint32_t {
+  kFieldF64 = 0,
+  kFieldU32 = 1,
+  kFieldU64 = 2,
+  kFieldUnsignedLongLong = 3,
+  kFieldI64 = 4,
+  kFieldI32 = 5,
+  kFieldU16 = 6
+};
 
 struct ProcessInfo {  // nvmlProcessInfo_t
   uint32_t process_id;

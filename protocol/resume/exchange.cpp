@@ -27,7 +27,9 @@ constexpr uint32_t kWordsMax = 64;
 bool send(Transport& connection, ControlOrdinal ordinal, capnp::MessageBuilder& message, Nanoseconds timeout) {
   auto words = message.getSegmentsForOutput();
   if (words.size() != 1) return false;
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(ordinal), .message_words = uint32_t(words[0].size())};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(ordinal),
+                           .message_words = uint32_t(words[0].size())};
   auto bytes = words[0].asBytes();
   iovec pieces[2] = {{&header, sizeof header}, {const_cast<kj::byte*>(bytes.begin()), bytes.size()}};
   return send_all(connection, pieces, timeout).status == IoStatus::ok;
@@ -35,14 +37,17 @@ bool send(Transport& connection, ControlOrdinal ordinal, capnp::MessageBuilder& 
 
 // Exactly one frame: what comes behind it is not ours to read.
 template <class Read>
-tl::expected<void, std::string> receive(Transport& connection, ControlOrdinal ordinal, Nanoseconds timeout, Read&& read) {
+tl::expected<void, std::string> receive(Transport& connection, ControlOrdinal ordinal, Nanoseconds timeout,
+                                        Read&& read) {
   wire::FrameHeader header;
-  if (auto got = receive_all(connection, std::as_writable_bytes(std::span(&header, 1)), timeout); got.status != IoStatus::ok)
+  if (auto got = receive_all(connection, std::as_writable_bytes(std::span(&header, 1)), timeout);
+      got.status != IoStatus::ok)
     return tl::unexpected(transport::describe(got));
-  bool right = header.magic == wire::FrameHeader::kMagic && header.kind == uint8_t(wire::FrameKind::control) && header.ordinal == uint32_t(ordinal);
+  bool right = header.magic == wire::FrameHeader::kMagic && header.kind == uint8_t(wire::FrameKind::control) &&
+               header.ordinal == uint32_t(ordinal);
   if (!right || header.message_words > kWordsMax || header.bulk_bytes != 0)
-    return tl::unexpected(fmt::format("a frame of kind {}, ordinal {} and {} words where one of ordinal {} should be", header.kind, header.ordinal, header.message_words,
-                                      uint32_t(ordinal)));
+    return tl::unexpected(fmt::format("a frame of kind {}, ordinal {} and {} words where one of ordinal {} should be",
+                                      header.kind, header.ordinal, header.message_words, uint32_t(ordinal)));
   std::vector<capnp::word> words(header.message_words);
   if (auto got = receive_all(connection, std::as_writable_bytes(std::span(words)), timeout); got.status != IoStatus::ok)
     return tl::unexpected(transport::describe(got));
@@ -72,25 +77,29 @@ capnp::Data::Reader data_of(const std::array<uint8_t, size>& bytes) {
 
 bool make_random(std::span<uint8_t> out) { return ::getrandom(out.data(), out.size(), 0) == ssize_t(out.size()); }
 
-// --- the client ------------------------------------------------------------------------------------------------------------------------------
+// --- the client
+// ------------------------------------------------------------------------------------------------------------------------------
 
 tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, Nanoseconds timeout) {
   // The client speaks first, as in each handshake: what read its login's answer may have read on.
   capnp::MallocMessageBuilder question;
   question.initRoot<schema::ResumeChallenge>();
-  if (!send(connection, ControlOrdinal::resume_challenge, question, timeout)) return tl::unexpected<Failure>({false, "the connection was lost"});
+  if (!send(connection, ControlOrdinal::resume_challenge, question, timeout))
+    return tl::unexpected<Failure>({false, "the connection was lost"});
   Challenge challenge{};
   bool whole = false;
-  auto heard = receive(connection, ControlOrdinal::resume_challenge, timeout,
-                       [&](capnp::MessageReader& message) { whole = copy(message.getRoot<schema::ResumeChallenge>().getNonce(), challenge); });
+  auto heard = receive(connection, ControlOrdinal::resume_challenge, timeout, [&](capnp::MessageReader& message) {
+    whole = copy(message.getRoot<schema::ResumeChallenge>().getNonce(), challenge);
+  });
   if (!heard) return tl::unexpected<Failure>({false, heard.error()});
   if (!whole) return tl::unexpected<Failure>({false, "the server's challenge is of a wrong length"});
   capnp::MallocMessageBuilder answer;
   auto resume = answer.initRoot<schema::Resume>();
   resume.setAttempt(claim.attempt);
   std::string binding = connection.binding();
-  resume.setProof(data_of(claim.lane ? lane_proof_of(claim.secret, challenge, binding, claim.session, claim.attempt, *claim.lane)
-                                     : proof_of(claim.secret, challenge, binding, claim.session, claim.attempt)));
+  resume.setProof(
+      data_of(claim.lane ? lane_proof_of(claim.secret, challenge, binding, claim.session, claim.attempt, *claim.lane)
+                         : proof_of(claim.secret, challenge, binding, claim.session, claim.attempt)));
   if (claim.lane) {
     resume.setLanes(claim.lane->count);
     resume.setLane(claim.lane->number);
@@ -99,7 +108,8 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
   resume.setReceived(claim.received);
   resume.setAddress(claim.address);
   resume.setMachine(claim.machine);
-  if (!send(connection, ControlOrdinal::resume, answer, timeout)) return tl::unexpected<Failure>({false, "the connection was lost"});
+  if (!send(connection, ControlOrdinal::resume, answer, timeout))
+    return tl::unexpected<Failure>({false, "the connection was lost"});
   uint64_t received = 0;
   std::string refused;
   heard = receive(connection, ControlOrdinal::resumed, timeout, [&](capnp::MessageReader& message) {
@@ -113,15 +123,19 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
   return received;
 }
 
-// --- the server ------------------------------------------------------------------------------------------------------------------------------
+// --- the server
+// ------------------------------------------------------------------------------------------------------------------------------
 
-tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& session, const Secret& secret, Nanoseconds timeout) {
-  if (auto asked = receive(connection, ControlOrdinal::resume_challenge, timeout, [](capnp::MessageReader&) {}); !asked) return tl::unexpected(asked.error());
+tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& session, const Secret& secret,
+                                      Nanoseconds timeout) {
+  if (auto asked = receive(connection, ControlOrdinal::resume_challenge, timeout, [](capnp::MessageReader&) {}); !asked)
+    return tl::unexpected(asked.error());
   Challenge challenge;
   if (!make_random(challenge)) return tl::unexpected(std::string("the system has no random bytes"));
   capnp::MallocMessageBuilder question;
   question.initRoot<schema::ResumeChallenge>().setNonce(data_of(challenge));
-  if (!send(connection, ControlOrdinal::resume_challenge, question, timeout)) return tl::unexpected(std::string("the connection was lost"));
+  if (!send(connection, ControlOrdinal::resume_challenge, question, timeout))
+    return tl::unexpected(std::string("the connection was lost"));
   Heard heard;
   Proof proof{};
   bool whole = false;
@@ -133,7 +147,8 @@ tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& se
   });
   if (!answer) return tl::unexpected(answer.error());
   std::string binding = connection.binding();
-  Proof right = heard.lane ? lane_proof_of(secret, challenge, binding, session, heard.attempt, *heard.lane) : proof_of(secret, challenge, binding, session, heard.attempt);
+  Proof right = heard.lane ? lane_proof_of(secret, challenge, binding, session, heard.attempt, *heard.lane)
+                           : proof_of(secret, challenge, binding, session, heard.attempt);
   if (whole && same(proof, right)) return heard;
   refuse(connection, "the session is not this client's", timeout);
   return tl::unexpected(std::string("a wrong proof"));

@@ -30,17 +30,20 @@ Proof authenticate(const Secret& secret, const std::string& said) {
   Proof proof{};
   unsigned bytes = 0;
   tls::ForkSafe fork_safe;
-  HMAC(EVP_sha256(), secret.data(), int(secret.size()), reinterpret_cast<const unsigned char*>(said.data()), said.size(), proof.data(), &bytes);
+  HMAC(EVP_sha256(), secret.data(), int(secret.size()), reinterpret_cast<const unsigned char*>(said.data()),
+       said.size(), proof.data(), &bytes);
   return proof;
 }
 
 }  // namespace
 
-Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session, uint64_t attempt) {
+Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session,
+               uint64_t attempt) {
   return authenticate(secret, said_of(kLabel, challenge, session, attempt).append(binding));
 }
 
-Proof lane_proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session, uint64_t attempt, const Lane& lane) {
+Proof lane_proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding,
+                    const SessionId& session, uint64_t attempt, const Lane& lane) {
   std::string said = said_of(kLaneLabel, challenge, session, attempt);
   for (int shift = 0; shift < 32; shift += 8) said.push_back(char(lane.set >> shift));
   said.push_back(char(lane.number));

@@ -21,11 +21,13 @@ struct Lane {
   uint8_t number = 0, count = 0;
 };
 
-// HMAC-SHA256 under the secret. `binding`: what only the two ends of this connection can compute (Transport::binding()), or nothing: a proof that was
-// made for one connection is none for another.
-Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session, uint64_t attempt);
+// HMAC-SHA256 under the secret. `binding`: what only the two ends of this connection can compute
+// (Transport::binding()), or nothing: a proof that was made for one connection is none for another.
+Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session,
+               uint64_t attempt);
 // The same of a connection that is to be a lane; neither is the other.
-Proof lane_proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session, uint64_t attempt, const Lane& lane);
+Proof lane_proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding,
+                    const SessionId& session, uint64_t attempt, const Lane& lane);
 // Takes as long whatever differs.
 bool same(const Proof& one, const Proof& other);
 

@@ -27,7 +27,8 @@ bool expect_host(SSL* connection, const std::string& host) {
   X509_VERIFY_PARAM* checks = SSL_get0_param(connection);
   X509_VERIFY_PARAM_set_hostflags(checks, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
   if (is_address(host)) return X509_VERIFY_PARAM_set1_ip_asc(checks, host.c_str()) == 1;
-  return X509_VERIFY_PARAM_set1_host(checks, host.data(), host.size()) == 1 && SSL_set_tlsext_host_name(connection, host.c_str()) == 1;
+  return X509_VERIFY_PARAM_set1_host(checks, host.data(), host.size()) == 1 &&
+         SSL_set_tlsext_host_name(connection, host.c_str()) == 1;
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ bool expect_host(SSL* connection, const std::string& host) {
 // A walk over the bytes of several pieces.
 class TlsChannel::Pieces {
  public:
-  explicit Pieces(std::span<const iovec> pieces) : pieces_(pieces.first(std::min(pieces.size(), transport::kPiecesMax))) {
+  explicit Pieces(std::span<const iovec> pieces)
+      : pieces_(pieces.first(std::min(pieces.size(), transport::kPiecesMax))) {
     for (const iovec& piece : pieces_) left_ += piece.iov_len;
   }
   size_t left() const { return left_; }
@@ -64,7 +66,11 @@ class TlsChannel::Pieces {
 };
 
 TlsChannel::TlsChannel(Connection connection, int descriptor, bool client, Wanted wanted)
-    : socket_(descriptor), connection_(std::move(connection)), client_(client), wanted_(std::move(wanted)), record_(new std::byte[kRecordBytes]) {}
+    : socket_(descriptor),
+      connection_(std::move(connection)),
+      client_(client),
+      wanted_(std::move(wanted)),
+      record_(new std::byte[kRecordBytes]) {}
 
 TlsChannel::~TlsChannel() = default;
 
@@ -88,9 +94,12 @@ std::unique_ptr<TlsChannel> TlsChannel::connect(const Context& context, int desc
   return make(context, descriptor, true, std::move(wanted));
 }
 
-std::unique_ptr<TlsChannel> TlsChannel::accept(const Context& context, int descriptor) { return make(context, descriptor, false, {}); }
+std::unique_ptr<TlsChannel> TlsChannel::accept(const Context& context, int descriptor) {
+  return make(context, descriptor, false, {});
+}
 
-// --- the handshake --------------------------------------------------------------------------------------------------------------------------
+// --- the handshake
+// --------------------------------------------------------------------------------------------------------------------------
 
 TlsChannel::Step TlsChannel::step() {
   std::lock_guard lock(mutex_);
@@ -141,7 +150,8 @@ tl::expected<void, std::string> TlsChannel::handshake(Nanoseconds timeout) {
   }
 }
 
-// --- failures -------------------------------------------------------------------------------------------------------------------------------
+// --- failures
+// -------------------------------------------------------------------------------------------------------------------------------
 
 // Of the OpenSSL call that has just failed.
 void TlsChannel::note_failure() {
@@ -175,7 +185,8 @@ bool TlsChannel::ended() const {
   return socket_.ended();
 }
 
-// --- sending --------------------------------------------------------------------------------------------------------------------------------
+// --- sending
+// --------------------------------------------------------------------------------------------------------------------------------
 
 bool TlsChannel::encrypt_record(const std::byte* bytes, size_t size) {
   if (records_ >= records_per_key_) {
@@ -187,7 +198,8 @@ bool TlsChannel::encrypt_record(const std::byte* bytes, size_t size) {
   return SSL_write_ex(connection_.get(), bytes, size, &written) == 1 && written == size;
 }
 
-// As much as there is room for. Long pieces are encrypted from where they lie, one record after the other; short ones share a record.
+// As much as there is room for. Long pieces are encrypted from where they lie, one record after the other; short ones
+// share a record.
 bool TlsChannel::encrypt(Pieces& pieces, size_t& encrypted) {
   // The room is for one record more than the data make: a new key is announced in a record of its own.
   while (pieces.left() && encrypted < kSendBytesMax && socket_.room_for(2 * kRecordBytes)) {
@@ -237,7 +249,8 @@ IoResult TlsChannel::try_send(std::span<const iovec> offered) noexcept {
   return told ? IoResult{IoStatus::ok, told} : IoResult{IoStatus::would_block};
 }
 
-// --- receiving ------------------------------------------------------------------------------------------------------------------------------
+// --- receiving
+// ------------------------------------------------------------------------------------------------------------------------------
 
 // SSL_read_ex() has given nothing; `error` is SSL_get_error()'s.
 IoResult TlsChannel::receive_ended(int error) {

@@ -1,4 +1,5 @@
-// One TLS connection over a socket. Everything that it needs a lock for is short: waiting is the caller's, by poll, outside.
+// One TLS connection over a socket. Everything that it needs a lock for is short: waiting is the caller's, by poll,
+// outside.
 #pragma once
 
 #include <cstddef>
@@ -28,24 +29,26 @@ inline constexpr uint64_t kRecordsPerKey = 1ull << 23;
 // What one try_send() encrypts at most: the other direction waits for the lock meanwhile.
 inline constexpr size_t kSendBytesMax = 256u << 10;
 
-// Threads: one may send while another receives, any may ask the rest; one mutex lets them in one after the other. The descriptor stays its
-// owner's, outlives the channel, and may be blocking or not.
+// Threads: one may send while another receives, any may ask the rest; one mutex lets them in one after the other. The
+// descriptor stays its owner's, outlives the channel, and may be blocking or not.
 class TlsChannel {
  public:
-  // This side is the client; the server's certificate has to be for `wanted.host`, a name or an address. No host: none is checked, because a
-  // key proves who the server is (key_client_context()). Null: out of memory.
+  // This side is the client; the server's certificate has to be for `wanted.host`, a name or an address. No host: none
+  // is checked, because a key proves who the server is (key_client_context()). Null: out of memory.
   static std::unique_ptr<TlsChannel> connect(const Context& context, int descriptor, Wanted wanted = {});
   static std::unique_ptr<TlsChannel> accept(const Context& context, int descriptor);
   ~TlsChannel();
 
-  // Shakes hands, waiting for the peer for `timeout` in all. Error: one line. With a key context: fails unless the key was used.
+  // Shakes hands, waiting for the peer for `timeout` in all. Error: one line. With a key context: fails unless the key
+  // was used.
   tl::expected<void, std::string> handshake(Nanoseconds timeout);
   // For who waits by other means: one step without waiting.
   enum class Step : uint8_t { done, wants_read, wants_write, failed };
   Step step();
 
-  // As Transport's: they never wait. Bytes count as sent when the system has taken their whole records. After `would_block` the next call has to
-  // begin with the bytes that this one began with (and may have more), because they are encrypted already.
+  // As Transport's: they never wait. Bytes count as sent when the system has taken their whole records. After
+  // `would_block` the next call has to begin with the bytes that this one began with (and may have more), because they
+  // are encrypted already.
   IoResult try_send(std::span<const iovec> pieces) noexcept;
   IoResult try_receive(std::span<std::byte> out) noexcept;
 
@@ -97,13 +100,13 @@ class TlsChannel {
   const Wanted wanted_;
   std::string failure_;
   bool dropped_ = false;
-  bool keyed_ = false;             // the context is one with a key
+  bool keyed_ = false;  // the context is one with a key
   bool established_ = false;
-  bool shut_ = false;              // close_notify was called
+  bool shut_ = false;  // close_notify was called
   bool pending_ = false;
-  int broken_ = 0;                 // errno that all later calls give; 0: none
-  size_t owed_ = 0;                // bytes encrypted by earlier calls, of which no call has said yet that they were sent
-  uint64_t records_ = 0;           // under the present key
+  int broken_ = 0;        // errno that all later calls give; 0: none
+  size_t owed_ = 0;       // bytes encrypted by earlier calls, of which no call has said yet that they were sent
+  uint64_t records_ = 0;  // under the present key
   uint64_t records_per_key_ = kRecordsPerKey;
   std::unique_ptr<std::byte[]> record_;  // gathers small pieces into one record
 };

@@ -21,17 +21,20 @@ bool restrict(SSL_CTX* context) {
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // Control returns after every record, whatever it was: a peer cannot keep a thread busy with records that carry nothing.
+  // Control returns after every record, whatever it was: a peer cannot keep a thread busy with records that carry
+  // nothing.
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
-  return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) && SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) &&
-         SSL_CTX_set_num_tickets(context, 0) && SSL_CTX_set_max_early_data(context, 0);
+  return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) &&
+         SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) && SSL_CTX_set_num_tickets(context, 0) &&
+         SSL_CTX_set_max_early_data(context, 0);
 }
 
 // The key hangs on the context and goes with it.
 int key_index() {
-  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, [](void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
-    SSL_SESSION_free(static_cast<SSL_SESSION*>(session));
-  });
+  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr,
+                                                    [](void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
+                                                      SSL_SESSION_free(static_cast<SSL_SESSION*>(session));
+                                                    });
   return index;
 }
 
@@ -41,7 +44,8 @@ SSL_SESSION* key_of(SSL* connection) {
   return session;
 }
 
-int use_key(SSL* connection, const EVP_MD* digest, const unsigned char** identity, size_t* identity_bytes, SSL_SESSION** session) {
+int use_key(SSL* connection, const EVP_MD* digest, const unsigned char** identity, size_t* identity_bytes,
+            SSL_SESSION** session) {
   *session = nullptr;
   if (digest && EVP_MD_get_type(digest) != NID_sha256) return 1;
   *session = key_of(connection);
@@ -64,7 +68,8 @@ Context key_context(const SSL_METHOD* method, const SessionKey& key) {
   if (!SSL_CTX_set_ciphersuites(context.get(), kCipherName)) return nullptr;
   Connection scratch(SSL_new(context.get()));
   const SSL_CIPHER* cipher = scratch ? SSL_CIPHER_find(scratch.get(), kCipher) : nullptr;
-  if (!cipher || !SSL_SESSION_set1_master_key(session.get(), key.data(), key.size()) || !SSL_SESSION_set_cipher(session.get(), cipher) ||
+  if (!cipher || !SSL_SESSION_set1_master_key(session.get(), key.data(), key.size()) ||
+      !SSL_SESSION_set_cipher(session.get(), cipher) ||
       !SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION))
     return nullptr;
   if (!SSL_CTX_set_ex_data(context.get(), key_index(), session.get())) return nullptr;
@@ -75,17 +80,19 @@ Context key_context(const SSL_METHOD* method, const SessionKey& key) {
 }  // namespace
 
 tl::expected<Context, std::string> client_context(const Credentials& credentials) {
-  if (credentials.authorities.empty()) return tl::unexpected(std::string("no CA certificate to check the server with (GPUWIRE_CA, --ca)"));
+  if (credentials.authorities.empty())
+    return tl::unexpected(std::string("no CA certificate to check the server with (GPUWIRE_CA, --ca)"));
   ForkSafe fork_safe;
   ERR_clear_error();
   Context context(SSL_CTX_new(TLS_client_method()));
-  if (!context || !restrict(context.get()) || !SSL_CTX_set_ciphersuites(context.get(), kCiphers)) return tl::unexpected(take_error());
+  if (!context || !restrict(context.get()) || !SSL_CTX_set_ciphersuites(context.get(), kCiphers))
+    return tl::unexpected(take_error());
   X509_STORE* store = SSL_CTX_get_cert_store(context.get());
   for (const auto& authority : credentials.authorities)
     if (!X509_STORE_add_cert(store, authority.get())) return tl::unexpected(take_error());
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  if (credentials.certificate &&
-      (!SSL_CTX_use_certificate(context.get(), credentials.certificate.get()) || !SSL_CTX_use_PrivateKey(context.get(), credentials.key.get())))
+  if (credentials.certificate && (!SSL_CTX_use_certificate(context.get(), credentials.certificate.get()) ||
+                                  !SSL_CTX_use_PrivateKey(context.get(), credentials.key.get())))
     return tl::unexpected("the client certificate cannot be used: " + take_error());
   return context;
 }

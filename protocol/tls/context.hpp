@@ -1,4 +1,5 @@
-// What the two handshakes of a session are made with (README.md). Everything is TLS 1.3, without tickets, early data or resumption.
+// What the two handshakes of a session are made with (README.md). Everything is TLS 1.3, without tickets, early data or
+// resumption.
 #pragma once
 
 #include <array>
@@ -21,11 +22,11 @@ inline constexpr std::string_view kExporterLabel = "EXPORTER-gpuwire-session";
 inline constexpr std::string_view kBindingLabel = "EXPORTER-gpuwire-resume";
 using SessionKey = std::array<uint8_t, kSessionKeyBytes>;
 
-// The first handshake, client: shows credentials.certificate if there is one and takes only servers that credentials.authorities have signed.
-// Which host it is for is said with each connection. Error: one line.
+// The first handshake, client: shows credentials.certificate if there is one and takes only servers that
+// credentials.authorities have signed. Which host it is for is said with each connection. Error: one line.
 tl::expected<Context, std::string> client_context(const Credentials& credentials);
-// The first handshake, server: the settings that both sides rely on, for a context that its owner gives certificate, key and authorities. A
-// client may show a certificate and need not.
+// The first handshake, server: the settings that both sides rely on, for a context that its owner gives certificate,
+// key and authorities. A client may show a certificate and need not.
 bool restrict_server(SSL_CTX* context);
 // After the first handshake, on both sides.
 tl::expected<SessionKey, std::string> exported_key(SSL* connection, std::string_view label = kExporterLabel);

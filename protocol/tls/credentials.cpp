@@ -30,8 +30,9 @@ struct Contents {
   ~Contents() { OPENSSL_cleanse(text.data(), text.size()); }
 };
 
-tl::expected<void, std::string> read_descriptor(int descriptor, const std::string& name, bool secret, std::string& text) {
-  struct stat facts{};
+tl::expected<void, std::string> read_descriptor(int descriptor, const std::string& name, bool secret,
+                                                std::string& text) {
+  struct stat facts {};
   if (fstat(descriptor, &facts) != 0) return Failed(fmt::format("{}: {}", name, std::system_category().message(errno)));
   if (!S_ISREG(facts.st_mode)) return Failed(fmt::format("{}: not a file", name));
   if (secret && (facts.st_mode & (S_IRWXG | S_IRWXO)))
@@ -111,7 +112,8 @@ tl::expected<Blocks, std::string> read_blocks(const std::filesystem::path& file,
   for (;;) {
     Block block;
     if (!from || !block.read(from.get())) break;
-    if (auto taken = take_block(block, blocks); !taken) return Failed(fmt::format("{} {}", file.string(), taken.error()));
+    if (auto taken = take_block(block, blocks); !taken)
+      return Failed(fmt::format("{} {}", file.string(), taken.error()));
   }
   bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
@@ -125,7 +127,8 @@ tl::expected<Credentials, std::string> read_identity(const std::filesystem::path
   auto blocks = read_blocks(file, true);
   if (!blocks) return Failed(blocks.error());
   if (!blocks->key) return Failed(fmt::format("{} holds no private key: it is no identity", file.string()));
-  if (blocks->certificates.empty()) return Failed(fmt::format("{} holds no certificate: it is no identity", file.string()));
+  if (blocks->certificates.empty())
+    return Failed(fmt::format("{} holds no certificate: it is no identity", file.string()));
   Credentials credentials;
   credentials.key = std::move(blocks->key);
   credentials.certificate = std::move(blocks->certificates.front());
@@ -133,7 +136,8 @@ tl::expected<Credentials, std::string> read_identity(const std::filesystem::path
   bool fits = X509_check_private_key(credentials.certificate.get(), credentials.key.get()) == 1;
   ERR_clear_error();
   if (!fits) return Failed(fmt::format("{}: the private key does not belong to the first certificate", file.string()));
-  credentials.authorities.assign(std::make_move_iterator(blocks->certificates.begin() + 1), std::make_move_iterator(blocks->certificates.end()));
+  credentials.authorities.assign(std::make_move_iterator(blocks->certificates.begin() + 1),
+                                 std::make_move_iterator(blocks->certificates.end()));
   credentials.authorities_from = file.string();
   return credentials;
 }

@@ -16,7 +16,7 @@ inline constexpr size_t kTokenBytesMin = 16, kTokenBytesMax = 512;
 
 // What a client shows and what it trusts. Move-only.
 struct Credentials {
-  Certificate certificate;               // with `key`, or neither: a client that names itself by a token
+  Certificate certificate;  // with `key`, or neither: a client that names itself by a token
   PrivateKey key;
   std::vector<Certificate> authorities;  // whose signature on a server's certificate counts; nobody else's does
   std::string authorities_from;          // the file, for error texts
@@ -24,7 +24,8 @@ struct Credentials {
 
 // Errors of all of these are one line that names the file and what to do about it.
 
-// A bundle: private key, the client's certificate, certificates of authorities. Refused when others than the owner may read it.
+// A bundle: private key, the client's certificate, certificates of authorities. Refused when others than the owner may
+// read it.
 tl::expected<Credentials, std::string> read_identity(const std::filesystem::path& file);
 // Certificates of authorities, which anybody may read; they replace those in `credentials`.
 tl::expected<void, std::string> read_authorities(const std::filesystem::path& file, Credentials& credentials);

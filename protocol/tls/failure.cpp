@@ -30,10 +30,12 @@ std::string printable(std::string_view text) {
 std::string name_text(const GENERAL_NAME* name) {
   int kind = 0;
   auto* value = static_cast<ASN1_STRING*>(GENERAL_NAME_get0_value(name, &kind));
-  std::string_view bytes(reinterpret_cast<const char*>(ASN1_STRING_get0_data(value)), size_t(ASN1_STRING_length(value)));
+  std::string_view bytes(reinterpret_cast<const char*>(ASN1_STRING_get0_data(value)),
+                         size_t(ASN1_STRING_length(value)));
   if (kind == GEN_DNS) return printable(bytes);
   char text[INET6_ADDRSTRLEN] = {};
-  if (kind == GEN_IPADD && (bytes.size() == 4 || bytes.size() == 16)) inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof text);
+  if (kind == GEN_IPADD && (bytes.size() == 4 || bytes.size() == 16))
+    inet_ntop(bytes.size() == 4 ? AF_INET : AF_INET6, bytes.data(), text, sizeof text);
   return text;
 }
 
@@ -42,7 +44,8 @@ std::string names_of(X509* certificate) {
   std::string text;
   size_t shown = 0;
   for (int i = 0; i < sk_GENERAL_NAME_num(names); ++i) {
-    if (sk_GENERAL_NAME_value(names, i)->type != GEN_DNS && sk_GENERAL_NAME_value(names, i)->type != GEN_IPADD) continue;
+    if (sk_GENERAL_NAME_value(names, i)->type != GEN_DNS && sk_GENERAL_NAME_value(names, i)->type != GEN_IPADD)
+      continue;
     if (shown++ == kNamesShown) {
       text += ", ...";
       break;
@@ -64,16 +67,19 @@ std::string certificate_text(const CertificateFault& fault, const Wanted& wanted
   switch (fault.error) {
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
-      if (fault.names.empty()) return fmt::format("the server's certificate is for no host at all, so not for {}", wanted.host);
+      if (fault.names.empty())
+        return fmt::format("the server's certificate is for no host at all, so not for {}", wanted.host);
       return fmt::format("the server's certificate is for {}, not {}", fault.names, wanted.host);
     case X509_V_ERR_CERT_HAS_EXPIRED: return fmt::format("{} has expired: it was valid until {}", whose, fault.until);
-    case X509_V_ERR_CERT_NOT_YET_VALID: return fmt::format("{} is only valid from {} on (is this machine's clock right?)", whose, fault.until);
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+      return fmt::format("{} is only valid from {} on (is this machine's clock right?)", whose, fault.until);
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE: return fmt::format("the server's certificate is not signed by the CA in {}", wanted.authorities_from);
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
+      return fmt::format("the server's certificate is not signed by the CA in {}", wanted.authorities_from);
     case X509_V_ERR_INVALID_PURPOSE: return "what the server shows is not the certificate of a server";
     case X509_V_ERR_INVALID_CA: return fmt::format("the certificate in {} is not one of a CA", wanted.authorities_from);
     default: return fmt::format("{} does not count: {}", whose, X509_verify_cert_error_string(fault.error));
@@ -115,7 +121,9 @@ int note_certificate_fault(int fine, X509_STORE_CTX* checked) {
   fault->error = X509_STORE_CTX_get_error(checked);
   fault->depth = X509_STORE_CTX_get_error_depth(checked);
   if (own) fault->names = names_of(own);
-  if (current) fault->until = day_text(fault->error == X509_V_ERR_CERT_NOT_YET_VALID ? X509_get0_notBefore(current) : X509_get0_notAfter(current));
+  if (current)
+    fault->until = day_text(fault->error == X509_V_ERR_CERT_NOT_YET_VALID ? X509_get0_notBefore(current)
+                                                                          : X509_get0_notAfter(current));
   return fine;
 }
 

@@ -7,12 +7,13 @@
 
 namespace gpuwire::tls {
 
-// What the check of the server's certificate found, noted while it is made: afterwards OpenSSL has forgotten the certificate.
+// What the check of the server's certificate found, noted while it is made: afterwards OpenSSL has forgotten the
+// certificate.
 struct CertificateFault {
-  int error = 0;         // X509_V_ERR_*; 0: none
-  int depth = 0;         // 0: the server's own
-  std::string names;     // that its own is for: "gpu7, 192.0.2.7"
-  std::string until;     // of the one at `depth`: the day on which it becomes, or ceased to be, valid
+  int error = 0;      // X509_V_ERR_*; 0: none
+  int depth = 0;      // 0: the server's own
+  std::string names;  // that its own is for: "gpu7, 192.0.2.7"
+  std::string until;  // of the one at `depth`: the day on which it becomes, or ceased to be, valid
 };
 
 // For SSL_set_verify(): notes the fault in `fault_of(connection)`.

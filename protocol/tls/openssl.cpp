@@ -9,7 +9,8 @@ namespace gpuwire::tls {
 
 namespace {
 
-// Constant-initialised and never destroyed: threads may still be shaking hands while the program runs its exit handlers.
+// Constant-initialised and never destroyed: threads may still be shaking hands while the program runs its exit
+// handlers.
 constinit std::mutex g_fork_mutex;
 
 }  // namespace

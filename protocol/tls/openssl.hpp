@@ -1,4 +1,5 @@
-// OpenSSL as this project uses it: started without exit handlers and without anybody's configuration file, and left in order across fork().
+// OpenSSL as this project uses it: started without exit handlers and without anybody's configuration file, and left in
+// order across fork().
 #pragma once
 
 #include <memory>
@@ -25,12 +26,14 @@ using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using PrivateKey = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 
-// Idempotent, any thread. Whatever makes an OpenSSL object here calls it first: the first start decides about the exit handlers, and a library
-// inside other people's programs may not free its state while their threads still run. A program that brings its own OpenSSL has another copy.
+// Idempotent, any thread. Whatever makes an OpenSSL object here calls it first: the first start decides about the exit
+// handlers, and a library inside other people's programs may not free its state while their threads still run. A
+// program that brings its own OpenSSL has another copy.
 void start_openssl() noexcept;
 
-// Held around what touches OpenSSL's process-wide state (contexts, handshakes, random numbers), never around a wait: fork() waits for it, so
-// that a child finds none of OpenSSL's own locks held. Reading and writing records needs it not.
+// Held around what touches OpenSSL's process-wide state (contexts, handshakes, random numbers), never around a wait:
+// fork() waits for it, so that a child finds none of OpenSSL's own locks held. Reading and writing records needs it
+// not.
 class ForkSafe {
  public:
   ForkSafe();

@@ -8,7 +8,8 @@
 
 namespace gpuwire::tls {
 
-SocketBio::SocketBio(int descriptor) : descriptor_(descriptor), buffer_(new std::byte[kUnsentBytesMax]), in_(new std::byte[kReceiveBytes]) {}
+SocketBio::SocketBio(int descriptor)
+    : descriptor_(descriptor), buffer_(new std::byte[kUnsentBytesMax]), in_(new std::byte[kReceiveBytes]) {}
 
 const BIO_METHOD* SocketBio::method() {
   static BIO_METHOD* const method = [] {
@@ -40,7 +41,8 @@ SocketBio::Flushed SocketBio::flush() noexcept {
   while (unsent()) {
     ssize_t sent = ::send(descriptor_, buffer_.get() + begin_, end_ - begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent == 0 || (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))) return Flushed::blocked;
+    if (sent == 0 || (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)))
+      return Flushed::blocked;
     if (sent < 0) {
       error_ = errno;
       return Flushed::failed;
@@ -59,12 +61,9 @@ bool SocketBio::receive() {
   while (received < 0 && errno == EINTR);
   in_begin_ = 0;
   in_end_ = size_t(std::max<ssize_t>(received, 0));
-  if (received == 0)
-    ended_ = true;
-  else if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-    blocked_ = true;
-  else if (received < 0)
-    error_ = errno;
+  if (received == 0) ended_ = true;
+  else if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) blocked_ = true;
+  else if (received < 0) error_ = errno;
   return received > 0;
 }
 

@@ -1,4 +1,5 @@
-// What an OpenSSL connection reads from and writes to: a socket that is never waited for, and that raises no SIGPIPE in other people's programs.
+// What an OpenSSL connection reads from and writes to: a socket that is never waited for, and that raises no SIGPIPE in
+// other people's programs.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,9 @@
 
 namespace gpuwire::tls {
 
-// The socket with what is written but not sent yet, and what is received but not asked for: OpenSSL takes and gives a record or less at a time, the system
-// calls here are for many. One thread at a time. Not movable: the BIO points to it.
+// The socket with what is written but not sent yet, and what is received but not asked for: OpenSSL takes and gives a
+// record or less at a time, the system calls here are for many. One thread at a time. Not movable: the BIO points to
+// it.
 class SocketBio {
  public:
   explicit SocketBio(int descriptor);  // not owned
@@ -54,9 +56,9 @@ class SocketBio {
   int error_ = 0;
 };
 
-inline constexpr size_t kRecordBytes = 16384;           // of plain data, the most that TLS allows in one
-inline constexpr size_t kRecordOverheadBytes = 64;      // header, type and tag take 22; no padding is made
-inline constexpr size_t kReceiveBytes = 128u << 10;     // with one system call
+inline constexpr size_t kRecordBytes = 16384;        // of plain data, the most that TLS allows in one
+inline constexpr size_t kRecordOverheadBytes = 64;   // header, type and tag take 22; no padding is made
+inline constexpr size_t kReceiveBytes = 128u << 10;  // with one system call
 inline constexpr size_t kUnsentBytesMax = 16 * (kRecordBytes + kRecordOverheadBytes);
 
 }  // namespace gpuwire::tls

@@ -61,7 +61,8 @@ class OwningTlsTransport final : Owned, public TlsTransport {
 
 }  // namespace
 
-std::unique_ptr<transport::Transport> tls_transport(std::unique_ptr<transport::Transport> stream, std::unique_ptr<TlsChannel> channel) {
+std::unique_ptr<transport::Transport> tls_transport(std::unique_ptr<transport::Transport> stream,
+                                                    std::unique_ptr<TlsChannel> channel) {
   return std::make_unique<OwningTlsTransport>(Owned{std::move(stream), std::move(channel)});
 }
 

@@ -7,7 +7,8 @@ namespace gpuwire::transport {
 
 namespace {
 
-// How long one wait for more bulk lasts before it is repeated; the connection's own limits (kPeerLostMs) decide when a peer is lost.
+// How long one wait for more bulk lasts before it is repeated; the connection's own limits (kPeerLostMs) decide when a
+// peer is lost.
 constexpr Nanoseconds kBulkWait = std::chrono::seconds(1);
 constexpr size_t kSkipBytes = 64 * 1024;
 
@@ -79,10 +80,8 @@ bool FrameReceiver::receive_some(std::span<std::byte> out, size_t& got) {
       bytes_received_ += got;
       return true;
     }
-    if (result.status == IoStatus::would_block)
-      source_.wait(kReadable, kBulkWait);
-    else
-      end(result);
+    if (result.status == IoStatus::would_block) source_.wait(kReadable, kBulkWait);
+    else end(result);
   }
   return false;
 }

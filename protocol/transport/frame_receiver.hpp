@@ -1,4 +1,5 @@
-// Frames from a connection: the decoder of protocol/wire fed by a transport or a link. Used by both sides; one thread at a time.
+// Frames from a connection: the decoder of protocol/wire fed by a transport or a link. Used by both sides; one thread
+// at a time.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ class FrameReceiver {
 
   // Bytes of the frame's bulk that have not been read.
   uint64_t bulk_left() const { return decoder_.bulk_left(); }
-  // Fills `out` from the bulk, waiting as long as the connection lives: straight from the connection except for what had already been
-  // buffered. False: more than bulk_left() was asked for, or the connection ended: reason().
+  // Fills `out` from the bulk, waiting as long as the connection lives: straight from the connection except for what
+  // had already been buffered. False: more than bulk_left() was asked for, or the connection ended: reason().
   bool read_bulk(std::span<std::byte> out);
   bool skip_bulk();
 

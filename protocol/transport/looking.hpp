@@ -1,4 +1,5 @@
-// Looking again and again at what is expected any moment, instead of sleeping: being woken takes 50 to 300 us on a virtual machine.
+// Looking again and again at what is expected any moment, instead of sleeping: being woken takes 50 to 300 us on a
+// virtual machine.
 #pragma once
 
 #include <sched.h>
@@ -17,8 +18,8 @@ inline void relax() noexcept {
 #endif
 }
 
-// The same for one that may look for longer, and has for `spent`. Past kLookAlone it takes about 1 us, and leaves the other thread of its core to work
-// and the core to whoever else wants it.
+// The same for one that may look for longer, and has for `spent`. Past kLookAlone it takes about 1 us, and leaves the
+// other thread of its core to work and the core to whoever else wants it.
 inline void relax(std::chrono::nanoseconds spent) noexcept {
   if (spent < kLookAlone) return relax();
   constexpr int kPauses = 16;

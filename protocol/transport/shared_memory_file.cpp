@@ -70,7 +70,7 @@ tl::expected<SharedMemoryFile, std::string> SharedMemoryFile::open(int descripto
   if (seals < 0) return failed("the server's shared memory is of another kind", errno);
   if ((seals & kSizeSeals) != kSizeSeals)
     return tl::unexpected(std::string("the server's shared memory can be resized"));
-  struct stat facts{};
+  struct stat facts {};
   if (fstat(descriptor, &facts) != 0) return failed("fstat", errno);
   Header header;
   if (pread(descriptor, &header, sizeof header, 0) != ssize_t(sizeof header) || header.magic != kMagic)

@@ -19,8 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 wire::FrameHeader setup_frame(uint64_t version) {
-  return {
-      .kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::shared_memory), .sequence = version};
+  return {.kind = uint8_t(wire::FrameKind::control),
+          .ordinal = uint32_t(wire::ControlOrdinal::shared_memory),
+          .sequence = version};
 }
 
 bool is_setup_frame(const wire::FrameHeader& header) {
@@ -109,7 +110,8 @@ Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds time
   if (answer.sequence == 0 || descriptor < 0) {
     if (descriptor >= 0) close(descriptor);
     // Something between the two passes on bytes only.
-    if (answer.sequence != 0) return {std::move(socket), "its descriptor did not arrive (--transport tcp does without)", true};
+    if (answer.sequence != 0)
+      return {std::move(socket), "its descriptor did not arrive (--transport tcp does without)", true};
     return {std::move(socket), "the server has none to give"};
   }
   // From here on the server uses it.

@@ -56,9 +56,7 @@ class RingWriter {
     return used > bytes_ || bytes_ - used >= bytes_ / 4;
   }
   // Before a sleep for room, which writable() has to come after.
-  void about_to_sleep() noexcept {
-    shared_.writer_sleeps.store(1, std::memory_order_seq_cst);
-  }
+  void about_to_sleep() noexcept { shared_.writer_sleeps.store(1, std::memory_order_seq_cst); }
   // After put() and finish(): the reader has said that it sleeps, and has to be told.
   bool reader_must_be_told() noexcept {
     return shared_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
@@ -110,9 +108,7 @@ class RingReader {
   // True also if the index makes no sense: available() says so.
   bool readable() const noexcept { return shared_.written.load(std::memory_order_seq_cst) != read() || finished(); }
   // Before a sleep for bytes, which readable() has to come after.
-  void about_to_sleep() noexcept {
-    shared_.reader_sleeps.store(1, std::memory_order_seq_cst);
-  }
+  void about_to_sleep() noexcept { shared_.reader_sleeps.store(1, std::memory_order_seq_cst); }
   // After take(): the writer has said that it sleeps, and there is room enough to tell it.
   bool writer_must_be_told() noexcept {
     if (shared_.writer_sleeps.load(std::memory_order_seq_cst) == 0) return false;

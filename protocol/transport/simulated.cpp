@@ -14,15 +14,15 @@ namespace {
 
 struct Direction {
   std::deque<std::byte> bytes;
-  size_t visible = 0;        // how many of `bytes` the receiver may take
-  unsigned looks_left = 0;   // until the rest becomes visible
+  size_t visible = 0;       // how many of `bytes` the receiver may take
+  unsigned looks_left = 0;  // until the rest becomes visible
   uint64_t delivered = 0;
   uint64_t cut_after = ~0ull;
   uint64_t sent = 0;
   size_t swallowed = 0;
   uint64_t swallow_after = ~0ull;
-  bool finished = false;     // the sender sends no more
-  bool closed = false;       // the sender has shut down
+  bool finished = false;  // the sender sends no more
+  bool closed = false;    // the sender has shut down
 };
 
 struct Link {
@@ -43,17 +43,15 @@ struct Link {
   bool broken = false;
   bool swallows = false;  // whatever is sent from now on
   bool woken[2] = {};
-  bool stopped[2] = {};   // receives nothing any more
+  bool stopped[2] = {};  // receives nothing any more
 
   size_t up_to(size_t bytes) {
     if (options.piece_bytes_max) bytes = std::min(bytes, options.piece_bytes_max);
     return options.piece_bytes_max && bytes > 1 ? 1 + random() % bytes : bytes;
   }
   void sent(Direction& direction) {
-    if (!options.delay_looks_max)
-      direction.visible = direction.bytes.size();
-    else if (!direction.looks_left)
-      direction.looks_left = 1 + random() % options.delay_looks_max;
+    if (!options.delay_looks_max) direction.visible = direction.bytes.size();
+    else if (!direction.looks_left) direction.looks_left = 1 + random() % options.delay_looks_max;
   }
   void look(Direction& direction, unsigned count) {
     if (!direction.looks_left) return;
@@ -127,10 +125,8 @@ class SimulatedTransport final : public Transport {
   void reset() noexcept override {
     std::lock_guard lock(link_->mutex);
     // The reset itself gets lost where everything does.
-    if (link_->swallows)
-      outgoing().closed = true;
-    else
-      link_->broken = true;
+    if (link_->swallows) outgoing().closed = true;
+    else link_->broken = true;
     link_->changed.notify_all();
   }
 
@@ -180,7 +176,8 @@ class SimulatedTransport final : public Transport {
 
   // The sender's system takes what its buffer holds, and waits for acknowledgements that do not come.
   IoResult swallow(Direction& out, size_t offered) {
-    size_t moved = std::min(offered, link_->options.window_bytes - std::min(link_->options.window_bytes, out.swallowed));
+    size_t moved =
+        std::min(offered, link_->options.window_bytes - std::min(link_->options.window_bytes, out.swallowed));
     if (!moved) return {IoStatus::would_block};
     out.swallowed += moved;
     return {IoStatus::ok, moved};

@@ -1,5 +1,5 @@
-// A connection inside one process, with the faults of a bad network and no clock: what a seed decided once, it decides again. Delays are
-// counted in looks at the connection, and a wait that only time could end ends at once.
+// A connection inside one process, with the faults of a bad network and no clock: what a seed decided once, it decides
+// again. Delays are counted in looks at the connection, and a wait that only time could end ends at once.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,12 @@ struct SimulatedOptions {
   size_t window_bytes = 256 * 1024;
   // Sent bytes are seen by the receiver after up to so many of its looks.
   unsigned delay_looks_max = 0;
-  // The connection breaks once so many bytes have been delivered in the direction first to second, or second to first. ~0: never.
+  // The connection breaks once so many bytes have been delivered in the direction first to second, or second to first.
+  // ~0: never.
   uint64_t cut_first_to_second = ~0ull;
   uint64_t cut_second_to_first = ~0ull;
-  // Once so many bytes have been sent in one direction, what comes behind them vanishes, in both directions, as do ends: nobody is told. ~0: never.
+  // Once so many bytes have been sent in one direction, what comes behind them vanishes, in both directions, as do
+  // ends: nobody is told. ~0: never.
   uint64_t swallow_first_to_second = ~0ull;
   uint64_t swallow_second_to_first = ~0ull;
 };

@@ -190,12 +190,15 @@ namespace {
 
 using NameOf = decltype(&getsockname);
 
-// The end of a Unix socket that connects has no name, so both call it by the server's: what lies between them listens at another path.
+// The end of a Unix socket that connects has no name, so both call it by the server's: what lies between them listens
+// at another path.
 ConnectionEnd unix_end(int descriptor, NameOf name_of_server, const std::string& machine) {
   sockaddr_un storage{};
   socklen_t size = sizeof storage;
   if (name_of_server(descriptor, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return {};
-  size_t bytes = size > offsetof(sockaddr_un, sun_path) ? std::min<size_t>(size - offsetof(sockaddr_un, sun_path), sizeof storage.sun_path) : 0;
+  size_t bytes = size > offsetof(sockaddr_un, sun_path)
+                     ? std::min<size_t>(size - offsetof(sockaddr_un, sun_path), sizeof storage.sun_path)
+                     : 0;
   std::string path(storage.sun_path, bytes);
   if (!path.empty() && path[0] == 0) path[0] = '@';  // an abstract one
   path.resize(strnlen(path.data(), path.size()));
@@ -242,9 +245,12 @@ void notice_lost_peer(int descriptor, LostPeer how) {
 }
 
 void size_socket_buffers(int descriptor, bool tcp) {
-  // A size set by hand switches off the kernel's own sizing of a TCP buffer, which goes further than a small limit would let us.
-  if (!tcp || read_limit("/proc/sys/net/core/wmem_max") >= kSocketBufferBytes) set(descriptor, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
-  if (!tcp || read_limit("/proc/sys/net/core/rmem_max") >= kSocketBufferBytes) set(descriptor, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
+  // A size set by hand switches off the kernel's own sizing of a TCP buffer, which goes further than a small limit
+  // would let us.
+  if (!tcp || read_limit("/proc/sys/net/core/wmem_max") >= kSocketBufferBytes)
+    set(descriptor, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
+  if (!tcp || read_limit("/proc/sys/net/core/rmem_max") >= kSocketBufferBytes)
+    set(descriptor, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
 }
 
 std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer) {
@@ -259,10 +265,8 @@ std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer) {
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   bool tcp = domain == AF_INET || domain == AF_INET6;
-  if (tcp)
-    tune_tcp(descriptor);
-  else
-    size_socket_buffers(descriptor, false);
+  if (tcp) tune_tcp(descriptor);
+  else size_socket_buffers(descriptor, false);
   return std::make_unique<StreamTransport>(descriptor, event, std::move(peer), tcp ? "tcp" : "unix");
 }
 

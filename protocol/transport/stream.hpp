@@ -9,14 +9,16 @@
 
 namespace gpuwire::transport {
 
-// What the sockets of a session are set to, if the system allows that much. Bulk bandwidth over a long path is at most the buffer divided
-// by the round trip.
+// What the sockets of a session are set to, if the system allows that much. Bulk bandwidth over a long path is at most
+// the buffer divided by the round trip.
 inline constexpr int kSocketBufferBytes = 4 << 20;
-// How the system notices a peer that is gone without a word, sending or idle. What was sent and is not acknowledged tells it, and questions to a peer that is silent.
+// How the system notices a peer that is gone without a word, sending or idle. What was sent and is not acknowledged
+// tells it, and questions to a peer that is silent.
 enum class LostPeer : uint8_t {
   is_the_end,    // nothing replaces the connection, so one that may only be slow gets kPeerLostMs
   replaceable,   // nothing is lost with it: kReplaceablePeerLostMs
-  by_heartbeat,  // the same for who is silent. That our bytes are not taken says nothing: a peer that lives may be busy for long, and heartbeats find who does not
+  by_heartbeat,  // the same for who is silent. That our bytes are not taken says nothing: a peer that lives may be busy
+                 // for long, and heartbeats find who does not
 };
 // On loopback, where nothing gets lost, bytes that are not taken say nothing either.
 inline constexpr int kPeerLostMs = 60'000;
@@ -25,7 +27,8 @@ void notice_lost_peer(int descriptor, LostPeer how);
 
 // One end of a connection, as text that the other end can compare.
 struct ConnectionEnd {
-  std::string address;  // "192.0.2.7:41234"; of a Unix socket "unix:" and the path that its server has bound; empty: none
+  std::string
+      address;  // "192.0.2.7:41234"; of a Unix socket "unix:" and the path that its server has bound; empty: none
   std::string machine;  // of an address that cannot leave the machine: what tells this run of it from every other
   bool operator==(const ConnectionEnd&) const = default;
 };
@@ -38,8 +41,9 @@ ConnectionEnd other_end_of(int descriptor, const std::string& machine);
 // Sets the buffers. A TCP socket needs it before it connects or listens, because the window scale is fixed then.
 void size_socket_buffers(int descriptor, bool tcp);
 
-// Takes over `descriptor` (closes it in the end), makes it blocking and close-on-exec; a TCP socket gets TCP_NODELAY, keepalive and
-// large buffers. Null: the descriptor is no connected stream socket, or there are too many open files; it is then still the caller's.
+// Takes over `descriptor` (closes it in the end), makes it blocking and close-on-exec; a TCP socket gets TCP_NODELAY,
+// keepalive and large buffers. Null: the descriptor is no connected stream socket, or there are too many open files; it
+// is then still the caller's.
 std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer = {});
 
 }  // namespace gpuwire::transport

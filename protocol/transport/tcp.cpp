@@ -56,7 +56,8 @@ tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
   if (host.empty()) return tl::unexpected(std::string("the host is missing"));
   if (!port.empty()) {
     auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
-    if (error != std::errc() || end != port.data() + port.size()) return tl::unexpected(fmt::format("\"{}\" is no port", port));
+    if (error != std::errc() || end != port.data() + port.size())
+      return tl::unexpected(fmt::format("\"{}\" is no port", port));
   }
   endpoint.host = host;
   return endpoint;
@@ -65,16 +66,19 @@ tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
 tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout) try {
   asio::io_context context(1);
   error_code error;
-  auto found = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::numeric_service, error);
+  auto found = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port),
+                                              tcp::resolver::numeric_service, error);
   if (error) return tl::unexpected(fmt::format("unknown host ({})", error.message()));
   std::vector<Endpoint> addresses;
-  for (const auto& address : found) addresses.push_back({address.endpoint().address().to_string(), address.endpoint().port()});
+  for (const auto& address : found)
+    addresses.push_back({address.endpoint().address().to_string(), address.endpoint().port()});
   return connect_first(addresses, timeout);
 } catch (const std::exception& thrown) {
   return tl::unexpected(std::string(thrown.what()));
 }
 
-tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout) try {
+tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses,
+                                                                    Nanoseconds timeout) try {
   asio::io_context context(1);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   size_t left = addresses.size();
@@ -165,7 +169,8 @@ class AsioListener final : public TcpListener {
 tl::expected<std::unique_ptr<TcpListener>, std::string> TcpListener::listen(const Endpoint& endpoint) try {
   asio::io_context context(1);
   error_code error;
-  auto addresses = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port), tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  auto addresses = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port),
+                                                  tcp::resolver::passive | tcp::resolver::numeric_service, error);
   if (error || addresses.empty()) return tl::unexpected(fmt::format("unknown host ({})", error.message()));
   auto listener = std::make_unique<AsioListener>();
   if ((error = listener->open(addresses.begin()->endpoint()))) return tl::unexpected(error.message());

@@ -23,13 +23,15 @@ inline constexpr uint16_t kDefaultPort = 9750;
 // HOST, HOST:PORT, [IPV6]:PORT. The error says what is wrong with the text.
 tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text);
 
-// Resolves and connects, trying each address of the name in turn, at most `timeout` in all (the resolver's own limits apply to the lookup), of which each address has
-// the same part, and what the ones before it have left of theirs.
-// The error is a cause, without host and port: "unknown host", "connection refused (is a gpuwire server running there?)", "no answer within 5 s"...
+// Resolves and connects, trying each address of the name in turn, at most `timeout` in all (the resolver's own limits
+// apply to the lookup), of which each address has the same part, and what the ones before it have left of theirs. The
+// error is a cause, without host and port: "unknown host", "connection refused (is a gpuwire server running there?)",
+// "no answer within 5 s"...
 tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout);
 
 // The same with addresses in digits, one of which is to answer.
-tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout);
+tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses,
+                                                                    Nanoseconds timeout);
 
 class TcpListener {
  public:

@@ -9,7 +9,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-iovec piece_from(const iovec& piece, size_t skip) { return {static_cast<char*>(piece.iov_base) + skip, piece.iov_len - skip}; }
+iovec piece_from(const iovec& piece, size_t skip) {
+  return {static_cast<char*>(piece.iov_base) + skip, piece.iov_len - skip};
+}
 
 }  // namespace
 

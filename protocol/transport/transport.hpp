@@ -1,5 +1,5 @@
-// A connection: an ordered stream of bytes in each direction. Everything above this interface is the same for TCP, Unix sockets and the
-// simulated connection of the tests.
+// A connection: an ordered stream of bytes in each direction. Everything above this interface is the same for TCP, Unix
+// sockets and the simulated connection of the tests.
 #pragma once
 
 #include <sys/uio.h>
@@ -39,25 +39,27 @@ class ByteSource {
  public:
   // Never waits.
   virtual IoResult try_receive(std::span<std::byte> out) noexcept = 0;
-  // The same, where `out` is nobody else's and stays: for bulk. May wait until it is full, but not without coming back where the owner has to look at something.
+  // The same, where `out` is nobody else's and stays: for bulk. May wait until it is full, but not without coming back
+  // where the owner has to look at something.
   virtual IoResult receive_in_place(std::span<std::byte> out) noexcept { return try_receive(out); }
-  // Waits for one of `interest`, at most `timeout`, and returns those that are there; 0 after the timeout or a signal. A connection that has
-  // ended is readable and writable: the next call says why. kWoken consumes the wake().
+  // Waits for one of `interest`, at most `timeout`, and returns those that are there; 0 after the timeout or a signal.
+  // A connection that has ended is readable and writable: the next call says why. kWoken consumes the wake().
   virtual unsigned wait(unsigned interest, Nanoseconds timeout) noexcept = 0;
 
  protected:
   ~ByteSource() = default;
 };
 
-// Threads: one may send while another receives and any number wait. wake() and shutdown() come from any thread at any time. Nothing here
-// throws or raises a signal.
+// Threads: one may send while another receives and any number wait. wake() and shutdown() come from any thread at any
+// time. Nothing here throws or raises a signal.
 class Transport : public ByteSource {
  public:
   virtual ~Transport() = default;
 
   // Never waits.
   virtual IoResult try_send(std::span<const iovec> pieces) noexcept = 0;
-  // For bulk: may wait until `out` is full, where the system does that by itself, which saves wake-ups; else as try_receive().
+  // For bulk: may wait until `out` is full, where the system does that by itself, which saves wake-ups; else as
+  // try_receive().
   virtual IoResult receive_bulk(std::span<std::byte> out) noexcept { return try_receive(out); }
   // Is there anything to receive, the end included? Costs one system call at most.
   virtual bool input() noexcept { return wait(kReadable, Nanoseconds(0)) != 0; }
@@ -71,10 +73,11 @@ class Transport : public ByteSource {
   virtual void finish() noexcept = 0;
   // Ends both directions: what has arrived can still be received, then comes `closed`; waiting threads wake up.
   virtual void shutdown() noexcept = 0;
-  // Ends both directions as a connection does that breaks: what is under way may be lost, and the peer does not see an orderly end, where the system can do that.
-  // Not while a thread is inside receive_bulk().
+  // Ends both directions as a connection does that breaks: what is under way may be lost, and the peer does not see an
+  // orderly end, where the system can do that. Not while a thread is inside receive_bulk().
   virtual void reset() noexcept { shutdown(); }
-  // Nothing more is to be received, and who waits for it wakes up, but the peer is told nothing, where the system can do that.
+  // Nothing more is to be received, and who waits for it wakes up, but the peer is told nothing, where the system can
+  // do that.
   virtual void stop_receiving() noexcept { shutdown(); }
   // Has the peer closed its side, or its system for it? To be asked before shutdown().
   virtual bool peer_closed() noexcept { return false; }
@@ -87,7 +90,8 @@ class Transport : public ByteSource {
   virtual std::string failure() const { return {}; }
   // It has failed because the peer broke its rules, and not because something was lost: another connection is no help.
   virtual bool damaged() const noexcept { return false; }
-  // Bytes that only the two ends of this very connection can compute; empty where nothing keeps others from being in it.
+  // Bytes that only the two ends of this very connection can compute; empty where nothing keeps others from being in
+  // it.
   virtual std::string binding() { return {}; }
   // "127.0.0.1:41234", for logs.
   virtual std::string peer() const = 0;

@@ -56,7 +56,8 @@ tl::expected<int, std::string> listen_unix(const std::string& path) {
   if (!fill_address(path, address)) return failed(ENAMETOOLONG);
   int socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (socket < 0) return failed(errno);
-  if (bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(socket, kBacklog) == 0) return socket;
+  if (bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && listen(socket, kBacklog) == 0)
+    return socket;
   int error = errno;
   close(socket);
   return failed(error);

@@ -17,15 +17,23 @@ struct Unit {
 
 constexpr double kKilo = 1000, kKibi = 1024;
 constexpr Unit kUnits[] = {{"B", 1},
-                           {"KB", kKilo}, {"MB", kKilo * kKilo}, {"GB", kKilo * kKilo * kKilo}, {"TB", kKilo * kKilo * kKilo * kKilo},
-                           {"KiB", kKibi}, {"MiB", kKibi * kKibi}, {"GiB", kKibi * kKibi * kKibi}, {"TiB", kKibi * kKibi * kKibi * kKibi}};
+                           {"KB", kKilo},
+                           {"MB", kKilo* kKilo},
+                           {"GB", kKilo* kKilo* kKilo},
+                           {"TB", kKilo* kKilo* kKilo* kKilo},
+                           {"KiB", kKibi},
+                           {"MiB", kKibi* kKibi},
+                           {"GiB", kKibi* kKibi* kKibi},
+                           {"TiB", kKibi* kKibi* kKibi* kKibi}};
 // Above this a double does not hold every whole number.
 constexpr double kExactMax = 9007199254740992.0;
 
 }  // namespace
 
 tl::expected<uint64_t, std::string> parse_byte_size(std::string_view text) {
-  auto wrong = [&](std::string_view why) { return tl::unexpected(fmt::format("\"{}\" is no size: {}; as in \"20GiB\"", text, why)); };
+  auto wrong = [&](std::string_view why) {
+    return tl::unexpected(fmt::format("\"{}\" is no size: {}; as in \"20GiB\"", text, why));
+  };
   constexpr std::string_view kNames = "one of B, KB, MB, GB, TB (by 1000), KiB, MiB, GiB, TiB (by 1024)";
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
@@ -34,7 +42,8 @@ tl::expected<uint64_t, std::string> parse_byte_size(std::string_view text) {
   name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
   if (name.empty() && number == 0) return 0;
   if (name.empty()) return wrong(fmt::format("a unit is missing, {}", kNames));
-  const Unit* unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& one) { return one.name == name; });
+  const Unit* unit =
+      std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& one) { return one.name == name; });
   if (unit == std::end(kUnits)) return wrong(fmt::format("the unit is not {}", kNames));
   double bytes = std::round(number * unit->bytes);
   if (bytes > kExactMax) return wrong("it is too large");

@@ -1,5 +1,5 @@
-// Which bytes of a stretch of memory have changed: how the two copies of a host region are told of each other's writes. A byte that did not
-// change never travels, because the other side may have written it meanwhile.
+// Which bytes of a stretch of memory have changed: how the two copies of a host region are told of each other's writes.
+// A byte that did not change never travels, because the other side may have written it meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -29,13 +29,15 @@ constexpr uint8_t nonzero_bytes(uint64_t word) {
   return uint8_t((highs >> 7) * kGather >> 56);
 }
 
-// Compares `memory` with `shadow`, brings the shadow up to date and shows the differences to `visit`, in pieces. The memory may be written to
-// meanwhile: a byte that changes again is found the next time.
+// Compares `memory` with `shadow`, brings the shadow up to date and shows the differences to `visit`, in pieces. The
+// memory may be written to meanwhile: a byte that changes again is found the next time.
 template <class Visit>
 void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& visit) {
   constexpr size_t kBlockBytes = 4096;  // what is compared at once
   static_assert(kRegionPieceBytes % kBlockBytes == 0);
-  auto differs = [&](size_t at) { return std::memcmp(memory + at, shadow.data() + at, std::min(kBlockBytes, shadow.size() - at)) != 0; };
+  auto differs = [&](size_t at) {
+    return std::memcmp(memory + at, shadow.data() + at, std::min(kBlockBytes, shadow.size() - at)) != 0;
+  };
   for (size_t at = 0; at < shadow.size();) {
     if (!differs(at)) {
       at += kBlockBytes;
@@ -89,8 +91,8 @@ inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, s
 }
 
 // Applies what the other side sent to memory and shadow. False: it does not fit, and nothing was written.
-inline bool apply_changes(std::byte* memory, std::span<std::byte> shadow, uint64_t offset, std::span<const std::byte> bytes,
-                          std::span<const uint8_t> mask) {
+inline bool apply_changes(std::byte* memory, std::span<std::byte> shadow, uint64_t offset,
+                          std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   if (offset > shadow.size() || bytes.size() > shadow.size() - offset) return false;
   if (!mask.empty() && mask.size() != change_mask_bytes(bytes.size())) return false;
   write_changed(memory + offset, bytes, mask);

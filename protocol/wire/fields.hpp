@@ -19,8 +19,8 @@ namespace gpuwire::wire {
 
 template <class Range, size_t kItemBytes = 1>
 concept PlainItems = std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
-                     std::is_trivially_copyable_v<std::ranges::range_value_t<Range>> &&
-                     (kItemBytes == 1 || sizeof(std::ranges::range_value_t<Range>) == kItemBytes);
+    std::is_trivially_copyable_v<std::ranges::range_value_t<Range>> &&
+    (kItemBytes == 1 || sizeof(std::ranges::range_value_t<Range>) == kItemBytes);
 
 // Any items, as they lie in memory.
 struct Bytes {

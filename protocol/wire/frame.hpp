@@ -7,26 +7,27 @@
 namespace gpuwire::wire {
 
 enum class FrameKind : uint8_t {
-  control = 1,      // handshake.capnp; ordinal: ControlOrdinal
-  posted = 2,       // client to server; no reply
-  called = 3,       // client to server; a reply with the same sequence comes back
-  reply = 4,        // server to client
-  notice = 5,       // server to client, unasked; ordinal: NoticeOrdinal
-  // Either way; no message. `sequence`: how many bytes of the peer's stream have been taken over, counted from its first frame (Hello or Welcome).
+  control = 1,  // handshake.capnp; ordinal: ControlOrdinal
+  posted = 2,   // client to server; no reply
+  called = 3,   // client to server; a reply with the same sequence comes back
+  reply = 4,    // server to client
+  notice = 5,   // server to client, unasked; ordinal: NoticeOrdinal
+  // Either way; no message. `sequence`: how many bytes of the peer's stream have been taken over, counted from its
+  // first frame (Hello or Welcome).
   acknowledge = 6,
 };
 
 // 32 bytes, little-endian, as it stands on the wire.
 struct FrameHeader {
   uint8_t kind = 0;
-  uint8_t flags = 0;            // FrameFlag
-  uint16_t magic = kMagic;      // catches a lost frame boundary at once
+  uint8_t flags = 0;        // FrameFlag
+  uint16_t magic = kMagic;  // catches a lost frame boundary at once
   uint32_t ordinal =
       0;  // which call: protocol/api/session.toml below 1000, the driver functions beside it from there on
-  uint64_t sequence = 0;        // client frames count 1, 2, 3...; a reply carries its call's; notices count on their own
-  uint32_t message_words = 0;   // Cap'n Proto segment in 8-byte words, <= kMessageWordsMax; 0: no message
-  uint32_t context = 0;         // low 32 bits of the caller's current context handle; 0: none
-  uint64_t bulk_bytes = 0;      // raw bytes behind the message, not padded; how many: wire/session_frames.hpp
+  uint64_t sequence = 0;       // client frames count 1, 2, 3...; a reply carries its call's; notices count on their own
+  uint32_t message_words = 0;  // Cap'n Proto segment in 8-byte words, <= kMessageWordsMax; 0: no message
+  uint32_t context = 0;        // low 32 bits of the caller's current context handle; 0: none
+  uint64_t bulk_bytes = 0;     // raw bytes behind the message, not padded; how many: wire/session_frames.hpp
 
   static constexpr uint16_t kMagic = 0x5747;  // "GW"
 };
@@ -34,14 +35,15 @@ static_assert(sizeof(FrameHeader) == 32);
 
 // What a client's preface asks for, and what a server's says comes next. Unknown flags are ignored.
 enum PrefaceFlag : uint32_t {
-  kPrefaceManagement = 1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
-  kPrefaceTls = 2,         // client: wants it; server: behind its preface both speak TLS 1.3
-  kPrefaceLogin = 4,       // server: the client logs in before its Hello (schema/login.capnp)
+  kPrefaceManagement =
+      1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
+  kPrefaceTls = 2,           // client: wants it; server: behind its preface both speak TLS 1.3
+  kPrefaceLogin = 4,         // server: the client logs in before its Hello (schema/login.capnp)
   kPrefaceSharedMemory = 8,  // server: the client may ask for shared memory (ControlOrdinal::shared_memory)
 };
 
-// Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is wrong. It is the
-// only thing from a client that the broker parses.
+// Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is
+// wrong. It is the only thing from a client that the broker parses.
 struct Preface {
   char magic[8] = {'G', 'P', 'U', 'W', 'I', 'R', 'E', '\n'};
   uint16_t protocol_major = 0;
@@ -54,6 +56,15 @@ struct Preface {
 };
 static_assert(sizeof(Preface) == 64);
 
-enum class RefusalCode : uint32_t { accepted = 0, version = 1, not_gpuwire = 2, busy = 3, shutting_down = 4, no_device = 5, internal = 6, unauthorised = 7 };
+enum class RefusalCode : uint32_t {
+  accepted = 0,
+  version = 1,
+  not_gpuwire = 2,
+  busy = 3,
+  shutting_down = 4,
+  no_device = 5,
+  internal = 6,
+  unauthorised = 7
+};
 
 }  // namespace gpuwire::wire

@@ -29,17 +29,21 @@ bool may_send(Sender sender, FrameKind kind) {
 
 }  // namespace
 
-FrameDecoder::FrameDecoder(Sender sender) : sender_(sender), buffer_(new capnp::word[kBufferBytes / sizeof(capnp::word)]), capacity_(kBufferBytes) {}
+FrameDecoder::FrameDecoder(Sender sender)
+    : sender_(sender), buffer_(new capnp::word[kBufferBytes / sizeof(capnp::word)]), capacity_(kBufferBytes) {}
 
 std::span<std::byte> FrameDecoder::space() {
   if (begin_ == end_) begin_ = end_ = 0;
-  size_t wanted = header_known_ && !frame_given_ ? sizeof(FrameHeader) + size_t(header_.message_words) * sizeof(capnp::word) : sizeof(FrameHeader);
+  size_t wanted = header_known_ && !frame_given_
+                      ? sizeof(FrameHeader) + size_t(header_.message_words) * sizeof(capnp::word)
+                      : sizeof(FrameHeader);
   make_room(wanted);
   return {bytes() + end_, capacity_ - end_};
 }
 
 void FrameDecoder::make_room(size_t wanted) {
-  // At least one byte free, and the whole of what is being waited for has to fit behind begin_ (with up to 7 bytes lost to alignment).
+  // At least one byte free, and the whole of what is being waited for has to fit behind begin_ (with up to 7 bytes lost
+  // to alignment).
   if (end_ < capacity_ && begin_ + wanted + sizeof(capnp::word) <= capacity_) return;
   size_t used = end_ - begin_;
   if (wanted + sizeof(capnp::word) > capacity_) {
@@ -97,18 +101,15 @@ bool FrameDecoder::check_header() {
     set_fault(fmt::format("no frame where one should begin (found {:#06x})", h.magic));
   else if (!may_send(sender_, FrameKind(h.kind)))
     set_fault(fmt::format("frame kind {} may not come from a {}", h.kind, side));
-  else if (h.flags)
-    set_fault(fmt::format("frame flags {:#04x} are unknown", h.flags));
-  else if (h.ordinal >= kOrdinalMax)
-    set_fault(fmt::format("call ordinal {} is out of range", h.ordinal));
+  else if (h.flags) set_fault(fmt::format("frame flags {:#04x} are unknown", h.flags));
+  else if (h.ordinal >= kOrdinalMax) set_fault(fmt::format("call ordinal {} is out of range", h.ordinal));
   else if (h.message_words > kMessageWordsMax)
     set_fault(fmt::format("a message of {} words is longer than the limit of {}", h.message_words, kMessageWordsMax));
   else if (h.bulk_bytes > kBulkBytesMax)
     set_fault(fmt::format("bulk of {} bytes is longer than the limit of {}", h.bulk_bytes, kBulkBytesMax));
   else if (FrameKind(h.kind) == FrameKind::acknowledge && (h.message_words || h.bulk_bytes))
     set_fault("an acknowledgement with a message");
-  else if (FrameKind(h.kind) == FrameKind::control && h.bulk_bytes)
-    set_fault("a control frame with bulk");
+  else if (FrameKind(h.kind) == FrameKind::control && h.bulk_bytes) set_fault("a control frame with bulk");
   return !faulty();
 }
 

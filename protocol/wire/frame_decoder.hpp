@@ -1,5 +1,5 @@
-// Cuts the bytes of a connection into frames. Knows no connection: the owner puts bytes in and takes frames out, so that any cut of the
-// bytes into pieces, and any bytes at all, can be tried without one.
+// Cuts the bytes of a connection into frames. Knows no connection: the owner puts bytes in and takes frames out, so
+// that any cut of the bytes into pieces, and any bytes at all, can be tried without one.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,13 @@ namespace gpuwire::wire {
 // Who sends the frames that are decoded: decides which kinds are allowed.
 enum class Sender : uint8_t { client, server };
 
-// Decodes the frames of one direction. A frame that cannot be valid is a fault, and after a fault nothing more is decoded. Continuity of
-// sequence numbers is the owner's to check: what they mean depends on the kind.
+// Decodes the frames of one direction. A frame that cannot be valid is a fault, and after a fault nothing more is
+// decoded. Continuity of sequence numbers is the owner's to check: what they mean depends on the kind.
 //
-// The use: while next() says need_more, write into space() and call filled(). When it says frame, header() and message() are valid until
-// the next call of next() or space(); before that call all of bulk_left() has to be consumed, by take_bulk() for the part that is in the
-// buffer and by bulk_read_elsewhere() for what the owner received straight into its destination.
+// The use: while next() says need_more, write into space() and call filled(). When it says frame, header() and
+// message() are valid until the next call of next() or space(); before that call all of bulk_left() has to be consumed,
+// by take_bulk() for the part that is in the buffer and by bulk_read_elsewhere() for what the owner received straight
+// into its destination.
 class FrameDecoder {
  public:
   enum class Next : uint8_t { need_more, frame, fault };
@@ -68,7 +69,7 @@ class FrameDecoder {
 
   std::unique_ptr<capnp::word[]> buffer_;  // words, for their alignment
   size_t capacity_ = 0;
-  size_t begin_ = 0, end_ = 0;              // what is buffered and not consumed, in bytes
+  size_t begin_ = 0, end_ = 0;  // what is buffered and not consumed, in bytes
   size_t message_at_ = 0;
   std::byte* bytes() const { return reinterpret_cast<std::byte*>(buffer_.get()); }
 };

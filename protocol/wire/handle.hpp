@@ -39,7 +39,8 @@ enum class HandleKind : uint8_t {
 };
 inline constexpr unsigned kHandleKinds = 29;
 
-// kind in bits 42..46, generation in 24..39, index in 0..23: below 2^47, like a pointer of user space, and never a valid one by accident.
+// kind in bits 42..46, generation in 24..39, index in 0..23: below 2^47, like a pointer of user space, and never a
+// valid one by accident.
 inline constexpr uint64_t kHandleIndexBits = 24;
 inline constexpr uint64_t kHandleGenerationBits = 16;
 

@@ -1,4 +1,5 @@
-// Bulk in a session with lanes: cut into parts, which come behind the frame's message as always, or in stripes over further connections. docs/wire_protocol.md is the prose.
+// Bulk in a session with lanes: cut into parts, which come behind the frame's message as always, or in stripes over
+// further connections. docs/wire_protocol.md is the prose.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +22,28 @@ enum class PartWay : uint8_t {
   lanes = 2,  // they come over the lanes, and behind the header stands what follows them
 };
 
-// Before each part of bulk that is longer than kPostedBulkBytesMax. It counts in no stream: positions are those of the bytes without it. 16 bytes, little-endian.
+// Before each part of bulk that is longer than kPostedBulkBytesMax. It counts in no stream: positions are those of the
+// bytes without it. 16 bytes, little-endian.
 struct PartHeader {
   uint16_t magic = kMagic;
-  uint8_t way = 0;           // PartWay
+  uint8_t way = 0;  // PartWay
   uint8_t reserved = 0;
-  uint32_t lane_set = 0;     // which lanes; 0: none
-  uint64_t bytes = 0;        // of the bulk: at least 1, at most what is left of it
+  uint32_t lane_set = 0;  // which lanes; 0: none
+  uint64_t bytes = 0;     // of the bulk: at least 1, at most what is left of it
 
   static constexpr uint16_t kMagic = 0x5047;  // "GP"
 };
 static_assert(sizeof(PartHeader) == 16);
 
-// Before each stripe on a lane. The stripes of a part are cut every kStripeBytes from its beginning, each comes once, in any order over any of the lanes. 24 bytes.
+// Before each stripe on a lane. The stripes of a part are cut every kStripeBytes from its beginning, each comes once,
+// in any order over any of the lanes. 24 bytes.
 struct StripeHeader {
   uint16_t magic = kMagic;
   uint16_t reserved = 0;
   uint32_t lane_set = 0;
-  uint64_t position = 0;     // in the sender's stream, of the first byte
-  uint32_t bytes = 0;        // kStripeBytes, or what is left of the part; 0: the client's first word on each lane, that all of them are ready
+  uint64_t position = 0;  // in the sender's stream, of the first byte
+  uint32_t bytes = 0;  // kStripeBytes, or what is left of the part; 0: the client's first word on each lane, that all
+                       // of them are ready
   uint32_t reserved_too = 0;
 
   static constexpr uint16_t kMagic = 0x5347;  // "GS"

@@ -9,30 +9,31 @@ namespace gpuwire::wire {
 inline constexpr uint16_t kProtocolMajor = 2;
 inline constexpr uint16_t kProtocolMinor = 0;
 
-inline constexpr uint32_t kMessageWordsMax = 64 * 1024;        // 512 KiB: a Cap'n Proto message, one segment
-inline constexpr uint64_t kBulkBytesMax = 64ull << 20;         // raw bytes behind one message; longer copies are cut
-inline constexpr uint32_t kLaunchParameterBytesMax = 32 * 1024;  // CUDA's own limit is 32,764 (CUDA 12.1, sm_70 and later)
+inline constexpr uint32_t kMessageWordsMax = 64 * 1024;  // 512 KiB: a Cap'n Proto message, one segment
+inline constexpr uint64_t kBulkBytesMax = 64ull << 20;   // raw bytes behind one message; longer copies are cut
+inline constexpr uint32_t kLaunchParameterBytesMax =
+    32 * 1024;  // CUDA's own limit is 32,764 (CUDA 12.1, sm_70 and later)
 inline constexpr uint32_t kLaunchAttributesMax = 64;
-inline constexpr uint32_t kNameBytesMax = 64 * 1024;           // mangled kernel and variable names
-inline constexpr uint64_t kModuleBytesMax = 2ull << 30;        // one image
-inline constexpr uint32_t kListItemsMax = 16 * 1024;           // items of any list in a message
-inline constexpr uint32_t kRefusalBytesMax = 1024;             // the text of a refused handshake
-inline constexpr uint32_t kLoginBytesMax = 4096;               // the message of a login
+inline constexpr uint32_t kNameBytesMax = 64 * 1024;     // mangled kernel and variable names
+inline constexpr uint64_t kModuleBytesMax = 2ull << 30;  // one image
+inline constexpr uint32_t kListItemsMax = 16 * 1024;     // items of any list in a message
+inline constexpr uint32_t kRefusalBytesMax = 1024;       // the text of a refused handshake
+inline constexpr uint32_t kLoginBytesMax = 4096;         // the message of a login
 inline constexpr uint32_t kHandshakeTimeoutMs = 5000;
-inline constexpr size_t kResumeSecretBytes = 32;               // of Welcome
+inline constexpr size_t kResumeSecretBytes = 32;  // of Welcome
 inline constexpr size_t kResumeChallengeBytes = 32;
 inline constexpr size_t kResumeProofBytes = 32;
-inline constexpr size_t kCacheKeyBytes = 32;                   // of Hello
+inline constexpr size_t kCacheKeyBytes = 32;  // of Hello
 inline constexpr uint64_t kHandlesPerSessionMax = 4u << 20;
 
 // Host regions: pinned memory of the client that the server holds at the same addresses.
 inline constexpr uint64_t kRegionAddressMin = 1ull << 32;
 inline constexpr uint64_t kRegionAddressMax = 1ull << 47;
-inline constexpr uint64_t kRegionsMax = 16 * 1024;             // of one session
-inline constexpr uint64_t kRegionBytesMax = 16ull << 30;       // of all regions of one session
-inline constexpr size_t kRegionPieceBytes = 256u << 10;        // changed bytes in one message
+inline constexpr uint64_t kRegionsMax = 16 * 1024;        // of one session
+inline constexpr uint64_t kRegionBytesMax = 16ull << 30;  // of all regions of one session
+inline constexpr size_t kRegionPieceBytes = 256u << 10;   // changed bytes in one message
 
-inline constexpr uint64_t kOutputBytesMax = 4u << 20;          // of one notice with text that the device printed
+inline constexpr uint64_t kOutputBytesMax = 4u << 20;  // of one notice with text that the device printed
 
 // Managed memory: what one managed_read asks for.
 inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
@@ -45,7 +46,8 @@ inline constexpr uint32_t kManagementItemsMax = 4096;
 
 // What each side keeps until the other has acknowledged it.
 inline constexpr size_t kSendWindowBytes = 16u << 20;
-// Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory, and the call waits.
+// Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory,
+// and the call waits.
 inline constexpr size_t kPostedBulkBytesMax = 256u << 10;
 // Of such larger bulk a client has at most so much under way that is not acknowledged.
 inline constexpr size_t kBulkWindowBytes = 256u << 20;

@@ -11,8 +11,8 @@
 
 namespace gpuwire::wire {
 
-// How often a reader may go over the words of a message, in total, and how deep its structures may nest. A message that points to the same
-// words again and again looks much longer than it is.
+// How often a reader may go over the words of a message, in total, and how deep its structures may nest. A message that
+// points to the same words again and again looks much longer than it is.
 inline constexpr uint64_t kTraversalFactor = 4;
 inline constexpr uint64_t kTraversalWordsMin = 512;
 inline constexpr int kNestingMax = 16;
@@ -27,8 +27,8 @@ class SegmentReader final : public capnp::MessageReader {
   kj::ArrayPtr<const capnp::word> words_;
 };
 
-// Runs `read`. Nothing: it went well; else what was wrong with the message, as one phrase. The only place where exceptions of Cap'n Proto
-// are caught.
+// Runs `read`. Nothing: it went well; else what was wrong with the message, as one phrase. The only place where
+// exceptions of Cap'n Proto are caught.
 template <class Read>
 std::optional<std::string> read_guarded(Read&& read);
 

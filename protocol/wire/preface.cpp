@@ -99,7 +99,8 @@ std::string describe_stranger(std::span<const std::byte> received) {
   std::string_view text(reinterpret_cast<const char*>(received.data()), received.size());
   if (text.starts_with("HTTP/")) return "not a gpuwire server: an HTTP server answers there";
   if (text.starts_with("SSH-")) return "not a gpuwire server: an SSH server answers there";
-  if (text.size() >= 3 && (text[0] == 0x15 || text[0] == 0x16) && text[1] == 0x03) return "not a gpuwire server: a TLS server answers there";
+  if (text.size() >= 3 && (text[0] == 0x15 || text[0] == 0x16) && text[1] == 0x03)
+    return "not a gpuwire server: a TLS server answers there";
   return fmt::format("not a gpuwire server: it answers \"{}\"", printable(text.substr(0, kStrangerBytesShown)));
 }
 

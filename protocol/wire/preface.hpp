@@ -38,7 +38,8 @@ enum class ServerAnswer : uint8_t {
 };
 ServerAnswer check_server(std::span<const std::byte> received, Preface& preface, std::string& text);
 
-// A phrase for bytes that are not ours: "an HTTP server answers there", "an SSH server answers there", or their beginning, printable.
+// A phrase for bytes that are not ours: "an HTTP server answers there", "an SSH server answers there", or their
+// beginning, printable.
 std::string describe_stranger(std::span<const std::byte> received);
 
 }  // namespace gpuwire::wire

@@ -24,8 +24,7 @@ size_t raise_descriptor_limit() {
 bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM; }
 
 SpareDescriptors::~SpareDescriptors() {
-  while (give_up_one()) {
-  }
+  while (give_up_one()) {}
 }
 
 void SpareDescriptors::refill() {

@@ -1,4 +1,5 @@
-// Memory of the server's own machine that a session makes its worker take: asked for before it is taken, given back by who holds it.
+// Memory of the server's own machine that a session makes its worker take: asked for before it is taken, given back by
+// who holds it.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,8 @@
 
 namespace gpuwire::server {
 
-// What a worker may have beyond what is counted: bounded tables, threads, the driver's own data, pages that an allocator keeps.
+// What a worker may have beyond what is counted: bounded tables, threads, the driver's own data, pages that an
+// allocator keeps.
 inline constexpr uint64_t kHostSlackBytes = uint64_t{2} << 30;
 
 // Whose account it is. Any thread.

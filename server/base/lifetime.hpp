@@ -7,8 +7,9 @@
 
 namespace gpuwire::server {
 
-// A member of the object that callbacks refer to; declared last, so that it goes first. A handler that is queued already when its timer, descriptor or signal is
-// cancelled is called all the same, without an error: what was wrapped by guard() does nothing then. One thread: the one that calls the callbacks and destroys the object.
+// A member of the object that callbacks refer to; declared last, so that it goes first. A handler that is queued
+// already when its timer, descriptor or signal is cancelled is called all the same, without an error: what was wrapped
+// by guard() does nothing then. One thread: the one that calls the callbacks and destroys the object.
 class Lifetime {
  public:
   Lifetime() = default;
@@ -21,7 +22,8 @@ class Lifetime {
     return Guarded<Callback>(token_, std::move(callback));
   }
 
-  // For a function that calls others, one of which may destroy the object: watch() before, and no member is touched any more once gone() is true.
+  // For a function that calls others, one of which may destroy the object: watch() before, and no member is touched any
+  // more once gone() is true.
   class Watch {
    public:
     bool gone() const { return alive_.expired(); }
@@ -38,9 +40,10 @@ class Lifetime {
   template <class Callback>
   class Guarded {
    public:
-    Guarded(std::weak_ptr<const Token> alive, Callback callback) : alive_(std::move(alive)), callback_(std::move(callback)) {}
+    Guarded(std::weak_ptr<const Token> alive, Callback callback)
+        : alive_(std::move(alive)), callback_(std::move(callback)) {}
     template <class... Arguments>
-      requires std::is_invocable_v<Callback&, Arguments...>
+    requires std::is_invocable_v<Callback&, Arguments...>
     void operator()(Arguments&&... arguments) {
       if (!alive_.expired()) callback_(std::forward<Arguments>(arguments)...);
     }

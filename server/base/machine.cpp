@@ -42,7 +42,8 @@ uint64_t group_bytes() {
     if (first == std::string::npos || second == std::string::npos) continue;
     std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
     if (controllers.empty()) least = std::min(least, bound_in("/sys/fs/cgroup" + path + "/memory.max"));
-    if (controllers == "memory") least = std::min(least, bound_in("/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes"));
+    if (controllers == "memory")
+      least = std::min(least, bound_in("/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes"));
   }
   return least;
 }
@@ -56,7 +57,9 @@ uint64_t machine_bytes() {
   return std::min(total.value_or(0), group_bytes());
 }
 
-std::optional<uint64_t> own_bytes(pid_t process) { return sum_of_lines(proc(process, "status"), "RssAnon", "RssShmem", "VmSwap"); }
+std::optional<uint64_t> own_bytes(pid_t process) {
+  return sum_of_lines(proc(process, "status"), "RssAnon", "RssShmem", "VmSwap");
+}
 
 uint64_t data_bytes() { return sum_of_lines("/proc/self/status", "VmData").value_or(0); }
 

@@ -9,16 +9,20 @@
 
 namespace gpuwire::server {
 
-// Reading what was never written takes no memory, so a copy of something that is zero costs nothing. Empty when the system has none.
+// Reading what was never written takes no memory, so a copy of something that is zero costs nothing. Empty when the
+// system has none.
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;
   explicit ZeroedMemory(size_t bytes) : bytes_(bytes) {
-    void* memory = bytes ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    void* memory =
+        bytes ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+              : MAP_FAILED;
     if (memory != MAP_FAILED) data_ = static_cast<std::byte*>(memory);
     else bytes_ = 0;
   }
-  ZeroedMemory(ZeroedMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  ZeroedMemory(ZeroedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   ZeroedMemory& operator=(ZeroedMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);

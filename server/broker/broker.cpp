@@ -23,7 +23,8 @@ AdmissionLimits limits_of(const Configuration& configuration) {
 }
 
 SessionGraces graces_of(const Configuration& configuration) {
-  return {std::chrono::milliseconds(configuration.resume_grace_ms), std::chrono::milliseconds(configuration.hang_up_grace_ms)};
+  return {std::chrono::milliseconds(configuration.resume_grace_ms),
+          std::chrono::milliseconds(configuration.hang_up_grace_ms)};
 }
 
 }  // namespace
@@ -36,11 +37,14 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       drain_timer_(io),
       queue_timer_(io),
       tenants_(options_.configuration.tenants),
-      sessions_(io, registry_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); }, options_.session_begin_ms),
+      sessions_(
+          io, registry_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); },
+          options_.session_begin_ms),
       admission_(registry_, tenants_, limits_of(options_.configuration), sessions_.admission_events()),
       pools_(io, options_.worker, options_.spare_workers, pool_events(), options_.keeping),
       connections_(io, options_.login_program, {sessions_, registry_},
-                 {.failed = [this](const std::string& reason) { give_up(reason); }, .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
+                   {.failed = [this](const std::string& reason) { give_up(reason); },
+                    .emptied = [this] { asio::post(io_, lifetime_.guard([this] { end_if_idle(); })); }}) {
   admission_.set_job_of([this](const std::string& credential) { return connections_.job_of(credential); });
   sessions_.set_graces(graces_of(options_.configuration));
   sessions_.set_lanes_max(options_.configuration.lanes_max);
@@ -48,7 +52,8 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
   registry_.observe([this](const SessionEvent& event) {
     if (event.session.state == SessionState::queued) look_at_queue();
     // After the registry has forgotten it.
-    if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused) asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
+    if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused)
+      asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
   });
 }
 
@@ -113,7 +118,8 @@ void Broker::meet_devices(const Inventory& inventory) {
   Adoption adoption({*options_.keeping, registry_, tenants_, sessions_}, options_.keeping->take());
   devices_ = adoption.devices(std::move(devices_));
   admission_.devices_known(devices_);
-  // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there are.
+  // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there
+  // are.
   pools_.devices_known(devices_.size());
   size_t adopted = adoption.carry_on(devices_);
   if (adopted) spdlog::info("{} sessions of an earlier server go on", adopted);
@@ -126,7 +132,8 @@ void Broker::give_up(std::string reason) {
   shut_down();
 }
 
-// The sets that the tenants' usual sessions get: one GPU each, or all. Other numbers of GPUs are rare and their sets many.
+// The sets that the tenants' usual sessions get: one GPU each, or all. Other numbers of GPUs are rare and their sets
+// many.
 std::vector<DeviceSet> Broker::sets_kept_ready() const {
   bool single = false, all = false;
   for (const Tenant& tenant : tenants_.all()) {
@@ -155,7 +162,8 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   connections_.configure(configuration);
   sessions_.set_graces(graces_of(configuration));
   sessions_.set_lanes_max(configuration.lanes_max);
-  if (options_.keeping && configuration.adopt_grace_ms) options_.keeping->set_grace(std::chrono::milliseconds(configuration.adopt_grace_ms));
+  if (options_.keeping && configuration.adopt_grace_ms)
+    options_.keeping->set_grace(std::chrono::milliseconds(configuration.adopt_grace_ms));
   tenants_.replace(std::move(configuration.tenants));
   sessions_.tenants_changed(tenants_);
   admission_.reload(limits_of(configuration));
@@ -163,7 +171,8 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   return {};
 }
 
-// --- the end ----------------------------------------------------------------------------------------------------------------------------------
+// --- the end
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 void Broker::await_signals() {
   signals_.async_wait(lifetime_.guard([this](error_code error, int) {
@@ -200,7 +209,8 @@ void Broker::shut_down() {
     admission_.close(RefusalCause::shutting_down, "the server is shutting down");
     pools_.close("the server is shutting down");
     if (size_t running = registry_.all().size()) {
-      spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running, options_.drain_seconds);
+      spdlog::info("shutting down: {} running sessions have {} s to end; a second signal ends them now", running,
+                   options_.drain_seconds);
       drain_timer_.expires_after(std::chrono::seconds(options_.drain_seconds));
       drain_timer_.async_wait(lifetime_.guard([this](error_code error) {
         if (!error) shut_down();

@@ -33,8 +33,8 @@ struct BrokerOptions {
   Keeping* keeping = nullptr;  // outlives the broker; null: sessions end with it
 };
 
-// One thread: whoever runs the io_context. Ends (the io_context runs out of work) after a signal and the end of the last session, or when
-// no worker can be started at all.
+// One thread: whoever runs the io_context. Ends (the io_context runs out of work) after a signal and the end of the
+// last session, or when no worker can be started at all.
 class Broker {
  public:
   Broker(boost::asio::io_context& io, BrokerOptions options);
@@ -45,11 +45,14 @@ class Broker {
   // Binds and starts the workers. The error names the address and the cause.
   tl::expected<void, std::string> start(Listening listening);
 
-  // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and SIGINT.
+  // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and
+  // SIGINT.
   void shut_down();
-  // Ends at once, and sessions go on without it, for the next broker: they have to be kept (BrokerOptions::keeping), else as shut_down(). Also on SIGUSR2.
+  // Ends at once, and sessions go on without it, for the next broker: they have to be kept (BrokerOptions::keeping),
+  // else as shut_down(). Also on SIGUSR2.
   void leave();
-  // Takes effect from now on; sessions that there are go on. Errors: it does not fit the devices, and nothing has changed.
+  // Takes effect from now on; sessions that there are go on. Errors: it does not fit the devices, and nothing has
+  // changed.
   tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
   // For the parts that look on or attach, before start().
@@ -95,7 +98,7 @@ class Broker {
   std::string failure_;
   bool accepting_ = false;  // workers were ready once
   bool draining_ = false, stopping_ = false, left_ = false;
-  bool looking_ = false;    // queue_timer_ runs
+  bool looking_ = false;  // queue_timer_ runs
   Lifetime lifetime_;
 };
 

@@ -6,31 +6,39 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kHalfOpenMax = 128;         // connections whose preface is still awaited, or that are being refused
+inline constexpr size_t kHalfOpenMax = 128;  // connections whose preface is still awaited, or that are being refused
 inline constexpr size_t kHalfOpenPerAddressMax = 64;  // of these, from one address
-inline constexpr size_t kLoginBacklogMax = 256;     // messages that the login process has not taken; connections beyond are refused
-inline constexpr uint32_t kLoginLivedMs = 1000;     // a login process that lived so long is started again at once
-inline constexpr uint32_t kLoginExitMs = 1500;      // from the broker's end until it is killed
-inline constexpr uint32_t kLoginAuditsPerSecondMax = 50;  // refusals of one kind that are told one by one; more are counted
+inline constexpr size_t kLoginBacklogMax =
+    256;  // messages that the login process has not taken; connections beyond are refused
+inline constexpr uint32_t kLoginLivedMs = 1000;  // a login process that lived so long is started again at once
+inline constexpr uint32_t kLoginExitMs = 1500;   // from the broker's end until it is killed
+inline constexpr uint32_t kLoginAuditsPerSecondMax =
+    50;                                             // refusals of one kind that are told one by one; more are counted
 inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
 inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits for a worker
-inline constexpr uint32_t kSessionBeginMs = 30'000; // from a session's grant until its client has begun it: more than the limits of the steps between
-inline constexpr unsigned kWorkersLostMax = 2;      // workers of a granted session that die before they have its client, and are replaced
-inline constexpr uint32_t kWorkerExitMs = 1500;     // from a worker's last message, or a stop, until it is killed
-inline constexpr size_t kWorkerLastMessagesMax = 1024;      // read after its death
-inline constexpr unsigned kWorkerNotesMax = 256;            // of its notes that are logged
-inline constexpr uint32_t kKeeperLockMs = 500;      // for a broker that was killed to let go of the folder
-inline constexpr uint32_t kKeeperAnswerMs = 5000;   // for the keeper's next message, at the start, and for the last ones to it
-inline constexpr unsigned kStartAttemptsMax = 4;    // failed starts in a row before clients are refused
+inline constexpr uint32_t kSessionBeginMs =
+    30'000;  // from a session's grant until its client has begun it: more than the limits of the steps between
+inline constexpr unsigned kWorkersLostMax =
+    2;  // workers of a granted session that die before they have its client, and are replaced
+inline constexpr uint32_t kWorkerExitMs = 1500;         // from a worker's last message, or a stop, until it is killed
+inline constexpr size_t kWorkerLastMessagesMax = 1024;  // read after its death
+inline constexpr unsigned kWorkerNotesMax = 256;        // of its notes that are logged
+inline constexpr uint32_t kKeeperLockMs = 500;          // for a broker that was killed to let go of the folder
+inline constexpr uint32_t kKeeperAnswerMs =
+    5000;  // for the keeper's next message, at the start, and for the last ones to it
+inline constexpr unsigned kStartAttemptsMax = 4;  // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
-inline constexpr uint32_t kQueueLookMs = 500;       // while somebody waits: how often it is looked whether running sessions have freed memory
-inline constexpr uint32_t kQueueReturnMs = 30'000;  // for clients that waited under an earlier broker to come back to their places
+inline constexpr uint32_t kQueueLookMs =
+    500;  // while somebody waits: how often it is looked whether running sessions have freed memory
+inline constexpr uint32_t kQueueReturnMs =
+    30'000;  // for clients that waited under an earlier broker to come back to their places
 inline constexpr unsigned kSpareWorkersMax = 64;
 // Descriptors kept for sessions to share, where the process may have enough of them (share_limits).
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;
-// Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of processes that start.
+// Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of
+// processes that start.
 inline constexpr size_t kDescriptorsReserved = 256;
 inline constexpr size_t kDescriptorsPerSession = 6;  // its worker's pair, two of its process, its pages
 inline constexpr size_t kSpareDescriptors = 8;       // for refusing in words when there are no others

@@ -83,7 +83,8 @@ std::string configuration_lines(const AdminOptions& options) {
   if (file.empty() && fs::exists(kUsualConfiguration)) file = kUsualConfiguration;
   if (file.empty()) return admin_text::configuration_lines(options.tenant, {});
   auto configuration = read_configuration(file);
-  if (!configuration) return admin_text::configuration_lines(options.tenant, {});  // the server will say what is wrong with it
+  if (!configuration)
+    return admin_text::configuration_lines(options.tenant, {});  // the server will say what is wrong with it
   for (const TenantConfiguration& tenant : configuration->tenants)
     if (tenant.name == options.tenant) return {};
   return admin_text::configuration_lines(options.tenant, file);
@@ -92,7 +93,8 @@ std::string configuration_lines(const AdminOptions& options) {
 int add_tenant(const AdminOptions& options) {
   const bool to_stdout = options.out == "-";
   fs::path out = options.out.empty() ? options.tenant + (options.token ? ".token" : ".pem") : options.out;
-  auto made = (options.token ? add_token : add_certificate)(options.directory, options.tenant, options.client_days, to_stdout ? fs::path() : out, now());
+  auto made = (options.token ? add_token : add_certificate)(options.directory, options.tenant, options.client_days,
+                                                            to_stdout ? fs::path() : out, now());
   if (!made) return fail(made.error());
   if (to_stdout) {
     print(made->text);
@@ -131,19 +133,24 @@ int revoke(const AdminOptions& options) {
   print(admin_text::revoked(job.empty() ? options.revoke : "job " + job, *revoked, options.end_sessions));
   for (const Credential& one : *revoked) {
     auto noted = options.server.note_revocation(options.directory, one.tenant, one.id);
-    if (!noted && !options.server.control.empty()) return fail("revoked, but not in the server's audit log: " + noted.error());
+    if (!noted && !options.server.control.empty())
+      return fail("revoked, but not in the server's audit log: " + noted.error());
   }
   return 0;
 }
 
 int renew(const AdminOptions& options) {
   auto before = server_facts(options.directory);
-  auto facts = renew_server(options.directory, options.hosts.empty() ? options.hosts : with_own_names(options.hosts), options.replace_hosts, options.server_days, now());
+  auto facts = renew_server(options.directory, options.hosts.empty() ? options.hosts : with_own_names(options.hosts),
+                            options.replace_hosts, options.server_days, now());
   if (!facts) return fail(facts.error());
   print(admin_text::renewed(*facts));
   if (!before) return 0;
-  std::erase_if(before->hosts, [&](const std::string& host) { return std::find(facts->hosts.begin(), facts->hosts.end(), host) != facts->hosts.end(); });
-  if (!before->hosts.empty()) std::fprintf(stderr, "gpuwire admin: warning: %s\n", admin_text::names_gone(before->hosts).c_str());
+  std::erase_if(before->hosts, [&](const std::string& host) {
+    return std::find(facts->hosts.begin(), facts->hosts.end(), host) != facts->hosts.end();
+  });
+  if (!before->hosts.empty())
+    std::fprintf(stderr, "gpuwire admin: warning: %s\n", admin_text::names_gone(before->hosts).c_str());
   return 0;
 }
 
@@ -161,7 +168,8 @@ int end(const AdminOptions& options) {
     std::fprintf(stderr, "gpuwire admin: end wants a session's number, or --tenant\n");
     return kUsageError;
   }
-  return told(options.session ? options.server.end_session(*options.session, options.reason) : options.server.end_tenant(options.tenant, options.reason));
+  return told(options.session ? options.server.end_session(*options.session, options.reason)
+                              : options.server.end_tenant(options.tenant, options.reason));
 }
 
 int list(const AdminOptions& options) {
@@ -169,25 +177,38 @@ int list(const AdminOptions& options) {
   if (!facts) return fail(facts.error());
   auto credentials = read_register(options.directory);
   if (!credentials) return fail(credentials.error());
-  print(options.json ? admin_text::list_json(*facts, *credentials, now()) : admin_text::list(*facts, *credentials, now()));
+  print(options.json ? admin_text::list_json(*facts, *credentials, now())
+                     : admin_text::list(*facts, *credentials, now()));
   return 0;
 }
 
 CLI::Option* add_days(CLI::App& command, const char* name, unsigned& days, const char* text) {
-  return command.add_option(name, days, text)->type_name("N")->check(CLI::Range(1u, kValidityDaysMax))->capture_default_str();
+  return command.add_option(name, days, text)
+      ->type_name("N")
+      ->check(CLI::Range(1u, kValidityDaysMax))
+      ->capture_default_str();
 }
 
 void add_control(CLI::App& command, AdminOptions& options) {
-  command.add_option("--control", options.server.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
+  command
+      .add_option("--control", options.server.control,
+                  "The server's control socket; without it the only server that runs here")
+      ->type_name("PATH");
 }
 
 void declare_init(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("init", "Make the authority, the server's certificate and an empty register");
-  command->add_option("--host", options.hosts, "A name or address by which clients reach this server; may be given several times. Default: this machine's name")->type_name("NAME");
+  command
+      ->add_option("--host", options.hosts,
+                   "A name or address by which clients reach this server; may be given several times. Default: this "
+                   "machine's name")
+      ->type_name("NAME");
   add_days(*command, "--ca-days", options.authority_days, "How long the authority counts");
   add_days(*command, "--days", options.server_days, "How long the server's certificate counts");
-  command->footer("localhost, 127.0.0.1 and ::1 are always among the names. Refused when there is an identity: a second authority would make everything\n"
-                  "that was given out worthless.\n");
+  command->footer(
+      "localhost, 127.0.0.1 and ::1 are always among the names. Refused when there is an identity: a second authority "
+      "would make everything\n"
+      "that was given out worthless.\n");
 }
 
 void declare_add(CLI::App& app, AdminOptions& options) {
@@ -195,41 +216,82 @@ void declare_add(CLI::App& app, AdminOptions& options) {
   command->add_option("NAME", options.tenant, "The tenant, as in the server's configuration")->required();
   command->add_flag("--token", options.token, "A token (one line of text) instead of a certificate");
   add_days(*command, "--days", options.client_days, "How long it counts");
-  command->add_option("--out", options.out, "Where to write it, 0600; must not be there yet; - writes to standard output. Default: NAME.pem or NAME.token here")->type_name("FILE");
-  command->add_option("--ca-out", options.authority_out, "With --token: where to write the authority's certificate. Default: ca.pem beside FILE, unless it is there")->type_name("FILE");
-  command->add_option("--config", options.configuration, "The server's configuration, to say whether it knows the tenant. Default: /etc/gpuwire/server.toml if it is there")
-      ->type_name("FILE")->check(CLI::ExistingFile);
-  command->footer("A tenant may have any number of them: give every machine and every user their own, so that one can be revoked without the others.\n"
-                  "The file is the only copy; nobody can get it out of the server again.\n");
+  command
+      ->add_option("--out", options.out,
+                   "Where to write it, 0600; must not be there yet; - writes to standard output. Default: NAME.pem or "
+                   "NAME.token here")
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--ca-out", options.authority_out,
+          "With --token: where to write the authority's certificate. Default: ca.pem beside FILE, unless it is there")
+      ->type_name("FILE");
+  command
+      ->add_option("--config", options.configuration,
+                   "The server's configuration, to say whether it knows the tenant. Default: /etc/gpuwire/server.toml "
+                   "if it is there")
+      ->type_name("FILE")
+      ->check(CLI::ExistingFile);
+  command->footer(
+      "A tenant may have any number of them: give every machine and every user their own, so that one can be revoked "
+      "without the others.\n"
+      "The file is the only copy; nobody can get it out of the server again.\n");
 }
 
 void declare_revoke(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("revoke", "Take certificates and tokens back: they are no longer accepted");
   command->add_option("WHAT", options.revoke, "A tenant: all that it has; a serial or a token id: that one");
-  command->add_option("--job", options.job.job, "Instead of WHAT: all tokens that job-token has made for this job. None is no error")->type_name("JOB");
+  command
+      ->add_option("--job", options.job.job,
+                   "Instead of WHAT: all tokens that job-token has made for this job. None is no error")
+      ->type_name("JOB");
   command->add_flag("--end-sessions", options.end_sessions, "End the sessions that were begun with it, too");
   add_control(*command, options);
-  command->footer("Counts from the next login on: a running server sees the change by itself, and needs no signal. Who waits in the queue is refused.\n"
-                  "Cannot be taken back; add-tenant gives a new one.\n");
+  command->footer(
+      "Counts from the next login on: a running server sees the change by itself, and needs no signal. Who waits in "
+      "the queue is refused.\n"
+      "Cannot be taken back; add-tenant gives a new one.\n");
 }
 
 void declare_job_token(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("job-token", "Make a token for one job of a batch system, and print it");
-  command->add_option("NAME", options.job.tenant, "The tenant whose job it is, as in the server's configuration")->required();
-  command->add_option("--job", options.job.job, "The job, such as slurm/CLUSTER/17: letters, digits, and any of ._-:/@+")->type_name("JOB")->required();
-  command->add_option("--gpus", options.job.gpus, "How many GPUs the job's sessions may have, all together")->type_name("N")->check(CLI::Range(1u, kJobGpusMax))
+  command->add_option("NAME", options.job.tenant, "The tenant whose job it is, as in the server's configuration")
+      ->required();
+  command
+      ->add_option("--job", options.job.job, "The job, such as slurm/CLUSTER/17: letters, digits, and any of ._-:/@+")
+      ->type_name("JOB")
+      ->required();
+  command->add_option("--gpus", options.job.gpus, "How many GPUs the job's sessions may have, all together")
+      ->type_name("N")
+      ->check(CLI::Range(1u, kJobGpusMax))
       ->capture_default_str();
-  command->add_option("--lifetime", options.lifetime, "How long it counts if nobody revokes it before, such as 90min or 2d")->type_name("TIME")->capture_default_str();
-  command->footer("One JSON object on standard output: token, id, tenant, job, gpus, expires, ca (the authority's certificate). A job may have several tokens, one for\n"
-                  "each of its nodes: they share its GPUs. revoke --job JOB --end-sessions takes all of them back.\n");
+  command
+      ->add_option("--lifetime", options.lifetime,
+                   "How long it counts if nobody revokes it before, such as 90min or 2d")
+      ->type_name("TIME")
+      ->capture_default_str();
+  command->footer(
+      "One JSON object on standard output: token, id, tenant, job, gpus, expires, ca (the authority's certificate). A "
+      "job may have several tokens, one for\n"
+      "each of its nodes: they share its GPUs. revoke --job JOB --end-sessions takes all of them back.\n");
 }
 
 void declare_renew(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("renew", "Give the server a new key and certificate");
-  command->add_option("--host", options.hosts, "A name or address by which clients reach this server; may be given several times. Added to the names that there are")->type_name("NAME");
-  command->add_flag("--replace-hosts", options.replace_hosts, "The names given take the place of those that there are: clients that use those refuse the server then")->needs("--host");
+  command
+      ->add_option("--host", options.hosts,
+                   "A name or address by which clients reach this server; may be given several times. Added to the "
+                   "names that there are")
+      ->type_name("NAME");
+  command
+      ->add_flag(
+          "--replace-hosts", options.replace_hosts,
+          "The names given take the place of those that there are: clients that use those refuse the server then")
+      ->needs("--host");
   add_days(*command, "--days", options.server_days, "How long it counts");
-  command->footer("By the same authority: tenants notice nothing. For a tenant whose certificate ends, use add-tenant again and revoke the old serial.\n");
+  command->footer(
+      "By the same authority: tenants notice nothing. For a tenant whose certificate ends, use add-tenant again and "
+      "revoke the old serial.\n");
 }
 
 void declare_list(CLI::App& app, AdminOptions& options) {
@@ -253,7 +315,9 @@ void declare(CLI::App& app, AdminOptions& options) {
   app.footer(admin_text::kFooter);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--directory", options.directory, "The folder of the server's identity")->type_name("DIR")->capture_default_str();
+  app.add_option("--directory", options.directory, "The folder of the server's identity")
+      ->type_name("DIR")
+      ->capture_default_str();
   declare_init(app, options);
   declare_add(app, options);
   declare_job_token(app, options);
@@ -265,8 +329,11 @@ void declare(CLI::App& app, AdminOptions& options) {
 
 int run(const CLI::App& app, const AdminOptions& options) {
   constexpr std::pair<const char*, int (*)(const AdminOptions&)> kCommands[] = {
-      {"init", init}, {"add-tenant", add_tenant}, {"job-token", job_token}, {"revoke", revoke}, {"renew", renew}, {"list", list},
-      {"sessions", sessions}, {"end", end}, {"reload", reload}};
+      {"init", init},           {"add-tenant", add_tenant},
+      {"job-token", job_token}, {"revoke", revoke},
+      {"renew", renew},         {"list", list},
+      {"sessions", sessions},   {"end", end},
+      {"reload", reload}};
   for (auto [name, command] : kCommands)
     if (app.got_subcommand(name)) return command(options);
   return kUsageError;

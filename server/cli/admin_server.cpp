@@ -10,7 +10,8 @@ namespace gpuwire::server {
 namespace {
 
 tl::expected<ControlClient, std::string> connect(const std::string& control) {
-  return find_control_socket(control).and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); });
+  return find_control_socket(control).and_then(
+      [](const std::filesystem::path& path) { return ControlClient::connect(path); });
 }
 
 tl::expected<Json, std::string> ask(const std::string& control, const Json& request) {
@@ -28,30 +29,38 @@ tl::expected<std::string, std::string> end(const std::string& control, Json requ
 }  // namespace
 
 tl::expected<std::string, std::string> RunningServer::sessions(bool json) const {
-  return connect(control).and_then([](ControlClient client) { return client.snapshot(); }).map([&](const Snapshot& snapshot) {
-    if (json) return to_json(snapshot).at("sessions").dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
-    std::string text;
-    for (const std::string& line : session_lines(snapshot, 0)) text += line + "\n";
-    return text.empty() ? std::string("no session\n") : text.substr(1);
-  });
+  return connect(control)
+      .and_then([](ControlClient client) { return client.snapshot(); })
+      .map([&](const Snapshot& snapshot) {
+        if (json) return to_json(snapshot).at("sessions").dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+        std::string text;
+        for (const std::string& line : session_lines(snapshot, 0)) text += line + "\n";
+        return text.empty() ? std::string("no session\n") : text.substr(1);
+      });
 }
 
 tl::expected<std::string, std::string> RunningServer::end_session(uint64_t session, const std::string& reason) const {
   return end(control, {{"command", "end"}, {"session", session}}, reason);
 }
 
-tl::expected<std::string, std::string> RunningServer::end_tenant(const std::string& tenant, const std::string& reason) const {
+tl::expected<std::string, std::string> RunningServer::end_tenant(const std::string& tenant,
+                                                                 const std::string& reason) const {
   return end(control, {{"command", "end"}, {"tenant", tenant}}, reason);
 }
 
 tl::expected<std::string, std::string> RunningServer::reload() const {
-  return ask(control, {{"command", "reload"}}).map([](const Json& answer) { return answer.value("changed", std::string()) + "\n"; });
+  return ask(control, {{"command", "reload"}}).map([](const Json& answer) {
+    return answer.value("changed", std::string()) + "\n";
+  });
 }
 
-tl::expected<void, std::string> RunningServer::note_revocation(const std::filesystem::path& directory, const std::string& tenant, const std::string& identity) const {
+tl::expected<void, std::string> RunningServer::note_revocation(const std::filesystem::path& directory,
+                                                               const std::string& tenant,
+                                                               const std::string& identity) const {
   std::error_code error;
   auto canonical = std::filesystem::weakly_canonical(directory, error);
-  auto answer = ask(control, {{"command", "revoked"}, {"directory", canonical.string()}, {"tenant", tenant}, {"identity", identity}});
+  auto answer = ask(
+      control, {{"command", "revoked"}, {"directory", canonical.string()}, {"tenant", tenant}, {"identity", identity}});
   if (!answer) return tl::unexpected(answer.error());
   return {};
 }

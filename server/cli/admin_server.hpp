@@ -9,7 +9,8 @@
 
 namespace gpuwire::server {
 
-// Which one: its control socket; empty: the only one that runs here. Errors are one phrase; those of a reload one line for each mistake.
+// Which one: its control socket; empty: the only one that runs here. Errors are one phrase; those of a reload one line
+// for each mistake.
 struct RunningServer {
   std::string control;
 
@@ -20,7 +21,8 @@ struct RunningServer {
   tl::expected<std::string, std::string> end_tenant(const std::string& tenant, const std::string& reason) const;
   tl::expected<std::string, std::string> reload() const;
   // For its audit log: who has revoked what. `directory`: of the identity; a server that uses another one refuses.
-  tl::expected<void, std::string> note_revocation(const std::filesystem::path& directory, const std::string& tenant, const std::string& identity) const;
+  tl::expected<void, std::string> note_revocation(const std::filesystem::path& directory, const std::string& tenant,
+                                                  const std::string& identity) const;
 };
 
 }  // namespace gpuwire::server

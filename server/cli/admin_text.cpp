@@ -20,16 +20,18 @@ std::string state_of(const Credential& credential, WallTime now) {
 }
 
 std::string describe(const ServerFacts& facts) {
-  return fmt::format("  authority  \"{}\", until {}\n  server     for {}, until {}\n", facts.name, to_words(facts.authority_expires), fmt::join(facts.hosts, ", "),
-                     to_words(facts.server_expires));
+  return fmt::format("  authority  \"{}\", until {}\n  server     for {}, until {}\n", facts.name,
+                     to_words(facts.authority_expires), fmt::join(facts.hosts, ", "), to_words(facts.server_expires));
 }
 
 }  // namespace
 
 const char* const kDescription =
-    "Who may use this server: makes a lab's own certificate authority, gives tenants certificates and tokens, and takes them back.\n"
+    "Who may use this server: makes a lab's own certificate authority, gives tenants certificates and tokens, and "
+    "takes them back.\n"
     "\n"
-    "Everything is in one folder that only the server's user can read. Run it as that user, on the server. A running server sees changes by itself.\n";
+    "Everything is in one folder that only the server's user can read. Run it as that user, on the server. A running "
+    "server sees changes by itself.\n";
 
 const char* const kFooter =
     "From nothing to two tenants:\n"
@@ -42,10 +44,12 @@ const char* const kFooter =
     "Each command has --help.\n"
     "\n"
     "Files in the folder (0700; files 0600):\n"
-    "  ca.pem, ca.key          the authority; ca.key is only needed by this command, and can be kept elsewhere between its uses\n"
+    "  ca.pem, ca.key          the authority; ca.key is only needed by this command, and can be kept elsewhere between "
+    "its uses\n"
     "  server.pem, server.key  the server's certificate\n"
     "  register.json           what was given out, tokens as hashes, revocations\n"
-    "Clients check the server's certificate against ca.pem and the name that they connect to; the server checks a tenant's certificate against ca.pem\n"
+    "Clients check the server's certificate against ca.pem and the name that they connect to; the server checks a "
+    "tenant's certificate against ca.pem\n"
     "and its serial against the register.\n"
     "\n"
     "Exit status:\n"
@@ -54,38 +58,51 @@ const char* const kFooter =
     "  2  wrong arguments\n";
 
 std::string initialised(const fs::path& directory, const ServerFacts& facts) {
-  return fmt::format("an identity in {}\n{}\nFor the server's configuration:\n\n    [tls]\n    directory = \"{}\"\n\nThen: gpuwire admin add-tenant NAME\n", directory.string(),
-                     describe(facts), fs::absolute(directory).string());
+  return fmt::format(
+      "an identity in {}\n{}\nFor the server's configuration:\n\n    [tls]\n    directory = \"{}\"\n\nThen: gpuwire "
+      "admin add-tenant NAME\n",
+      directory.string(), describe(facts), fs::absolute(directory).string());
 }
 
 std::string added(const NewCredential& made, const fs::path& out) {
   const Credential& credential = made.credential;
-  return fmt::format("{} {} of tenant {}, until {}, in {}\n", name_of(credential.kind), credential.id, credential.tenant, to_words(credential.expires), out.string());
+  return fmt::format("{} {} of tenant {}, until {}, in {}\n", name_of(credential.kind), credential.id,
+                     credential.tenant, to_words(credential.expires), out.string());
 }
 
 std::string how_to_use(const NewCredential& made, const fs::path& out, const fs::path& authority) {
   const Credential& credential = made.credential;
-  std::string client = credential.kind == CredentialKind::token
-                           ? fmt::format("GPUWIRE_TOKEN_FILE={} GPUWIRE_CA={}", out.filename().string(), authority.filename().string())
-                           : fmt::format("GPUWIRE_IDENTITY={}", out.filename().string());
-  return fmt::format("\nOn the tenant's machine (chmod 600):\n\n    {} gpuwire run --server HOST:PORT -- PROGRAM\n", client);
+  std::string client =
+      credential.kind == CredentialKind::token
+          ? fmt::format("GPUWIRE_TOKEN_FILE={} GPUWIRE_CA={}", out.filename().string(), authority.filename().string())
+          : fmt::format("GPUWIRE_IDENTITY={}", out.filename().string());
+  return fmt::format("\nOn the tenant's machine (chmod 600):\n\n    {} gpuwire run --server HOST:PORT -- PROGRAM\n",
+                     client);
 }
 
 std::string configuration_lines(const std::string& tenant, const fs::path& file) {
-  std::string who = file.empty() ? "If the server's configuration does not have the tenant yet, add this" : fmt::format("{} does not have the tenant yet", file.string());
+  std::string who = file.empty() ? "If the server's configuration does not have the tenant yet, add this"
+                                 : fmt::format("{} does not have the tenant yet", file.string());
   std::string key = tenant.find('.') == std::string::npos ? tenant : fmt::format("\"{}\"", tenant);
-  return fmt::format("\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nThen have it read again: systemctl reload gpuwire-server, or SIGHUP.\n", who, key);
+  return fmt::format(
+      "\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nThen have it read again: systemctl reload gpuwire-server, "
+      "or SIGHUP.\n",
+      who, key);
 }
 
 std::string job_token_json(const NewCredential& made) {
   const Credential& credential = made.credential;
-  return nlohmann::json{{"token", made.text}, {"id", credential.id}, {"tenant", credential.tenant}, {"job", credential.job}, {"gpus", credential.gpus},
-                        {"expires", to_text(credential.expires)}, {"ca", made.authority}}.dump(2) + "\n";
+  return nlohmann::json{{"token", made.text},    {"id", credential.id},     {"tenant", credential.tenant},
+                        {"job", credential.job}, {"gpus", credential.gpus}, {"expires", to_text(credential.expires)},
+                        {"ca", made.authority}}
+             .dump(2) +
+         "\n";
 }
 
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions) {
   std::string text;
-  for (const Credential& one : credentials) text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, one.tenant);
+  for (const Credential& one : credentials)
+    text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, one.tenant);
   if (credentials.empty()) text = fmt::format("everything of {} was revoked before\n", what);
   return text + (end_sessions ? "a running server ends their sessions\n" : "");
 }
@@ -93,7 +110,8 @@ std::string revoked(const std::string& what, const std::vector<Credential>& cred
 std::string renewed(const ServerFacts& facts) { return "the server has a new certificate\n" + describe(facts); }
 
 std::string names_gone(const std::vector<std::string>& hosts) {
-  return fmt::format("the certificate is not for {} any more: clients that use such a name refuse the server", fmt::join(hosts, ", "));
+  return fmt::format("the certificate is not for {} any more: clients that use such a name refuse the server",
+                     fmt::join(hosts, ", "));
 }
 
 std::string list(const ServerFacts& facts, const Register& credentials, WallTime now) {
@@ -101,18 +119,23 @@ std::string list(const ServerFacts& facts, const Register& credentials, WallTime
   if (credentials.credentials().empty()) return text + "no tenant has anything yet\n";
   size_t width = 6;
   for (const Credential& one : credentials.credentials()) width = std::max(width, one.tenant.size());
-  text += fmt::format("\n{:{}}  {:11}  {:32}  {:20}  {}\n", "TENANT", width, "KIND", "SERIAL OR ID", "EXPIRES", "STATE");
+  text +=
+      fmt::format("\n{:{}}  {:11}  {:32}  {:20}  {}\n", "TENANT", width, "KIND", "SERIAL OR ID", "EXPIRES", "STATE");
   for (const Credential& one : credentials.credentials())
-    text += fmt::format("{:{}}  {:11}  {:32}  {:20}  {}{}\n", one.tenant, width, name_of(one.kind), one.id, to_words(one.expires), state_of(one, now),
-                        one.job.empty() ? std::string() : fmt::format(", job {} ({} GPU{})", one.job, one.gpus, one.gpus == 1 ? "" : "s"));
+    text +=
+        fmt::format("{:{}}  {:11}  {:32}  {:20}  {}{}\n", one.tenant, width, name_of(one.kind), one.id,
+                    to_words(one.expires), state_of(one, now),
+                    one.job.empty() ? std::string()
+                                    : fmt::format(", job {} ({} GPU{})", one.job, one.gpus, one.gpus == 1 ? "" : "s"));
   return text;
 }
 
 std::string list_json(const ServerFacts& facts, const Register& credentials, WallTime now) {
   auto entries = nlohmann::json::array();
   for (const Credential& one : credentials.credentials()) {
-    nlohmann::json entry{{"tenant", one.tenant}, {"kind", name_of(one.kind)}, {"id", one.id}, {"issued", to_text(one.issued)}, {"expires", to_text(one.expires)},
-                         {"counts", why_invalid(one, now).empty()}};
+    nlohmann::json entry{
+        {"tenant", one.tenant},          {"kind", name_of(one.kind)},       {"id", one.id},
+        {"issued", to_text(one.issued)}, {"expires", to_text(one.expires)}, {"counts", why_invalid(one, now).empty()}};
     if (one.revoked) entry["revoked"] = to_text(*one.revoked);
     if (!one.job.empty()) {
       entry["job"] = one.job;

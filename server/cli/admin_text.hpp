@@ -15,7 +15,8 @@ extern const char* const kFooter;
 std::string initialised(const std::filesystem::path& directory, const ServerFacts& facts);
 std::string added(const NewCredential& made, const std::filesystem::path& out);
 // What the tenant does with its file.
-std::string how_to_use(const NewCredential& made, const std::filesystem::path& out, const std::filesystem::path& authority);
+std::string how_to_use(const NewCredential& made, const std::filesystem::path& out,
+                       const std::filesystem::path& authority);
 // The lines that the server's configuration lacks. `file`: empty: nobody knows whether it does.
 std::string configuration_lines(const std::string& tenant, const std::filesystem::path& file);
 std::string job_token_json(const NewCredential& made);

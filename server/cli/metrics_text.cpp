@@ -20,12 +20,15 @@ std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 constexpr uint64_t kMiB = 1ull << 20, kGiB = 1ull << 30;
 
 bool is_small(uint64_t bytes) { return bytes < kGiB; }
-std::string number_of(uint64_t bytes) { return is_small(bytes) ? std::to_string(bytes / kMiB) : fmt::format("{:.1f}", double(bytes) / double(kGiB)); }
+std::string number_of(uint64_t bytes) {
+  return is_small(bytes) ? std::to_string(bytes / kMiB) : fmt::format("{:.1f}", double(bytes) / double(kGiB));
+}
 std::string size_of(uint64_t bytes) { return number_of(bytes) + (is_small(bytes) ? " MiB" : " GiB"); }
 
 std::string memory_of_limit(uint64_t used, uint64_t limit) {
   if (limit == 0) return size_of(used);
-  return fmt::format("{} / {}", used == 0 || is_small(used) == is_small(limit) ? number_of(used) : size_of(used), size_of(limit));
+  return fmt::format("{} / {}", used == 0 || is_small(used) == is_small(limit) ? number_of(used) : size_of(used),
+                     size_of(limit));
 }
 
 std::string per_second(double bytes) {
@@ -46,7 +49,9 @@ std::string duration(double seconds) {
 
 std::string microseconds(double us) {
   if (us == 0) return "-";
-  return us < 1000 ? fmt::format("{:.0f}us", us) : us < 1e6 ? fmt::format("{:.1f}ms", us / 1000) : fmt::format("{:.1f}s", us / 1e6);
+  return us < 1000  ? fmt::format("{:.0f}us", us)
+         : us < 1e6 ? fmt::format("{:.1f}ms", us / 1000)
+                    : fmt::format("{:.1f}s", us / 1e6);
 }
 
 uint64_t count_of(const std::map<std::string, uint64_t>& counts, const char* name) {
@@ -56,7 +61,8 @@ uint64_t count_of(const std::map<std::string, uint64_t>& counts, const char* nam
 
 std::string gpus_of(const SessionMetrics& session) {
   std::string text;
-  for (const SessionDeviceMetrics& device : session.devices) text += (text.empty() ? "" : ",") + std::to_string(device.device);
+  for (const SessionDeviceMetrics& device : session.devices)
+    text += (text.empty() ? "" : ",") + std::to_string(device.device);
   return text.empty() ? "-" : text;
 }
 
@@ -93,15 +99,22 @@ void append(std::vector<std::string>& lines, const TextTable& table, size_t widt
 
 // Who waits, in the order of the queue.
 TextTable queue_table() {
-  return TextTable({{"PLACE", Align::right}, {"SESSION", Align::right}, {"TENANT", Align::left, kNameColumns}, {"CLASS", Align::left, kNameColumns, 2}, {"WAITS", Align::right},
-                    {"FOR"}, {"PROGRAM", Align::left, kNameColumns, 1}});
+  return TextTable({{"PLACE", Align::right},
+                    {"SESSION", Align::right},
+                    {"TENANT", Align::left, kNameColumns},
+                    {"CLASS", Align::left, kNameColumns, 2},
+                    {"WAITS", Align::right},
+                    {"FOR"},
+                    {"PROGRAM", Align::left, kNameColumns, 1}});
 }
 
 std::vector<std::string> heading(const Snapshot& now) {
   const ServerMetrics& server = now.server;
-  auto served = std::count_if(now.sessions.begin(), now.sessions.end(), [](const SessionMetrics& one) { return one.place == 0; });
-  std::string line = fmt::format("gpuwire {}, process {}, up {}: {} of {} sessions, {} waiting", server.release, server.pid,
-                                 duration(now.taken_unix_s - server.started_unix_s), served, server.sessions_max, std::ptrdiff_t(now.sessions.size()) - served);
+  auto served =
+      std::count_if(now.sessions.begin(), now.sessions.end(), [](const SessionMetrics& one) { return one.place == 0; });
+  std::string line = fmt::format("gpuwire {}, process {}, up {}: {} of {} sessions, {} waiting", server.release,
+                                 server.pid, duration(now.taken_unix_s - server.started_unix_s), served,
+                                 server.sessions_max, std::ptrdiff_t(now.sessions.size()) - served);
   if (server.draining) line += ", shutting down";
   std::string listen;
   for (const std::string& where : server.listen) listen += (listen.empty() ? "" : ", ") + where;
@@ -109,10 +122,16 @@ std::vector<std::string> heading(const Snapshot& now) {
 }
 
 void append_devices(std::vector<std::string>& lines, const Interval& interval, size_t width) {
-  TextTable table({{"GPU", Align::right}, {"NAME", Align::left, kNameColumns}, {"GPU%", Align::right}, {"SYS%", Align::right}, {"REGIME"}, {"SESSIONS", Align::right},
+  TextTable table({{"GPU", Align::right},
+                   {"NAME", Align::left, kNameColumns},
+                   {"GPU%", Align::right},
+                   {"SYS%", Align::right},
+                   {"REGIME"},
+                   {"SESSIONS", Align::right},
                    {"MEMORY", Align::right}});
   for (const DeviceMetrics& device : interval.now().devices)
-    table.add({std::to_string(device.index), device.name, percent(interval.gpu_share(device)), percent(interval.system_share(device)), device.regime.empty() ? "-" : device.regime,
+    table.add({std::to_string(device.index), device.name, percent(interval.gpu_share(device)),
+               percent(interval.system_share(device)), device.regime.empty() ? "-" : device.regime,
                std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes)});
   append(lines, table, width);
 }
@@ -126,19 +145,28 @@ std::string tenant_memory(const TenantMetrics& tenant) {
 }
 
 void append_tenants(std::vector<std::string>& lines, const Interval& interval, size_t width) {
-  TextTable table({{"TENANT", Align::left, kNameColumns}, {"CLASS"}, {"WEIGHT", Align::right, kNameColumns, 2}, {"SESSIONS", Align::right}, {"WAITING", Align::right, kNameColumns, 1},
-                   {"GPU%", Align::right}, {"ALL%", Align::right, kNameColumns, 3}, {"MEMORY", Align::right}, {"HOST MEMORY", Align::right, kNameColumns, 4},
-                   {"IN/s", Align::right, kNameColumns, 5}, {"OUT/s", Align::right, kNameColumns, 5}});
+  TextTable table({{"TENANT", Align::left, kNameColumns},
+                   {"CLASS"},
+                   {"WEIGHT", Align::right, kNameColumns, 2},
+                   {"SESSIONS", Align::right},
+                   {"WAITING", Align::right, kNameColumns, 1},
+                   {"GPU%", Align::right},
+                   {"ALL%", Align::right, kNameColumns, 3},
+                   {"MEMORY", Align::right},
+                   {"HOST MEMORY", Align::right, kNameColumns, 4},
+                   {"IN/s", Align::right, kNameColumns, 5},
+                   {"OUT/s", Align::right, kNameColumns, 5}});
   for (const TenantMetrics& tenant : interval.now().tenants) {
     uint64_t waiting = count_of(tenant.sessions, "queued");
     uint64_t served = 0;
     for (const auto& [state, count] : tenant.sessions) served += count;
     served -= waiting;
     table.add({tenant.name, tenant.service_class, fmt::format("{:g}", tenant.weight),
-               tenant.sessions_max ? fmt::format("{} / {}", served, tenant.sessions_max) : std::to_string(served), std::to_string(waiting), percent(interval.gpu_share(tenant)),
+               tenant.sessions_max ? fmt::format("{} / {}", served, tenant.sessions_max) : std::to_string(served),
+               std::to_string(waiting), percent(interval.gpu_share(tenant)),
                percent(gpu_share_since_start(tenant, interval.now())), tenant_memory(tenant),
-               memory_of_limit(tenant.host_memory_used_bytes, tenant.host_memory_limit_bytes), per_second(interval.bytes_in_per_s(tenant)),
-               per_second(interval.bytes_out_per_s(tenant))});
+               memory_of_limit(tenant.host_memory_used_bytes, tenant.host_memory_limit_bytes),
+               per_second(interval.bytes_in_per_s(tenant)), per_second(interval.bytes_out_per_s(tenant))});
   }
   append(lines, table, width);
 }
@@ -147,22 +175,39 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
   const Snapshot& now = interval.now();
   // What it is comes first; what there is no room for goes in the order of these numbers, the highest first.
   constexpr size_t kProgramColumns = 24;
-  TextTable table({{"SESSION", Align::right}, {"PROGRAM", Align::left, kProgramColumns}, {"TENANT", Align::left, kNameColumns}, {"CLASS", Align::left, kNameColumns, 7}, {"STATE"},
-                   {"AGE", Align::right, kNameColumns, 3}, {"GPUS", Align::left, kNameColumns, 2}, {"GPU%", Align::right}, {"ALL%", Align::right, kNameColumns, 6}, {"MEMORY", Align::right},
-                   {"FLIGHT", Align::right, kNameColumns, 9}, {"GATE%", Align::right, kNameColumns, 4}, {"HELD BY", Align::left, kNameColumns, 4}, {"WAITS/s", Align::right, kNameColumns, 8}, {"IN/s", Align::right, kNameColumns, 5},
-                   {"OUT/s", Align::right, kNameColumns, 5}, {"RTT", Align::right, kNameColumns, 10}});
+  TextTable table({{"SESSION", Align::right},
+                   {"PROGRAM", Align::left, kProgramColumns},
+                   {"TENANT", Align::left, kNameColumns},
+                   {"CLASS", Align::left, kNameColumns, 7},
+                   {"STATE"},
+                   {"AGE", Align::right, kNameColumns, 3},
+                   {"GPUS", Align::left, kNameColumns, 2},
+                   {"GPU%", Align::right},
+                   {"ALL%", Align::right, kNameColumns, 6},
+                   {"MEMORY", Align::right},
+                   {"FLIGHT", Align::right, kNameColumns, 9},
+                   {"GATE%", Align::right, kNameColumns, 4},
+                   {"HELD BY", Align::left, kNameColumns, 4},
+                   {"WAITS/s", Align::right, kNameColumns, 8},
+                   {"IN/s", Align::right, kNameColumns, 5},
+                   {"OUT/s", Align::right, kNameColumns, 5},
+                   {"RTT", Align::right, kNameColumns, 10}});
   TextTable queue = queue_table();
   for (size_t i : session_spec(interval, sort)) {
     const SessionMetrics& session = now.sessions[i];
     std::string age = duration(now.taken_unix_s - session.since_unix_s);
     if (session.place != 0) {
-      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age, session.waits_for, who(session)});
+      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age,
+                 session.waits_for, who(session)});
       continue;
     }
-    table.add({std::to_string(session.id), who(session), session.tenant, session.service_class, state_of(session), age, gpus_of(session), percent(interval.gpu_share(session)),
-               percent(gpu_share_since_start(session, now)), memory_of_limit(used_of(session), session.memory_limit_bytes), microseconds(double(session.in_flight_ns) / 1000),
-               percent(interval.gate_wait_share(session)), hold_of(session), fmt::format("{:.0f}", interval.replies_per_s(session)), per_second(interval.bytes_in_per_s(session)),
-               per_second(interval.bytes_out_per_s(session)), microseconds(session.round_trip_us)});
+    table.add({std::to_string(session.id), who(session), session.tenant, session.service_class, state_of(session), age,
+               gpus_of(session), percent(interval.gpu_share(session)), percent(gpu_share_since_start(session, now)),
+               memory_of_limit(used_of(session), session.memory_limit_bytes),
+               microseconds(double(session.in_flight_ns) / 1000), percent(interval.gate_wait_share(session)),
+               hold_of(session), fmt::format("{:.0f}", interval.replies_per_s(session)),
+               per_second(interval.bytes_in_per_s(session)), per_second(interval.bytes_out_per_s(session)),
+               microseconds(session.round_trip_us)});
   }
   append(lines, table, width);
   append(lines, queue, width);
@@ -171,9 +216,12 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
 void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
   std::vector<std::string> warnings;
   for (const SessionMetrics& session : now.sessions)
-    if (!session.warning.empty()) warnings.push_back(escaped(fmt::format("session {} of {}: {}", session.id, session.tenant, session.warning)));
-  if (now.server.sessions_left_out) warnings.push_back(fmt::format("{} more sessions are not shown", now.server.sessions_left_out));
-  if (now.server.audit_lines_lost) warnings.push_back(fmt::format("{} lines of the audit log could not be written", now.server.audit_lines_lost));
+    if (!session.warning.empty())
+      warnings.push_back(escaped(fmt::format("session {} of {}: {}", session.id, session.tenant, session.warning)));
+  if (now.server.sessions_left_out)
+    warnings.push_back(fmt::format("{} more sessions are not shown", now.server.sessions_left_out));
+  if (now.server.audit_lines_lost)
+    warnings.push_back(fmt::format("{} lines of the audit log could not be written", now.server.audit_lines_lost));
   if (!warnings.empty()) lines.emplace_back();
   lines.insert(lines.end(), warnings.begin(), warnings.end());
 }
@@ -185,11 +233,16 @@ std::string counts_in_words(const std::map<std::string, uint64_t>& counts) {
 }
 
 void append_history(std::vector<std::string>& lines, const Snapshot& now, size_t width) {
-  TextTable table({{"TENANT", Align::left, kNameColumns}, {"GPU TIME", Align::right}, {"BEGUN", Align::right}, {"ENDED", Align::left, 60}, {"REFUSED", Align::left, 60}});
+  TextTable table({{"TENANT", Align::left, kNameColumns},
+                   {"GPU TIME", Align::right},
+                   {"BEGUN", Align::right},
+                   {"ENDED", Align::left, 60},
+                   {"REFUSED", Align::left, 60}});
   for (const TenantMetrics& tenant : now.tenants) {
     uint64_t gpu_ns = 0;
     for (const TenantDeviceMetrics& device : tenant.devices) gpu_ns += device.gpu_time_ns;
-    table.add({tenant.name, fmt::format("{:.1f}s", double(gpu_ns) / 1e9), std::to_string(tenant.begun), counts_in_words(tenant.ended), counts_in_words(tenant.refused)});
+    table.add({tenant.name, fmt::format("{:.1f}s", double(gpu_ns) / 1e9), std::to_string(tenant.begun),
+               counts_in_words(tenant.ended), counts_in_words(tenant.refused)});
   }
   if (!now.refused.empty()) table.add({"(unknown)", "-", "-", "-", counts_in_words(now.refused)});
   append(lines, table, width);
@@ -210,10 +263,14 @@ std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_
 
 std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
   std::vector<std::string> lines = heading(snapshot);
-  TextTable devices({{"GPU", Align::right}, {"NAME", Align::left, kNameColumns}, {"REGIME"}, {"SESSIONS", Align::right}, {"MEMORY", Align::right}});
+  TextTable devices({{"GPU", Align::right},
+                     {"NAME", Align::left, kNameColumns},
+                     {"REGIME"},
+                     {"SESSIONS", Align::right},
+                     {"MEMORY", Align::right}});
   for (const DeviceMetrics& device : snapshot.devices)
-    devices.add({std::to_string(device.index), device.name, device.regime.empty() ? "-" : device.regime, std::to_string(device.sessions),
-                 memory_of_limit(device.memory_used_bytes, device.memory_bytes)});
+    devices.add({std::to_string(device.index), device.name, device.regime.empty() ? "-" : device.regime,
+                 std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes)});
   append(lines, devices, width);
   append_history(lines, snapshot, width);
   for (std::string& line : session_lines(snapshot, width)) lines.push_back(std::move(line));
@@ -223,15 +280,23 @@ std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
 
 std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
   std::vector<std::string> lines;
-  TextTable sessions({{"SESSION", Align::right}, {"PROGRAM", Align::left, kNameColumns}, {"TENANT", Align::left, kNameColumns}, {"STATE"}, {"AGE", Align::right},
-                      {"GPUS", Align::left, kNameColumns, 1}, {"MEMORY", Align::right}, {"BY", Align::left, kNameColumns, 3}, {"FROM", Align::left, 40, 2}});
+  TextTable sessions({{"SESSION", Align::right},
+                      {"PROGRAM", Align::left, kNameColumns},
+                      {"TENANT", Align::left, kNameColumns},
+                      {"STATE"},
+                      {"AGE", Align::right},
+                      {"GPUS", Align::left, kNameColumns, 1},
+                      {"MEMORY", Align::right},
+                      {"BY", Align::left, kNameColumns, 3},
+                      {"FROM", Align::left, 40, 2}});
   TextTable queue = queue_table();
   Interval once(snapshot, snapshot);
   for (size_t i : session_spec(once, SortKey::id)) {
     const SessionMetrics& session = snapshot.sessions[i];
     std::string age = duration(snapshot.taken_unix_s - session.since_unix_s);
     if (session.place != 0)
-      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age, session.waits_for, who(session)});
+      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age,
+                 session.waits_for, who(session)});
     else
       sessions.add({std::to_string(session.id), who(session), session.tenant, state_of(session), age, gpus_of(session),
                     memory_of_limit(used_of(session), session.memory_limit_bytes), session.security, session.peer});

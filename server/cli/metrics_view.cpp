@@ -31,16 +31,22 @@ const T& find_or_empty(const std::vector<T>& all, Same same) {
 }  // namespace
 
 std::optional<SortKey> sort_key_named(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, SortKey>, 5> kNames{
-      {{"gpu", SortKey::gpu}, {"memory", SortKey::memory}, {"link", SortKey::link}, {"tenant", SortKey::tenant}, {"id", SortKey::id}}};
+  constexpr std::array<std::pair<std::string_view, SortKey>, 5> kNames{{{"gpu", SortKey::gpu},
+                                                                        {"memory", SortKey::memory},
+                                                                        {"link", SortKey::link},
+                                                                        {"tenant", SortKey::tenant},
+                                                                        {"id", SortKey::id}}};
   for (const auto& [word, key] : kNames)
     if (word == name) return key;
   return std::nullopt;
 }
 
-Interval::Interval(const Snapshot& before, const Snapshot& after) : before_(before), after_(after), seconds_(double(grown(before.taken_ns, after.taken_ns)) / 1e9) {}
+Interval::Interval(const Snapshot& before, const Snapshot& after)
+    : before_(before), after_(after), seconds_(double(grown(before.taken_ns, after.taken_ns)) / 1e9) {}
 
-double Interval::rate(uint64_t before, uint64_t after) const { return seconds_ > 0 ? double(grown(before, after)) / seconds_ : 0; }
+double Interval::rate(uint64_t before, uint64_t after) const {
+  return seconds_ > 0 ? double(grown(before, after)) / seconds_ : 0;
+}
 
 const SessionMetrics& Interval::earlier(const SessionMetrics& session) const {
   return find_or_empty(before_.sessions, [&](const SessionMetrics& one) { return one.id == session.id; });
@@ -52,18 +58,40 @@ const DeviceMetrics& Interval::earlier(const DeviceMetrics& device) const {
   return find_or_empty(before_.devices, [&](const DeviceMetrics& one) { return one.index == device.index; });
 }
 
-double Interval::share(uint64_t before_ns, uint64_t after_ns, size_t gpus) const { return std::min(rate(before_ns, after_ns) / 1e9, double(std::max<size_t>(gpus, 1))); }
+double Interval::share(uint64_t before_ns, uint64_t after_ns, size_t gpus) const {
+  return std::min(rate(before_ns, after_ns) / 1e9, double(std::max<size_t>(gpus, 1)));
+}
 
-double Interval::gpu_share(const DeviceMetrics& device) const { return share(earlier(device).gpu_time_ns, device.gpu_time_ns, 1); }
-double Interval::system_share(const DeviceMetrics& device) const { return share(earlier(device).system_time_ns, device.system_time_ns, 1); }
-double Interval::gpu_share(const TenantMetrics& tenant) const { return share(gpu_time_ns(earlier(tenant)), gpu_time_ns(tenant), after_.devices.size()); }
-double Interval::gpu_share(const SessionMetrics& session) const { return share(earlier(session).gpu_time_ns, session.gpu_time_ns, session.devices.size()); }
-double Interval::gate_wait_share(const SessionMetrics& session) const { return share(earlier(session).gate_wait_ns, session.gate_wait_ns, 1); }
-double Interval::bytes_in_per_s(const SessionMetrics& session) const { return rate(earlier(session).bytes_in, session.bytes_in); }
-double Interval::bytes_out_per_s(const SessionMetrics& session) const { return rate(earlier(session).bytes_out, session.bytes_out); }
-double Interval::replies_per_s(const SessionMetrics& session) const { return rate(earlier(session).replies, session.replies); }
-double Interval::bytes_in_per_s(const TenantMetrics& tenant) const { return rate(earlier(tenant).bytes_in, tenant.bytes_in); }
-double Interval::bytes_out_per_s(const TenantMetrics& tenant) const { return rate(earlier(tenant).bytes_out, tenant.bytes_out); }
+double Interval::gpu_share(const DeviceMetrics& device) const {
+  return share(earlier(device).gpu_time_ns, device.gpu_time_ns, 1);
+}
+double Interval::system_share(const DeviceMetrics& device) const {
+  return share(earlier(device).system_time_ns, device.system_time_ns, 1);
+}
+double Interval::gpu_share(const TenantMetrics& tenant) const {
+  return share(gpu_time_ns(earlier(tenant)), gpu_time_ns(tenant), after_.devices.size());
+}
+double Interval::gpu_share(const SessionMetrics& session) const {
+  return share(earlier(session).gpu_time_ns, session.gpu_time_ns, session.devices.size());
+}
+double Interval::gate_wait_share(const SessionMetrics& session) const {
+  return share(earlier(session).gate_wait_ns, session.gate_wait_ns, 1);
+}
+double Interval::bytes_in_per_s(const SessionMetrics& session) const {
+  return rate(earlier(session).bytes_in, session.bytes_in);
+}
+double Interval::bytes_out_per_s(const SessionMetrics& session) const {
+  return rate(earlier(session).bytes_out, session.bytes_out);
+}
+double Interval::replies_per_s(const SessionMetrics& session) const {
+  return rate(earlier(session).replies, session.replies);
+}
+double Interval::bytes_in_per_s(const TenantMetrics& tenant) const {
+  return rate(earlier(tenant).bytes_in, tenant.bytes_in);
+}
+double Interval::bytes_out_per_s(const TenantMetrics& tenant) const {
+  return rate(earlier(tenant).bytes_out, tenant.bytes_out);
+}
 
 double gpu_share_since_start(const SessionMetrics& session, const Snapshot& snapshot) {
   double seconds = snapshot.taken_unix_s - session.since_unix_s;
@@ -94,7 +122,8 @@ std::vector<size_t> session_spec(const Interval& interval, SortKey sort) {
     // Who waits comes last, in the order of the queue.
     if ((sessions[a].place == 0) != (sessions[b].place == 0)) return sessions[a].place == 0;
     if (sessions[a].place != sessions[b].place) return sessions[a].place < sessions[b].place;
-    if (sort == SortKey::tenant && sessions[a].tenant != sessions[b].tenant) return sessions[a].tenant < sessions[b].tenant;
+    if (sort == SortKey::tenant && sessions[a].tenant != sessions[b].tenant)
+      return sessions[a].tenant < sessions[b].tenant;
     return weight(a) > weight(b);
   });
   return order;

@@ -20,8 +20,8 @@ class Interval {
 
   const Snapshot& now() const { return after_; }
   double seconds() const { return seconds_; }  // 0: they are one
-  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs, and never over what there are: time is charged when
-  // work is seen done, which may be an interval later.
+  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs, and never over
+  // what there are: time is charged when work is seen done, which may be an interval later.
   double gpu_share(const DeviceMetrics& device) const;
   double system_share(const DeviceMetrics& device) const;
   double gpu_share(const TenantMetrics& tenant) const;
@@ -52,8 +52,8 @@ double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapsh
 // Indices of the sessions as they are to be shown; who waits comes last, in the order of the queue.
 std::vector<size_t> session_spec(const Interval& interval, SortKey sort);
 
-// Lines without their ends, for a screen of `width` columns: what has no room there is left out, the least important first, and top's lines are cut. 0: a
-// file or another program, which gets everything.
+// Lines without their ends, for a screen of `width` columns: what has no room there is left out, the least important
+// first, and top's lines are cut. 0: a file or another program, which gets everything.
 std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width);
 std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width);
 // Of those, the sessions and the queue, each behind an empty line; nothing: there are none.

@@ -14,10 +14,12 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Shows the server that runs on this machine: its devices, what its tenants have had since it was started, its sessions, and who waits for a GPU.\n";
+    "Shows the server that runs on this machine: its devices, what its tenants have had since it was started, its "
+    "sessions, and who waits for a GPU.\n";
 
 constexpr const char* kFooter =
-    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) sees that tenant.\n"
+    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) "
+    "sees that tenant.\n"
     "\n"
     "Environment:\n"
     "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
@@ -38,12 +40,13 @@ int main(int argc, char** argv) {
   bool json = false;
   CLI::App app(kDescription, "gpuwire status");
   app.footer(kFooter);
-  app.add_option("--control", control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
+  app.add_option("--control", control, "The server's control socket; without it the only server that runs here")
+      ->type_name("PATH");
   app.add_flag("--json", json, "Print one JSON object with every figure instead of tables (docs/monitoring.md)");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
-  auto snapshot = find_control_socket(control).and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); }).and_then([](ControlClient client) {
-    return client.snapshot();
-  });
+  auto snapshot = find_control_socket(control)
+                      .and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); })
+                      .and_then([](ControlClient client) { return client.snapshot(); });
   if (!snapshot) {
     std::fprintf(stderr, "gpuwire status: %s\n", snapshot.error().c_str());
     return 1;

@@ -14,7 +14,8 @@ namespace gpuwire::server {
 namespace {
 
 // ECMA-48 and xterm's other screen, which all terminals of today know.
-constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l", kLeave = "\x1b[?25h\x1b[?1049l", kHome = "\x1b[H", kClearLine = "\x1b[K", kClearBelow = "\x1b[J";
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l", kLeave = "\x1b[?25h\x1b[?1049l", kHome = "\x1b[H",
+                           kClearLine = "\x1b[K", kClearBelow = "\x1b[J";
 
 void write_all(std::string_view text) {
   while (!text.empty()) {
@@ -53,7 +54,11 @@ std::optional<Terminal> Terminal::open() {
 }
 
 Terminal::Terminal(Terminal&& other) noexcept
-    : active_(std::exchange(other.active_, false)), before_(other.before_), signals_(std::move(other.signals_)), columns_(other.columns_), rows_(other.rows_) {}
+    : active_(std::exchange(other.active_, false)),
+      before_(other.before_),
+      signals_(std::move(other.signals_)),
+      columns_(other.columns_),
+      rows_(other.rows_) {}
 
 Terminal::~Terminal() {
   if (!active_) return;

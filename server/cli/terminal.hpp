@@ -11,8 +11,8 @@
 
 namespace gpuwire::server {
 
-// While it exists, standard output's other screen is shown, keys come at once and without echo, and SIGINT, SIGTERM, SIGHUP and SIGWINCH are events. The
-// destructor puts everything back. One at a time.
+// While it exists, standard output's other screen is shown, keys come at once and without echo, and SIGINT, SIGTERM,
+// SIGHUP and SIGWINCH are events. The destructor puts everything back. One at a time.
 class Terminal {
  public:
   // None: standard input or output is no terminal.

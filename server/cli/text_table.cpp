@@ -36,7 +36,8 @@ std::vector<size_t> TextTable::widths(bool cut) const {
   std::vector<size_t> widths;
   for (size_t i = 0; i < columns_.size(); ++i) {
     size_t widest = columns_of(columns_[i].heading);
-    for (const auto& row : rows_) widest = std::max(widest, cut ? std::min(columns_of(row[i]), columns_[i].columns_max) : columns_of(row[i]));
+    for (const auto& row : rows_)
+      widest = std::max(widest, cut ? std::min(columns_of(row[i]), columns_[i].columns_max) : columns_of(row[i]));
     widths.push_back(widest);
   }
   return widths;
@@ -52,7 +53,9 @@ std::vector<std::string> TextTable::lines(size_t width) const {
     return sum;
   };
   while (width != 0 && room() > width) {
-    auto least = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) { return columns_[a].dispensable < columns_[b].dispensable; });
+    auto least = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) {
+      return columns_[a].dispensable < columns_[b].dispensable;
+    });
     if (columns_[*least].dispensable == 0) break;
     shown.erase(least);
   }

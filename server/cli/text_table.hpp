@@ -18,16 +18,16 @@ class TextTable {
   struct Column {
     std::string heading;
     Align align = Align::left;
-    size_t columns_max = 40;       // wider cells are cut, where there is a width to keep to
-    unsigned dispensable = 0;      // 0: always shown; of the others, those with the highest go first when there is no room
+    size_t columns_max = 40;   // wider cells are cut, where there is a width to keep to
+    unsigned dispensable = 0;  // 0: always shown; of the others, those with the highest go first when there is no room
   };
   explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
   // One cell for each column; control characters in it are escaped.
   void add(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
-  // The heading and the rows, without line ends and without spaces at the end. `width`: the columns of the screen; 0: a file or another program, for
-  // which nothing is cut or left out. A table whose every column is needed may be wider.
+  // The heading and the rows, without line ends and without spaces at the end. `width`: the columns of the screen; 0: a
+  // file or another program, for which nothing is cut or left out. A table whose every column is needed may be wider.
   std::vector<std::string> lines(size_t width) const;
 
  private:

@@ -21,12 +21,14 @@ namespace {
 constexpr char kControlC = 3;
 
 constexpr const char* kDescription =
-    "Shows what the tenants and sessions of the server on this machine do, again after each interval: on a terminal in place, elsewhere one table after the\n"
+    "Shows what the tenants and sessions of the server on this machine do, again after each interval: on a terminal in "
+    "place, elsewhere one table after the\n"
     "other.\n";
 
 constexpr const char* kFooter =
     "Columns:\n"
-    "  GPU%      GPU time in the interval; 100 is one GPU all the time. SYS%: switches between tenants, which nobody is charged for\n"
+    "  GPU%      GPU time in the interval; 100 is one GPU all the time. SYS%: switches between tenants, which nobody "
+    "is charged for\n"
     "  ALL%      the same since the session began, or the server was started\n"
     "  REGIME    free: one tenant, unhindered. co-run: several at once. lease: one at a time\n"
     "  STATE     running* has the lease, running! has a warning (below the tables)\n"
@@ -36,9 +38,11 @@ constexpr const char* kFooter =
     "  WAITS/s   times that the program waited for an answer of the server\n"
     "  IN/s OUT/s  bytes from and to the client; RTT: the connection's round trip, as the kernel measures it\n"
     "\n"
-    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number; j and k scroll. A narrow terminal shows fewer columns;\n"
+    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number; j and k scroll. A "
+    "narrow terminal shows fewer columns;\n"
     "a file or another program gets all of them, uncut.\n"
-    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) sees that tenant.\n"
+    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) "
+    "sees that tenant.\n"
     "\n"
     "Environment:\n"
     "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
@@ -54,11 +58,18 @@ struct TopOptions {
 
 void declare(CLI::App& app, TopOptions& options) {
   app.footer(kFooter);
-  app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
+  app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")
+      ->type_name("PATH");
   app.add_option("-i,--interval", options.interval_s, "Time between two looks, in seconds")
-      ->type_name("S")->check(CLI::Range(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0))->capture_default_str();
-  app.add_option("--sort", options.sort, "Sessions in which order")->type_name("KEY")->check(CLI::IsMember({"gpu", "memory", "link", "tenant", "id"}))->capture_default_str();
-  app.add_flag("--json", options.json, "Print one JSON object for each interval, on a line of its own (docs/monitoring.md)");
+      ->type_name("S")
+      ->check(CLI::Range(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0))
+      ->capture_default_str();
+  app.add_option("--sort", options.sort, "Sessions in which order")
+      ->type_name("KEY")
+      ->check(CLI::IsMember({"gpu", "memory", "link", "tenant", "id"}))
+      ->capture_default_str();
+  app.add_flag("--json", options.json,
+               "Print one JSON object for each interval, on a line of its own (docs/monitoring.md)");
   app.add_flag("--once", options.once, "Look for one interval, print, and end");
 }
 
@@ -106,7 +117,9 @@ struct View {
 // What a key does. False: quit.
 bool press(char key, View& view) {
   switch (key) {
-    case 'q': case 'Q': case kControlC: return false;
+    case 'q':
+    case 'Q':
+    case kControlC: return false;
     case 'g': view.sort = SortKey::gpu; break;
     case 'm': view.sort = SortKey::memory; break;
     case 'l': view.sort = SortKey::link; break;
@@ -144,10 +157,13 @@ std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, S
 }
 
 int top(const TopOptions& options) {
-  auto client = find_control_socket(options.control).and_then([](const std::filesystem::path& path) { return ControlClient::connect(path); });
+  auto client = find_control_socket(options.control).and_then([](const std::filesystem::path& path) {
+    return ControlClient::connect(path);
+  });
   if (!client) return fail(client.error());
   SortKey sort = *sort_key_named(options.sort);
-  auto first = snapshot_in(client->ask({{"command", "watch"}, {"interval_ms", uint64_t(std::lround(options.interval_s * 1000))}}));
+  auto first = snapshot_in(
+      client->ask({{"command", "watch"}, {"interval_ms", uint64_t(std::lround(options.interval_s * 1000))}}));
   if (!first) return fail(first.error());
   if (!options.json && !options.once) {
     if (auto terminal = Terminal::open()) {

@@ -18,24 +18,29 @@ TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu) {
 
 bool has_guarantee(const TenantConfiguration& tenant) {
   return tenant.memory.guaranteed_bytes ||
-         std::any_of(tenant.gpu_memory.begin(), tenant.gpu_memory.end(), [](const auto& gpu) { return gpu.second.guaranteed_bytes != 0; });
+         std::any_of(tenant.gpu_memory.begin(), tenant.gpu_memory.end(),
+                     [](const auto& gpu) { return gpu.second.guaranteed_bytes != 0; });
 }
 
 ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes) {
   ConfigurationErrors errors;
   auto check_gpu = [&](unsigned gpu, const std::string& who) {
-    if (gpu >= device_bytes.size()) errors.push_back(fmt::format("{} names GPU {}, and the server has {}", who, gpu, device_bytes.size()));
+    if (gpu >= device_bytes.size())
+      errors.push_back(fmt::format("{} names GPU {}, and the server has {}", who, gpu, device_bytes.size()));
   };
   for (unsigned gpu : configuration.gpus) check_gpu(gpu, "gpus of [server]");
   for (const TenantConfiguration& tenant : configuration.tenants) {
     for (unsigned gpu : tenant.gpus_allowed) check_gpu(gpu, fmt::format("gpus_allowed of [tenants.{}]", tenant.name));
-    for (const auto& [gpu, memory] : tenant.gpu_memory) check_gpu(gpu, fmt::format("[tenants.{}.gpu.{}]", tenant.name, gpu));
+    for (const auto& [gpu, memory] : tenant.gpu_memory)
+      check_gpu(gpu, fmt::format("[tenants.{}.gpu.{}]", tenant.name, gpu));
   }
   for (unsigned gpu = 0; gpu < device_bytes.size(); ++gpu) {
     double guaranteed = 0;  // bytes; a sum of integers could wrap
-    for (const TenantConfiguration& tenant : configuration.tenants) guaranteed += double(memory_on(tenant, gpu).guaranteed_bytes);
+    for (const TenantConfiguration& tenant : configuration.tenants)
+      guaranteed += double(memory_on(tenant, gpu).guaranteed_bytes);
     if (guaranteed > double(device_bytes[gpu]))
-      errors.push_back(fmt::format("the tenants are guaranteed {:.1f} GiB together on GPU {}, which has {:.1f}", guaranteed / kGiB, gpu, double(device_bytes[gpu]) / kGiB));
+      errors.push_back(fmt::format("the tenants are guaranteed {:.1f} GiB together on GPU {}, which has {:.1f}",
+                                   guaranteed / kGiB, gpu, double(device_bytes[gpu]) / kGiB));
   }
   return errors;
 }

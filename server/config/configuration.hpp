@@ -16,61 +16,64 @@ namespace gpuwire::server {
 
 struct TenantMemory {
   uint64_t guaranteed_bytes = 0;
-  uint64_t limit_bytes = 0;                  // 0: the whole device
+  uint64_t limit_bytes = 0;  // 0: the whole device
   bool operator==(const TenantMemory&) const = default;
 };
 
 struct TenantConfiguration {
-  std::string name;                          // 1 to 64 of [A-Za-z0-9._-]
+  std::string name;  // 1 to 64 of [A-Za-z0-9._-]
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
   double weight = 1;
-  double share_max = 0.9;                    // realtime
-  double share_min = 0;                      // scavenger
-  TenantMemory memory;                       // on every GPU ...
+  double share_max = 0.9;                       // realtime
+  double share_min = 0;                         // scavenger
+  TenantMemory memory;                          // on every GPU ...
   std::map<unsigned, TenantMemory> gpu_memory;  // ... but on these
-  uint64_t host_memory_bytes = 0;            // of the server's own memory; 0: a part of the machine's
-  std::vector<unsigned> gpus_allowed;        // empty: all
-  unsigned gpus_wanted = 1;                  // for a session that does not say; 0: all that are allowed
-  unsigned sessions_max = 0;                 // that run at once; 0: no bound
-  unsigned queued_max = 32;                  // that wait at once
-  unsigned management_max = 32;              // that ask NVML at once
-  uint64_t queue_time_max_ms = 0;            // how long one waits; 0: no bound
-  uint64_t kernel_time_max_ms = 0;           // 0: no bound
-  uint64_t idle_time_max_ms = 0;             // 0: no bound
-  std::optional<uint64_t> resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
-  std::vector<std::string> unix_users;       // users of this machine who are this tenant when they come over a Unix socket
+  uint64_t host_memory_bytes = 0;               // of the server's own memory; 0: a part of the machine's
+  std::vector<unsigned> gpus_allowed;           // empty: all
+  unsigned gpus_wanted = 1;                     // for a session that does not say; 0: all that are allowed
+  unsigned sessions_max = 0;                    // that run at once; 0: no bound
+  unsigned queued_max = 32;                     // that wait at once
+  unsigned management_max = 32;                 // that ask NVML at once
+  uint64_t queue_time_max_ms = 0;               // how long one waits; 0: no bound
+  uint64_t kernel_time_max_ms = 0;              // 0: no bound
+  uint64_t idle_time_max_ms = 0;                // 0: no bound
+  std::optional<uint64_t>
+      resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
+  std::vector<std::string> unix_users;  // users of this machine who are this tenant when they come over a Unix socket
   bool operator==(const TenantConfiguration&) const = default;
 };
 
 struct Configuration {
   struct Tls {
-    std::filesystem::path directory;         // what `gpuwire admin init` made; empty: no TLS
+    std::filesystem::path directory;  // what `gpuwire admin init` made; empty: no TLS
     bool operator==(const Tls&) const = default;
   };
-  std::vector<std::string> listen;           // HOST:PORT or unix:PATH
+  std::vector<std::string> listen;  // HOST:PORT or unix:PATH
   Tls tls;
   bool allow_unencrypted_network = false;
-  std::optional<std::string> open_tenant;    // who callers on plain loopback are when they do not say; none: they must show a token
-  std::vector<unsigned> gpus;                // offered; empty: all
-  uint64_t resume_grace_ms = 5 * 60'000;     // how long a session stays without its connection; 0: it ends with it
-  uint64_t hang_up_grace_ms = 20'000;        // the same where the connection was ended and not lost, by the program's end or by something between
-  unsigned lanes_max = 1;                    // further connections of a session for bulk; 1: none
-  std::filesystem::path runtime_directory;   // for what outlives the server's process; empty: the default one
-  uint64_t adopt_grace_ms = 5 * 60 * 1000;   // how long sessions go on without a server; 0: they end with it
+  std::optional<std::string>
+      open_tenant;             // who callers on plain loopback are when they do not say; none: they must show a token
+  std::vector<unsigned> gpus;  // offered; empty: all
+  uint64_t resume_grace_ms = 5 * 60'000;  // how long a session stays without its connection; 0: it ends with it
+  uint64_t hang_up_grace_ms =
+      20'000;  // the same where the connection was ended and not lost, by the program's end or by something between
+  unsigned lanes_max = 1;                   // further connections of a session for bulk; 1: none
+  std::filesystem::path runtime_directory;  // for what outlives the server's process; empty: the default one
+  uint64_t adopt_grace_ms = 5 * 60 * 1000;  // how long sessions go on without a server; 0: they end with it
   unsigned sessions_max = 64;
-  unsigned sessions_per_gpu_max = 0;         // 0: no bound
-  std::string metrics_listen;                // HOST:PORT of the Prometheus endpoint; empty: none
-  std::filesystem::path control_socket;      // for top, status and admin; empty: the default
-  std::filesystem::path audit_log;           // empty: audit lines go to the log
-  bool scheduling = true;                    // false: GPUs are shared as the hardware does it; for measuring what scheduling costs
-  double batch_floor = 0.05;                 // of each GPU's time: batch's, while interactive tenants keep the GPU
-  std::string log_format = "text";           // or "json"
+  unsigned sessions_per_gpu_max = 0;     // 0: no bound
+  std::string metrics_listen;            // HOST:PORT of the Prometheus endpoint; empty: none
+  std::filesystem::path control_socket;  // for top, status and admin; empty: the default
+  std::filesystem::path audit_log;       // empty: audit lines go to the log
+  bool scheduling = true;     // false: GPUs are shared as the hardware does it; for measuring what scheduling costs
+  double batch_floor = 0.05;  // of each GPU's time: batch's, while interactive tenants keep the GPU
+  std::string log_format = "text";  // or "json"
   std::vector<TenantConfiguration> tenants;
 };
 
 // What the command line says in the place of the file's words.
 struct ConfigurationOverrides {
-  std::vector<std::string> listen;           // empty: as the file says
+  std::vector<std::string> listen;  // empty: as the file says
   std::optional<unsigned> sessions_max;
   bool allow_unencrypted_network = false;
 };
@@ -82,9 +85,10 @@ bool has_guarantee(const TenantConfiguration& tenant);
 
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
-tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file, const ConfigurationOverrides& overrides = {});
-// What the configuration asks of devices that the server has not: GPUs that are not there, guarantees that do not fit together. `device_bytes`: the
-// memory of each GPU. Empty: it fits.
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
+                                                                    const ConfigurationOverrides& overrides = {});
+// What the configuration asks of devices that the server has not: GPUs that are not there, guarantees that do not fit
+// together. `device_bytes`: the memory of each GPU. Empty: it fits.
 ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes);
 // The tenant of a server without a configuration file.
 inline constexpr const char* kOpenTenant = "open";

@@ -22,7 +22,8 @@ constexpr size_t kTenantNameMax = 64;
 
 bool is_name(std::string_view text) {
   return !text.empty() && text.size() <= kTenantNameMax && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
   });
 }
 
@@ -32,7 +33,8 @@ void read_memory(Section section, TenantMemory& memory) {
   section.bytes("limit", memory.limit_bytes);
   section.finish();
   if (memory.limit_bytes && memory.limit_bytes < memory.guaranteed_bytes)
-    section.mistakes().add(section.where("limit"), fmt::format("limit of {} is smaller than what is guaranteed", section.name()));
+    section.mistakes().add(section.where("limit"),
+                           fmt::format("limit of {} is smaller than what is guaranteed", section.name()));
 }
 
 void read_gpu_memory(Section& tenant, TenantConfiguration& out) {
@@ -48,7 +50,8 @@ void read_gpu_memory(Section& tenant, TenantConfiguration& out) {
     } else if (!value.is_table()) {
       tenant.mistakes().add(value.source(), fmt::format("{} is a table with guaranteed and limit", name));
     } else {
-      read_memory(Section(tenant.mistakes(), value.as_table(), name), out.gpu_memory.try_emplace(gpu, out.memory).first->second);
+      read_memory(Section(tenant.mistakes(), value.as_table(), name),
+                  out.gpu_memory.try_emplace(gpu, out.memory).first->second);
     }
   }
 }
@@ -57,12 +60,10 @@ void read_gpus_wanted(Section& section, unsigned& out) {
   const toml::node* value = section.node("gpus");
   if (!value) return;
   auto* text = value->as_string();
-  if (text && text->get() == "all")
-    out = 0;
+  if (text && text->get() == "all") out = 0;
   else if (auto* number = value->as_integer(); number && number->get() >= 1 && number->get() <= int64_t(kGpuMax) + 1)
     out = unsigned(number->get());
-  else
-    section.wrong("gpus", fmt::format("is a number from 1 to {}, or \"all\"", kGpuMax + 1));
+  else section.wrong("gpus", fmt::format("is a number from 1 to {}, or \"all\"", kGpuMax + 1));
 }
 
 void read_grace(Section& section, std::string_view key, uint64_t& out) {
@@ -72,11 +73,13 @@ void read_grace(Section& section, std::string_view key, uint64_t& out) {
 
 // What [defaults] may say too.
 void read_shared(Section& section, TenantConfiguration& out) {
-  if (auto chosen = section.word("class", {"realtime", "interactive", "batch", "scavenger"})) out.service_class = scheduler::ServiceClass(*chosen);
+  if (auto chosen = section.word("class", {"realtime", "interactive", "batch", "scavenger"}))
+    out.service_class = scheduler::ServiceClass(*chosen);
   section.number("weight", out.weight, 0, kWeightMax);
   section.number("share_max", out.share_max, 0, 1);
   section.number("share_min", out.share_min, 0, 1, true);
-  if (const toml::table* memory = section.table("memory")) read_memory(Section(section.mistakes(), memory, section.name() + ", memory"), out.memory);
+  if (const toml::table* memory = section.table("memory"))
+    read_memory(Section(section.mistakes(), memory, section.name() + ", memory"), out.memory);
   section.bytes("host_memory", out.host_memory_bytes);
   section.numbers("gpus_allowed", out.gpus_allowed, kGpuMax);
   read_gpus_wanted(section, out.gpus_wanted);
@@ -97,13 +100,14 @@ TenantConfiguration read_tenant(Section section, std::string name, const TenantC
   section.texts("unix_users", tenant.unix_users);
   section.finish();
   if (!tenant.gpus_allowed.empty() && tenant.gpus_wanted > tenant.gpus_allowed.size())
-    section.wrong("gpus", fmt::format("is {}, and gpus_allowed names {}", tenant.gpus_wanted, tenant.gpus_allowed.size()));
+    section.wrong("gpus",
+                  fmt::format("is {}, and gpus_allowed names {}", tenant.gpus_wanted, tenant.gpus_allowed.size()));
   return tenant;
 }
 
 struct ListenAddress {
-  std::string wrong;      // not empty: what
-  bool loopback = true;   // or a Unix socket
+  std::string wrong;     // not empty: what
+  bool loopback = true;  // or a Unix socket
 };
 
 // Its form alone; names are looked up when the server starts.
@@ -117,7 +121,9 @@ ListenAddress look_at(const std::string& text, bool sockets) {
   const char* digits = text.data() + colon + 1;
   const char* end = text.data() + text.size();
   if (colon == std::string::npos || colon == 0) return {sockets ? "is HOST:PORT or unix:PATH" : "is HOST:PORT"};
-  if (auto [stopped, error] = std::from_chars(digits, end, port); error != std::errc() || stopped != end || port > 65535) return {"ends in a port from 0 to 65535"};
+  if (auto [stopped, error] = std::from_chars(digits, end, port);
+      error != std::errc() || stopped != end || port > 65535)
+    return {"ends in a port from 0 to 65535"};
   std::string host = text.substr(0, colon);
   bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (brackets) host = host.substr(1, host.size() - 2);
@@ -134,9 +140,12 @@ std::vector<std::string> listen_mistakes(const std::string& address, const Confi
   ListenAddress seen = look_at(address, true);
   if (!seen.wrong.empty()) return {fmt::format("\"{}\" {}", address, seen.wrong)};
   if (seen.loopback || !configuration.tls.directory.empty() || configuration.allow_unencrypted_network) return {};
-  return {fmt::format("{} can be reached from the network, and without [tls] of a configuration file nothing is encrypted: everybody on the way could read and change the "
-                      "data. If the network between the server and its clients is yours alone, say allow_unencrypted_network = true (--allow-unencrypted-network)",
-                      address)};
+  return {
+      fmt::format("{} can be reached from the network, and without [tls] of a configuration file nothing is encrypted: "
+                  "everybody on the way could read and change the "
+                  "data. If the network between the server and its clients is yours alone, say "
+                  "allow_unencrypted_network = true (--allow-unencrypted-network)",
+                  address)};
 }
 
 void read_listen(Section& server, Configuration& out, const ConfigurationOverrides& overrides) {
@@ -145,10 +154,8 @@ void read_listen(Section& server, Configuration& out, const ConfigurationOverrid
   if (!overrides.listen.empty()) out.listen = overrides.listen;
   for (const std::string& address : out.listen) {
     for (const std::string& mistake : listen_mistakes(address, out)) {
-      if (overrides.listen.empty())
-        server.wrong("listen", mistake);
-      else
-        server.mistakes().add("--listen " + mistake);
+      if (overrides.listen.empty()) server.wrong("listen", mistake);
+      else server.mistakes().add("--listen " + mistake);
     }
   }
 }
@@ -164,7 +171,8 @@ void read_paths(Section& server, Configuration& out) {
   path("audit_log", out.audit_log);
   path("runtime_directory", out.runtime_directory);
   server.text("metrics_listen", out.metrics_listen);
-  if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty()) server.wrong("metrics_listen", seen.wrong);
+  if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty())
+    server.wrong("metrics_listen", seen.wrong);
   if (auto format = server.word("log_format", {"text", "json"})) out.log_format = *format == 0 ? "text" : "json";
 }
 
@@ -174,8 +182,7 @@ void read_tls(Section tls, Configuration& out) {
   tls.finish();
   if (directory.empty() || directory[0] != '/')
     tls.wrong("directory", "is the absolute path of what `gpuwire admin init` made");
-  else
-    out.tls.directory = directory;
+  else out.tls.directory = directory;
 }
 
 void read_tenants(Section& root, Configuration& out, const TenantConfiguration& defaults) {
@@ -186,19 +193,21 @@ void read_tenants(Section& root, Configuration& out, const TenantConfiguration& 
     std::string name(key.str());
     std::string label = fmt::format("[tenants.{}]", name);
     if (!is_name(name))
-      root.mistakes().add(key.source(), fmt::format("\"{}\" is no name of a tenant: 1 to {} of letters, digits, '.', '_', '-'", name, kTenantNameMax));
-    else if (!value.is_table())
-      root.mistakes().add(value.source(), label + " is a table");
-    else
-      out.tenants.push_back(read_tenant(Section(root.mistakes(), value.as_table(), label), name, defaults));
+      root.mistakes().add(key.source(),
+                          fmt::format("\"{}\" is no name of a tenant: 1 to {} of letters, digits, '.', '_', '-'", name,
+                                      kTenantNameMax));
+    else if (!value.is_table()) root.mistakes().add(value.source(), label + " is a table");
+    else out.tenants.push_back(read_tenant(Section(root.mistakes(), value.as_table(), label), name, defaults));
     if (out.tenants.empty() || out.tenants.back().name != name) continue;
     for (const std::string& user : out.tenants.back().unix_users) {
       if (auto [other, added] = users.try_emplace(user, name); !added)
-        root.mistakes().add(value.source(), fmt::format("{} and [tenants.{}] both have the Unix user \"{}\"", label, other->second, user));
+        root.mistakes().add(value.source(), fmt::format("{} and [tenants.{}] both have the Unix user \"{}\"", label,
+                                                        other->second, user));
     }
     for (unsigned gpu : out.tenants.back().gpus_allowed) {
       if (!out.gpus.empty() && !std::count(out.gpus.begin(), out.gpus.end(), gpu))
-        root.mistakes().add(value.source(), fmt::format("{} may use GPU {}, which gpus of [server] does not offer", label, gpu));
+        root.mistakes().add(value.source(),
+                            fmt::format("{} may use GPU {}, which gpus of [server] does not offer", label, gpu));
     }
   }
 }
@@ -234,25 +243,33 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   }
   read_tenants(root, out, defaults);
   root.finish();
-  bool known = std::any_of(out.tenants.begin(), out.tenants.end(), [&](const auto& tenant) { return tenant.name == open_tenant; });
-  if (!open_tenant.empty() && !known) server.wrong("open_tenant", fmt::format("is \"{}\", and there is no [tenants.{}]", open_tenant, open_tenant));
+  bool known = std::any_of(out.tenants.begin(), out.tenants.end(),
+                           [&](const auto& tenant) { return tenant.name == open_tenant; });
+  if (!open_tenant.empty() && !known)
+    server.wrong("open_tenant", fmt::format("is \"{}\", and there is no [tenants.{}]", open_tenant, open_tenant));
   if (!open_tenant.empty()) out.open_tenant = open_tenant;
   auto guaranteed = std::count_if(out.tenants.begin(), out.tenants.end(), has_guarantee);
   if (size_t(guaranteed) > out.sessions_max)
-    server.wrong("sessions_max", fmt::format("is {}, and {} tenants are guaranteed memory: each needs a place", out.sessions_max, guaranteed));
-  if (out.tenants.empty()) mistakes.add(file.source(), "there is no tenant: nobody could use this server; as in [tenants.anna]");
+    server.wrong("sessions_max", fmt::format("is {}, and {} tenants are guaranteed memory: each needs a place",
+                                             out.sessions_max, guaranteed));
+  if (out.tenants.empty())
+    mistakes.add(file.source(), "there is no tenant: nobody could use this server; as in [tenants.anna]");
   return out;
 }
 
 }  // namespace
 
-tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file, const ConfigurationOverrides& overrides) {
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
+                                                                    const ConfigurationOverrides& overrides) {
   toml::parse_result parsed = toml::parse_file(file.string());
   Mistakes mistakes(file);
   if (!parsed) {
     std::string what(parsed.error().description());
-    std::replace_if(what.begin(), what.end(), [](unsigned char c) { return c < ' '; }, ' ');  // it quotes what it has read; a mistake is one line
-    if (parsed.error().source().begin.line == 0) return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), what)});
+    std::replace_if(
+        what.begin(), what.end(), [](unsigned char c) { return c < ' '; },
+        ' ');  // it quotes what it has read; a mistake is one line
+    if (parsed.error().source().begin.line == 0)
+      return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), what)});
     mistakes.add(parsed.error().source(), what);
     return tl::unexpected(mistakes.take());
   }

@@ -10,20 +10,26 @@ namespace gpuwire::server {
 
 std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint) {
   std::string address = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port()) : fmt::format("{}:{}", address, endpoint.port());
+  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", address, endpoint.port())
+                                    : fmt::format("{}:{}", address, endpoint.port());
 }
 
-std::string text_of(const ListenAddress& address) { return address.tcp ? text_of(*address.tcp) : "unix:" + address.unix_path; }
+std::string text_of(const ListenAddress& address) {
+  return address.tcp ? text_of(*address.tcp) : "unix:" + address.unix_path;
+}
 
 tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text) {
   namespace ip = boost::asio::ip;
-  auto wrong = [&](std::string_view why) { return tl::unexpected(fmt::format("\"{}\" is no HOST:PORT: {}", text, why)); };
+  auto wrong = [&](std::string_view why) {
+    return tl::unexpected(fmt::format("\"{}\" is no HOST:PORT: {}", text, why));
+  };
   size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return wrong("no port");
   std::string_view host = text.substr(0, colon), digits = text.substr(colon + 1);
   uint16_t port = 0;
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc() || end != digits.data() + digits.size()) return wrong("the port is no number from 0 to 65535");
+  if (error != std::errc() || end != digits.data() + digits.size())
+    return wrong("the port is no number from 0 to 65535");
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
@@ -34,7 +40,8 @@ tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(s
   ip::address address = ip::make_address(std::string(host), failed);
   if (!failed) return ip::tcp::endpoint(address, port);
   boost::asio::io_context io;
-  auto found = ip::tcp::resolver(io).resolve(std::string(host), std::string(digits), ip::resolver_base::passive, failed);
+  auto found =
+      ip::tcp::resolver(io).resolve(std::string(host), std::string(digits), ip::resolver_base::passive, failed);
   if (failed || found.empty()) return wrong(failed ? failed.message() : "the host has no address");
   return found.begin()->endpoint();
 }
@@ -43,7 +50,9 @@ tl::expected<ListenAddress, std::string> parse_listen(std::string_view text) {
   constexpr std::string_view kUnix = "unix:";
   if (text.starts_with(kUnix)) {
     std::string_view path = text.substr(kUnix.size());
-    if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path)) return tl::unexpected(fmt::format("\"{}\" is no unix:PATH of at most {} characters", text, sizeof(sockaddr_un::sun_path) - 1));
+    if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path))
+      return tl::unexpected(
+          fmt::format("\"{}\" is no unix:PATH of at most {} characters", text, sizeof(sockaddr_un::sun_path) - 1));
     return ListenAddress{std::nullopt, std::string(path)};
   }
   auto endpoint = parse_listen_address(text);
@@ -51,6 +60,8 @@ tl::expected<ListenAddress, std::string> parse_listen(std::string_view text) {
   return ListenAddress{*endpoint, {}};
 }
 
-bool is_reachable_from_elsewhere(const ListenAddress& address) { return address.tcp && !address.tcp->address().is_loopback(); }
+bool is_reachable_from_elsewhere(const ListenAddress& address) {
+  return address.tcp && !address.tcp->address().is_loopback();
+}
 
 }  // namespace gpuwire::server

@@ -24,17 +24,21 @@ constexpr double kExactMax = 9007199254740992.0;
 }  // namespace
 
 tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text) {
-  auto wrong = [&](std::string_view why) { return tl::unexpected(fmt::format("\"{}\" is no duration: {}; as in \"30s\"", text, why)); };
+  auto wrong = [&](std::string_view why) {
+    return tl::unexpected(fmt::format("\"{}\" is no duration: {}; as in \"30s\"", text, why));
+  };
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (error != std::errc() || !std::isfinite(number) || number < 0) return wrong("it does not begin with a number");
   std::string_view name = text.substr(size_t(end - text.data()));
   name.remove_prefix(std::min(name.find_first_not_of(' '), name.size()));
-  auto unit = std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits), [&](const Unit& one) { return one.name == name; });
+  auto unit =
+      std::find_if(std::begin(kTimeUnits), std::end(kTimeUnits), [&](const Unit& one) { return one.name == name; });
   if (unit == std::end(kTimeUnits)) {
     std::vector<std::string_view> names;
     for (const Unit& one : kTimeUnits) names.push_back(one.name);
-    return wrong(fmt::format(fmt::runtime(name.empty() ? "a unit is missing, one of {}" : "the unit is none of {}"), fmt::join(names, ", ")));
+    return wrong(fmt::format(fmt::runtime(name.empty() ? "a unit is missing, one of {}" : "the unit is none of {}"),
+                             fmt::join(names, ", ")));
   }
   double value = std::round(number * unit->size);
   if (value > kExactMax) return wrong("it is too large");

@@ -35,39 +35,31 @@ toml::source_region Section::where(std::string_view key) const {
 void Section::flag(std::string_view key, bool& out) {
   const toml::node* value = node(key);
   if (!value) return;
-  if (auto* is = value->as_boolean())
-    out = is->get();
-  else
-    wrong(key, "is true or false");
+  if (auto* is = value->as_boolean()) out = is->get();
+  else wrong(key, "is true or false");
 }
 
 void Section::text(std::string_view key, std::string& out) {
   const toml::node* value = node(key);
   if (!value) return;
-  if (auto* is = value->as_string())
-    out = is->get();
-  else
-    wrong(key, "is a text in quotes");
+  if (auto* is = value->as_string()) out = is->get();
+  else wrong(key, "is a text in quotes");
 }
 
 void Section::count(std::string_view key, unsigned& out, unsigned least, unsigned most) {
   const toml::node* value = node(key);
   if (!value) return;
   auto* is = value->as_integer();
-  if (is && is->get() >= int64_t(least) && is->get() <= int64_t(most))
-    out = unsigned(is->get());
-  else
-    wrong(key, fmt::format("is a whole number from {} to {}", least, most));
+  if (is && is->get() >= int64_t(least) && is->get() <= int64_t(most)) out = unsigned(is->get());
+  else wrong(key, fmt::format("is a whole number from {} to {}", least, most));
 }
 
 void Section::number(std::string_view key, double& out, double above, double most, bool above_itself) {
   const toml::node* value = node(key);
   if (!value) return;
   std::optional<double> is = value->is_number() ? value->value<double>() : std::nullopt;
-  if (is && (*is > above || (above_itself && *is == above)) && *is <= most)
-    out = *is;
-  else
-    wrong(key, fmt::format("is a number {} {} and not above {}", above_itself ? "from" : "above", above, most));
+  if (is && (*is > above || (above_itself && *is == above)) && *is <= most) out = *is;
+  else wrong(key, fmt::format("is a number {} {} and not above {}", above_itself ? "from" : "above", above, most));
 }
 
 void Section::bytes(std::string_view key, uint64_t& out) {
@@ -77,10 +69,8 @@ void Section::bytes(std::string_view key, uint64_t& out) {
   auto* text = value->as_string();
   if (!number && !text) return wrong(key, "is a size with its unit, a text as \"20GiB\"");
   auto parsed = units::parse_byte_size(number ? std::to_string(number->get()) : text->get());
-  if (parsed)
-    out = *parsed;
-  else
-    wrong(key, fmt::format("is a size; {}", parsed.error()));
+  if (parsed) out = *parsed;
+  else wrong(key, fmt::format("is a size; {}", parsed.error()));
 }
 
 void Section::duration_ms(std::string_view key, uint64_t& out) {
@@ -89,10 +79,8 @@ void Section::duration_ms(std::string_view key, uint64_t& out) {
   auto* text = value->as_string();
   if (!text) return wrong(key, "is a duration with its unit, a text as \"30s\"");
   auto parsed = parse_duration_ms(text->get());
-  if (parsed)
-    out = *parsed;
-  else
-    wrong(key, fmt::format("is a duration; {}", parsed.error()));
+  if (parsed) out = *parsed;
+  else wrong(key, fmt::format("is a duration; {}", parsed.error()));
 }
 
 void Section::texts(std::string_view key, std::vector<std::string>& out) {
@@ -159,7 +147,8 @@ void Section::finish() {
   for (const auto& [key, value] : *table_) {
     if (std::find(known_.begin(), known_.end(), key.str()) != known_.end()) continue;
     std::string_view near = nearest_word(key.str(), known_);
-    mistakes_.add(key.source(), fmt::format("{} has no \"{}\"{}", name_, key.str(), near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
+    mistakes_.add(key.source(), fmt::format("{} has no \"{}\"{}", name_, key.str(),
+                                            near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
   }
 }
 

@@ -8,7 +8,8 @@
 #include <vector>
 
 #define TOML_EXCEPTIONS 0
-// The parser asserts of a key what it then checks and tells as a mistake: a typing error would end a server that reads its file again.
+// The parser asserts of a key what it then checks and tells as a mistake: a typing error would end a server that reads
+// its file again.
 #define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>
 
@@ -19,7 +20,9 @@ namespace gpuwire::server {
 class Mistakes {
  public:
   explicit Mistakes(std::filesystem::path file) : file_(std::move(file)) {}
-  void add(const toml::source_region& where, std::string_view what) { lines_.emplace_back(where.begin.line, text(where, what)); }
+  void add(const toml::source_region& where, std::string_view what) {
+    lines_.emplace_back(where.begin.line, text(where, what));
+  }
   // Of the command line.
   void add(std::string what) { lines_.emplace_back(0, std::move(what)); }
   std::string text(const toml::source_region& where, std::string_view what) const;
@@ -31,11 +34,13 @@ class Mistakes {
   std::vector<std::pair<uint32_t, std::string>> lines_;
 };
 
-// Each read names a key that is known; finish() reports the others. A value of a wrong kind is reported and `out` stays as it was.
+// Each read names a key that is known; finish() reports the others. A value of a wrong kind is reported and `out` stays
+// as it was.
 class Section {
  public:
   // `name`: as the user writes it, "[server]". A null table reads nothing.
-  Section(Mistakes& mistakes, const toml::table* table, std::string name) : mistakes_(mistakes), table_(table), name_(std::move(name)) {}
+  Section(Mistakes& mistakes, const toml::table* table, std::string name)
+      : mistakes_(mistakes), table_(table), name_(std::move(name)) {}
 
   void flag(std::string_view key, bool& out);
   void text(std::string_view key, std::string& out);
@@ -57,7 +62,9 @@ class Section {
   // "sessions_max of [server]".
   std::string label(std::string_view key) const { return std::string(key) + " of " + name_; }
   Mistakes& mistakes() { return mistakes_; }
-  void wrong(std::string_view key, std::string_view what) { mistakes_.add(where(key), label(key) + " " + std::string(what)); }
+  void wrong(std::string_view key, std::string_view what) {
+    mistakes_.add(where(key), label(key) + " " + std::string(what));
+  }
   const std::string& name() const { return name_; }
   void finish();
 

@@ -55,7 +55,8 @@ Request g_request;  // a handler has no argument
 
 void handle(int) {
   int before = errno;
-  if (::syscall(g_request.number, g_request.first, g_request.second, 0) != 0) g_request.failed.store(errno, std::memory_order_relaxed);
+  if (::syscall(g_request.number, g_request.first, g_request.second, 0) != 0)
+    g_request.failed.store(errno, std::memory_order_relaxed);
   g_request.answered.fetch_add(1, std::memory_order_release);
   errno = before;
 }
@@ -96,10 +97,12 @@ tl::expected<void, std::string> call_in_all_threads(long number, long first, lon
   g_request.failed = 0;
   if (::syscall(number, first, second, 0) != 0) return tl::unexpected(std::string(std::strerror(errno)));
   KernelAction action{&handle, SA_RESTART | kRestorer, &gpuwire_signal_return, ~uint64_t{0}}, before{};
-  if (::syscall(SYS_rt_sigaction, kSignal, &action, &before, kSignalSetBytes) != 0) return tl::unexpected(fmt::format("rt_sigaction: {}", std::strerror(errno)));
+  if (::syscall(SYS_rt_sigaction, kSignal, &action, &before, kSignalSetBytes) != 0)
+    return tl::unexpected(fmt::format("rt_sigaction: {}", std::strerror(errno)));
   std::set<pid_t> done{pid_t(::syscall(SYS_gettid))};
   bool answered = true;
-  // A thread that is started by one that has not been asked yet is found at the next look; one that is started later begins as its parent is.
+  // A thread that is started by one that has not been asked yet is found at the next look; one that is started later
+  // begins as its parent is.
   for (bool more = true; more && answered;) {
     std::set<pid_t> asked;
     g_request.answered = 0;

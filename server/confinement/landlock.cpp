@@ -45,15 +45,16 @@ enum FileRight : uint64_t {
   kMakeFifo = 1u << 10,
   kMakeBlock = 1u << 11,
   kMakeSym = 1u << 12,
-  kRefer = 1u << 13,     // ABI 2
-  kTruncate = 1u << 14,  // ABI 3
+  kRefer = 1u << 13,        // ABI 2
+  kTruncate = 1u << 14,     // ABI 3
   kIoctlDevice = 1u << 15,  // ABI 5
 };
 constexpr uint64_t kBindTcp = 1, kConnectTcp = 2;
 constexpr uint64_t kScopeAbstractSockets = 1, kScopeSignals = 2;
 
 constexpr uint64_t kRead = kReadFile | kReadDir;
-constexpr uint64_t kWrite = kRead | kWriteFile | kRemoveDir | kRemoveFile | kMakeDir | kMakeReg | kMakeSym | kRefer | kTruncate;
+constexpr uint64_t kWrite =
+    kRead | kWriteFile | kRemoveDir | kRemoveFile | kMakeDir | kMakeReg | kMakeSym | kRefer | kTruncate;
 constexpr uint64_t kDevice = kRead | kWriteFile | kIoctlDevice;
 // What can be granted for something that is no folder.
 constexpr uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kIoctlDevice;
@@ -81,7 +82,7 @@ std::string system_error(const char* what) { return fmt::format("{}: {}", what, 
 tl::expected<void, std::string> add(int ruleset, const PathRule& rule, uint64_t known) {
   OwnedDescriptor path(::open(rule.path.c_str(), O_PATH | O_CLOEXEC));
   if (!path) return {};
-  struct stat found{};
+  struct stat found {};
   if (::fstat(path.get(), &found) != 0) return {};
   uint64_t allowed = rights(rule.access) & known;
   if (!S_ISDIR(found.st_mode)) allowed &= kOfFiles;
@@ -100,8 +101,11 @@ long landlock_abi() { return std::max(0l, ::syscall(SYS_landlock_create_ruleset,
 
 tl::expected<OwnedDescriptor, std::string> make_ruleset(std::span<const PathRule> rules, long abi) {
   uint64_t known = known_rights(abi);
-  RulesetAttributes attributes{known, abi >= 4 ? kBindTcp | kConnectTcp : 0, abi >= 6 ? kScopeAbstractSockets | kScopeSignals : 0};
-  size_t size = abi >= 6 ? sizeof attributes : abi >= 4 ? offsetof(RulesetAttributes, scoped) : offsetof(RulesetAttributes, handled_access_net);
+  RulesetAttributes attributes{known, abi >= 4 ? kBindTcp | kConnectTcp : 0,
+                               abi >= 6 ? kScopeAbstractSockets | kScopeSignals : 0};
+  size_t size = abi >= 6   ? sizeof attributes
+                : abi >= 4 ? offsetof(RulesetAttributes, scoped)
+                           : offsetof(RulesetAttributes, handled_access_net);
   OwnedDescriptor ruleset(int(::syscall(SYS_landlock_create_ruleset, &attributes, size, 0)));
   if (!ruleset) return tl::unexpected(system_error("landlock_create_ruleset"));
   for (const PathRule& rule : rules) {
@@ -118,7 +122,8 @@ tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> 
   if (abi == 0) return "this kernel has no Landlock: the worker's files are not restricted";
   auto ruleset = make_ruleset(rules, abi);
   if (!ruleset) return tl::unexpected(ruleset.error());
-  if (::syscall(SYS_landlock_restrict_self, ruleset->get(), 0) != 0) return tl::unexpected(system_error("landlock_restrict_self"));
+  if (::syscall(SYS_landlock_restrict_self, ruleset->get(), 0) != 0)
+    return tl::unexpected(system_error("landlock_restrict_self"));
   if (abi < 4) return "this kernel's Landlock restricts files only, not connections";
   if (abi < 6) return "this kernel's Landlock does not restrict signals and abstract sockets";
   return "";

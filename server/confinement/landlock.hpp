@@ -21,15 +21,16 @@ struct PathRule {
   PathAccess access = PathAccess::read;
 };
 
-// Everything that no rule allows is refused with EACCES, executing programs everywhere, and, where the kernel can, TCP connections and listening,
-// signals to other processes, and abstract Unix sockets of other processes. Holds for the calling thread and the threads and processes that it starts, for
-// good: call it before there are others. Needs no privileges (sets no_new_privs).
+// Everything that no rule allows is refused with EACCES, executing programs everywhere, and, where the kernel can, TCP
+// connections and listening, signals to other processes, and abstract Unix sockets of other processes. Holds for the
+// calling thread and the threads and processes that it starts, for good: call it before there are others. Needs no
+// privileges (sets no_new_privs).
 //
 // Gives what this kernel could not enforce, empty when all of it is; an error when Landlock is there but refuses.
 tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules);
 
-// Once more for a process that has threads by now: all of them keep only what these rules allow, too. Rules may name what the process could not open itself.
-// The error: some thread may reach more.
+// Once more for a process that has threads by now: all of them keep only what these rules allow, too. Rules may name
+// what the process could not open itself. The error: some thread may reach more.
 tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules);
 
 }  // namespace gpuwire::server

@@ -13,8 +13,9 @@ enum class Violation : uint8_t {
   log,   // the call is made, and the kernel's log says so: for finding out what a new driver needs
 };
 
-// All threads of the process, for good. Names that this machine's kernel or libseccomp does not know are left out. Besides `names`, signals may be sent to the
-// process itself, memory may be mapped, and threads started, but no processes.
+// All threads of the process, for good. Names that this machine's kernel or libseccomp does not know are left out.
+// Besides `names`, signals may be sent to the process itself, memory may be mapped, and threads started, but no
+// processes.
 tl::expected<void, std::string> allow_system_calls(std::span<const char* const> names, Violation violation);
 
 // What a worker's threads, its driver and the C library need. The reasons stand beside each group.

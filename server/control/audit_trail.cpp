@@ -9,7 +9,10 @@ namespace gpuwire::server {
 namespace {
 
 LogFields who(const SessionRecord& session) {
-  LogFields fields{{"session", uint64_t(session.number)}, {"tenant", session.tenant}, {"identified_by", session.security}, {"peer", session.peer}};
+  LogFields fields{{"session", uint64_t(session.number)},
+                   {"tenant", session.tenant},
+                   {"identified_by", session.security},
+                   {"peer", session.peer}};
   if (!session.credential.empty()) fields["credential"] = session.credential;
   if (!session.program.empty()) fields["program"] = session.program;
   if (!session.host.empty()) fields["host"] = session.host;
@@ -22,9 +25,12 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics&
   fields["cause"] = end_word(event);
   fields["reason"] = event.text;
   auto begun = event.session.begun;
-  double seconds = begun.time_since_epoch().count() == 0 ? 0 : std::chrono::duration<double>(std::chrono::system_clock::now() - begun).count();
+  double seconds = begun.time_since_epoch().count() == 0
+                       ? 0
+                       : std::chrono::duration<double>(std::chrono::system_clock::now() - begun).count();
   uint64_t peak_bytes = 0;
-  for (const SessionDeviceMetrics& device : last.devices) peak_bytes += std::max(device.memory_peak_bytes, device.memory_used_bytes);
+  for (const SessionDeviceMetrics& device : last.devices)
+    peak_bytes += std::max(device.memory_peak_bytes, device.memory_used_bytes);
   fields["seconds"] = std::max(seconds, 0.0);
   fields["gpu_seconds"] = double(last.gpu_time_ns) / 1e9;
   fields["peak_memory_bytes"] = peak_bytes;
@@ -34,7 +40,9 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics&
 
 }  // namespace
 
-std::string end_word(const SessionEvent& event) { return event.end_cause == SessionEvent::kDied ? "died" : name_of(EndCause(event.end_cause)); }
+std::string end_word(const SessionEvent& event) {
+  return event.end_cause == SessionEvent::kDied ? "died" : name_of(EndCause(event.end_cause));
+}
 
 void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last) {
   LogFields fields = who(event.session);
@@ -61,7 +69,8 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last)
       break;
     case SessionEvent::Kind::detached:
       fields["reason"] = event.text;
-      fields["seconds_left"] = std::max(0.0, std::chrono::duration<double>(event.session.detached_until - std::chrono::system_clock::now()).count());
+      fields["seconds_left"] = std::max(
+          0.0, std::chrono::duration<double>(event.session.detached_until - std::chrono::system_clock::now()).count());
       log.write("detached", fields);
       break;
     case SessionEvent::Kind::attached: log.write("attached", fields); break;

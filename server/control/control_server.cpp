@@ -57,7 +57,11 @@ tl::expected<void, std::string> clear_path(asio::io_context& io, const std::file
 class ControlServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(ControlServer& server, Protocol::socket socket, ControlPeer peer)
-      : server_(server), socket_(std::move(socket)), timer_(server.io_), interval_timer_(server.io_), peer_(std::move(peer)) {}
+      : server_(server),
+        socket_(std::move(socket)),
+        timer_(server.io_),
+        interval_timer_(server.io_),
+        peer_(std::move(peer)) {}
 
   bool everything() const { return peer_.everything; }
   void abort() {
@@ -69,11 +73,15 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
 
   void read_request() {
     limit(kControlIdleMs);
-    asio::async_read_until(socket_, asio::dynamic_buffer(line_, kControlRequestBytesMax), '\n', [self = shared_from_this()](error_code error, size_t bytes) {
-      if (error == asio::error::not_found) return self->write(failed_answer(fmt::format("a request has at most {} bytes", kControlRequestBytesMax)), &Connection::end);
-      if (error) return self->end();
-      self->answer(bytes);
-    });
+    asio::async_read_until(
+        socket_, asio::dynamic_buffer(line_, kControlRequestBytesMax), '\n',
+        [self = shared_from_this()](error_code error, size_t bytes) {
+          if (error == asio::error::not_found)
+            return self->write(failed_answer(fmt::format("a request has at most {} bytes", kControlRequestBytesMax)),
+                               &Connection::end);
+          if (error) return self->end();
+          self->answer(bytes);
+        });
   }
 
  private:
@@ -123,7 +131,8 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
   }
 
   void watch_for_end() {
-    socket_.async_read_some(asio::buffer(&ignored_, 1), [self = shared_from_this()](error_code, size_t) { self->end(); });
+    socket_.async_read_some(asio::buffer(&ignored_, 1),
+                            [self = shared_from_this()](error_code, size_t) { self->end(); });
   }
 
   void end() {
@@ -148,8 +157,11 @@ ControlServer::ControlServer(asio::io_context& io, ControlSources sources)
 ControlServer::~ControlServer() { close(); }
 
 tl::expected<void, std::string> ControlServer::listen(const std::filesystem::path& path) {
-  auto failed = [&](const std::string& why) { return tl::unexpected(fmt::format("no control socket {}: {}", path.string(), why)); };
-  if (path.string().size() + 1 >= sizeof(sockaddr_un::sun_path)) return failed("the path is too long for a Unix socket");
+  auto failed = [&](const std::string& why) {
+    return tl::unexpected(fmt::format("no control socket {}: {}", path.string(), why));
+  };
+  if (path.string().size() + 1 >= sizeof(sockaddr_un::sun_path))
+    return failed("the path is too long for a Unix socket");
   if (auto cleared = clear_path(io_, path); !cleared) return tl::unexpected(cleared.error());
   // Under another name until it listens: whoever looks for sockets takes one that refuses for a leftover.
   const std::string unready = path.string() + kUnreadySuffix;
@@ -194,7 +206,8 @@ void ControlServer::accept() {
 
 // Users of tenants never take the places of who may do everything.
 bool ControlServer::make_room(bool everything) {
-  auto others = size_t(std::count_if(connections_.begin(), connections_.end(), [](const auto& one) { return !one->everything(); }));
+  auto others = size_t(
+      std::count_if(connections_.begin(), connections_.end(), [](const auto& one) { return !one->everything(); }));
   if (!everything) return others < kControlConnectionsOthersMax && connections_.size() < kControlConnectionsMax;
   if (connections_.size() < kControlConnectionsMax) return true;
   connections_.front()->abort();

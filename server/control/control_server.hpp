@@ -1,4 +1,5 @@
-// The control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics` ask the server, and anybody who reads JSON.
+// The control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics` ask the server, and anybody
+// who reads JSON.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +17,8 @@
 
 namespace gpuwire::server {
 
-// Everything on the thread that runs the io_context; nothing blocks. One JSON line, one answer, in turn; a watch goes on until its peer says something or
-// goes. Bounds are in limits.hpp. It goes when the io_context runs no more.
+// Everything on the thread that runs the io_context; nothing blocks. One JSON line, one answer, in turn; a watch goes
+// on until its peer says something or goes. Bounds are in limits.hpp. It goes when the io_context runs no more.
 class ControlServer {
  public:
   ControlServer(boost::asio::io_context& io, ControlSources sources);
@@ -25,8 +26,8 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  // Makes the socket, mode 0666: who may do what is decided by the peer's user. One that a server which is gone has left is replaced. The error names path
-  // and cause.
+  // Makes the socket, mode 0666: who may do what is decided by the peer's user. One that a server which is gone has
+  // left is replaced. The error names path and cause.
   tl::expected<void, std::string> listen(const std::filesystem::path& path);
   // Ends all connections and removes the socket. Also in the destructor.
   void close();

@@ -26,7 +26,8 @@ TenantMetrics total_of(const TenantMetrics& tenant, const Snapshot& snapshot) {
                       .queue_wait_s = tenant.queue_wait_s};
   for (const TenantDeviceMetrics& device : tenant.devices) {
     if (device.gpu_time_ns || device.granted_ns)
-      total.devices.push_back({.device = device.device, .gpu_time_ns = device.gpu_time_ns, .granted_ns = device.granted_ns});
+      total.devices.push_back(
+          {.device = device.device, .gpu_time_ns = device.gpu_time_ns, .granted_ns = device.granted_ns});
   }
   // The counters of a session that goes on are in its page.
   for (const SessionMetrics& session : snapshot.sessions) {
@@ -79,7 +80,8 @@ bool add_total(const std::string& text, Snapshot& totals) {
   return true;
 }
 
-KeptTotals::KeptTotals(boost::asio::io_context& io, SessionRegistry& registry, const Monitor& monitor, EntryStore& store)
+KeptTotals::KeptTotals(boost::asio::io_context& io, SessionRegistry& registry, const Monitor& monitor,
+                       EntryStore& store)
     : registry_(registry), monitor_(monitor), store_(store), timer_(io) {
   registry.observe([this](const SessionEvent&) { look_later(); });
 }
@@ -105,7 +107,8 @@ void KeptTotals::note(const Snapshot& snapshot) {
     }
     const bool first = noted.empty();
     noted = text;
-    if (first) store_.put({.session = false, .awaited = true, .name = name, .text = std::move(text), .descriptors = {}});
+    if (first)
+      store_.put({.session = false, .awaited = true, .name = name, .text = std::move(text), .descriptors = {}});
     else store_.note(name, std::move(text));
   }
 }

@@ -14,7 +14,8 @@
 
 namespace gpuwire::server {
 
-// How often the totals are laid down while there are sessions: so much of what was used may be missing after a crash. What was shown is never missing.
+// How often the totals are laid down while there are sessions: so much of what was used may be missing after a crash.
+// What was shown is never missing.
 inline constexpr std::chrono::milliseconds kTotalsNoteTime{1000};
 
 // The broker's thread only. Nothing is laid down that has not changed.
@@ -40,7 +41,8 @@ class KeptTotals {
   Lifetime lifetime_;
 };
 
-// The totals in a snapshot, as entries' texts by their names: each tenant's and each device's. Of what there is now, and of sessions that still count for themselves, nothing is in them.
+// The totals in a snapshot, as entries' texts by their names: each tenant's and each device's. Of what there is now,
+// and of sessions that still count for themselves, nothing is in them.
 std::map<std::string, std::string> totals_of(const Snapshot& snapshot);
 // Takes what stands in an entry into `totals`. False: it cannot be read.
 bool add_total(const std::string& text, Snapshot& totals);

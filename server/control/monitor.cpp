@@ -30,7 +30,8 @@ const char* name_of(scheduler::ServiceClass service_class) {
 
 }  // namespace
 
-Monitor::Monitor(SessionRegistry& registry, const TenantDirectory& tenants, AuditLog& audit_log) : registry_(registry), tenants_(tenants), audit_log_(audit_log) {
+Monitor::Monitor(SessionRegistry& registry, const TenantDirectory& tenants, AuditLog& audit_log)
+    : registry_(registry), tenants_(tenants), audit_log_(audit_log) {
   server_.release = GPUWIRE_VERSION;
   server_.pid = ::getpid();
   server_.started_unix_s = unix_s(system_clock::now());
@@ -39,22 +40,26 @@ Monitor::Monitor(SessionRegistry& registry, const TenantDirectory& tenants, Audi
 
 void Monitor::devices_known(std::span<const ServerDevice> devices) {
   devices_.clear();
-  for (const ServerDevice& device : devices) devices_.push_back({.index = device.index, .name = device.name, .memory_bytes = device.bytes});
+  for (const ServerDevice& device : devices)
+    devices_.push_back({.index = device.index, .name = device.name, .memory_bytes = device.bytes});
 }
 
-// --- what happens -----------------------------------------------------------------------------------------------------------------------------
+// --- what happens
+// -----------------------------------------------------------------------------------------------------------------------------
 
 void Monitor::see(const SessionEvent& event) {
   auto kept = last_.extract(event.session.number);
   const SessionMetrics last = kept ? std::move(kept.mapped()) : SessionMetrics{};
   count(event, last);
   audit(audit_log_, event, last);
-  if (kept && event.kind != SessionEvent::Kind::ended && event.kind != SessionEvent::Kind::refused) last_.insert(std::move(kept));
+  if (kept && event.kind != SessionEvent::Kind::ended && event.kind != SessionEvent::Kind::refused)
+    last_.insert(std::move(kept));
 }
 
 Monitor::Past& Monitor::past(const std::string& tenant) {
   Past& past = past_[tenant];
-  if (past.queue_wait_s.bounds.empty()) past.queue_wait_s = {.bounds = kQueueWaitBoundsS, .counts = std::vector<uint64_t>(kQueueWaitBoundsS.size() + 1)};
+  if (past.queue_wait_s.bounds.empty())
+    past.queue_wait_s = {.bounds = kQueueWaitBoundsS, .counts = std::vector<uint64_t>(kQueueWaitBoundsS.size() + 1)};
   return past;
 }
 
@@ -73,7 +78,8 @@ void Monitor::count(const SessionEvent& event, const SessionMetrics& last) {
     case SessionEvent::Kind::adopted:
     case SessionEvent::Kind::resume_refused: break;
     case SessionEvent::Kind::admitted:
-      past.queue_wait_s.observe(std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));
+      past.queue_wait_s.observe(
+          std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));
       break;
     case SessionEvent::Kind::begun: ++past.begun; break;
     case SessionEvent::Kind::ended:
@@ -96,13 +102,15 @@ void Monitor::ended(const SessionRecord& session) {
   last_[session.number] = metrics_of(session);
 }
 
-// --- of servers before this one ---------------------------------------------------------------------------------------------------------------
+// --- of servers before this one
+// ---------------------------------------------------------------------------------------------------------------
 
 void Monitor::restore_totals(std::vector<KeptEntry>& entries) {
   for (const KeptEntry& entry : entries) add_total(entry.text, before_);
   for (const TenantMetrics& tenant : before_.tenants) {
     Past& own = past(tenant.name);
-    own.bytes_in += tenant.bytes_in, own.bytes_out += tenant.bytes_out, own.replies += tenant.replies, own.begun += tenant.begun;
+    own.bytes_in += tenant.bytes_in, own.bytes_out += tenant.bytes_out, own.replies += tenant.replies,
+        own.begun += tenant.begun;
     for (const auto& [cause, count] : tenant.ended) own.ended[cause] += count;
     for (const auto& [cause, count] : tenant.refused) own.refused[cause] += count;
     own.queue_wait_s.add(tenant.queue_wait_s);
@@ -132,26 +140,29 @@ void Monitor::add_before(Snapshot& snapshot) const {
   }
 }
 
-// --- figures ----------------------------------------------------------------------------------------------------------------------------------
+// --- figures
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 SessionMetrics Monitor::metrics_of(const SessionRecord& session) const {
   bool queued = session.state == SessionState::queued;
-  SessionMetrics figures{.id = uint64_t(session.number),
-                         .tenant = session.tenant,
-                         .service_class = name_of(session.service_class),
-                         .state = name_of(session.state),
-                         .peer = session.peer,
-                         .program = session.program,
-                         .host = session.host,
-                         .security = session.security,
-                         .credential = session.credential,
-                         .client_pid = session.client_pid,
-                         .worker_pid = session.worker_pid,
-                         .since_unix_s = unix_s(queued || session.begun.time_since_epoch().count() == 0 ? session.arrived : session.begun),
-                         .place = session.place,
-                         .waits_for = session.why};
+  SessionMetrics figures{
+      .id = uint64_t(session.number),
+      .tenant = session.tenant,
+      .service_class = name_of(session.service_class),
+      .state = name_of(session.state),
+      .peer = session.peer,
+      .program = session.program,
+      .host = session.host,
+      .security = session.security,
+      .credential = session.credential,
+      .client_pid = session.client_pid,
+      .worker_pid = session.worker_pid,
+      .since_unix_s = unix_s(queued || session.begun.time_since_epoch().count() == 0 ? session.arrived : session.begun),
+      .place = session.place,
+      .waits_for = session.why};
   if (session.state == SessionState::detached)
-    figures.detached_left_s = std::max(0.0, std::chrono::duration<double>(session.detached_until - system_clock::now()).count());
+    figures.detached_left_s =
+        std::max(0.0, std::chrono::duration<double>(session.detached_until - system_clock::now()).count());
   for (scheduler::DeviceIndex device : session.devices) figures.devices.push_back({.device = device});
   if (const Tenant* tenant = tenants_.find(session.tenant_id); tenant && !session.devices.empty())
     figures.memory_limit_bytes = memory_on(tenant->settings, session.devices.front()).limit_bytes;
@@ -170,12 +181,15 @@ std::vector<TenantMetrics> Monitor::tenant_metrics() const {
                           .host_memory_limit_bytes = settings.host_memory_bytes};
     for (const DeviceMetrics& device : devices_) {
       TenantMemory memory = memory_on(settings, device.index);
-      figures.devices.push_back({.device = device.index, .memory_limit_bytes = memory.limit_bytes, .memory_guaranteed_bytes = memory.guaranteed_bytes});
+      figures.devices.push_back({.device = device.index,
+                                 .memory_limit_bytes = memory.limit_bytes,
+                                 .memory_guaranteed_bytes = memory.guaranteed_bytes});
     }
     figures.queue_wait_s = {.bounds = kQueueWaitBoundsS, .counts = std::vector<uint64_t>(kQueueWaitBoundsS.size() + 1)};
     if (auto found = past_.find(settings.name); found != past_.end()) {
       const Past& past = found->second;
-      figures.bytes_in = past.bytes_in, figures.bytes_out = past.bytes_out, figures.replies = past.replies, figures.begun = past.begun;
+      figures.bytes_in = past.bytes_in, figures.bytes_out = past.bytes_out, figures.replies = past.replies,
+      figures.begun = past.begun;
       figures.ended = past.ended, figures.refused = past.refused, figures.queue_wait_s = past.queue_wait_s;
     }
     all.push_back(std::move(figures));
@@ -187,7 +201,8 @@ std::vector<TenantMetrics> Monitor::tenant_metrics() const {
 void Monitor::add_sessions(Snapshot& snapshot) const {
   for (const auto& [number, record] : registry_.all()) {
     const SessionMetrics& session = snapshot.sessions.emplace_back(metrics_of(record));
-    auto tenant = std::lower_bound(snapshot.tenants.begin(), snapshot.tenants.end(), session.tenant, [](const TenantMetrics& one, const std::string& name) { return one.name < name; });
+    auto tenant = std::lower_bound(snapshot.tenants.begin(), snapshot.tenants.end(), session.tenant,
+                                   [](const TenantMetrics& one, const std::string& name) { return one.name < name; });
     if (tenant != snapshot.tenants.end() && tenant->name == session.tenant) {
       ++tenant->sessions[session.state];
       tenant->bytes_in += session.bytes_in, tenant->bytes_out += session.bytes_out, tenant->replies += session.replies;

@@ -14,8 +14,8 @@
 
 namespace gpuwire::server {
 
-// The broker's thread only. Add it to the sessions' parts last: parts hear of an end in the reverse order, and the others' figures of a session have to be
-// there still when it takes them for the last time.
+// The broker's thread only. Add it to the sessions' parts last: parts hear of an end in the reverse order, and the
+// others' figures of a session have to be there still when it takes them for the last time.
 class Monitor final : public SessionAttachments {
  public:
   // `registry`, `tenants` and `audit_log` outlive it.
@@ -27,7 +27,8 @@ class Monitor final : public SessionAttachments {
   AuditLog& audit_log() { return audit_log_; }
 
   Snapshot snapshot() const;
-  // A caller that was refused before there was a session. `tenant`: empty when nobody knows which; `why`: one of few words.
+  // A caller that was refused before there was a session. `tenant`: empty when nobody knows which; `why`: one of few
+  // words.
   void login_refused(const std::string& tenant, const std::string& why, const LogFields& fields);
 
   void devices_known(std::span<const ServerDevice> devices) override;
@@ -56,9 +57,9 @@ class Monitor final : public SessionAttachments {
   std::vector<MetricsSource*> sources_;
   ServerMetrics server_;
   std::vector<DeviceMetrics> devices_;
-  std::map<std::string, Past> past_;                     // by tenant; only of those that the directory knows
-  std::map<std::string, uint64_t> refused_;              // of others
-  Snapshot before_;                                      // totals of servers before this one, where others than this object count on
+  std::map<std::string, Past> past_;         // by tenant; only of those that the directory knows
+  std::map<std::string, uint64_t> refused_;  // of others
+  Snapshot before_;  // totals of servers before this one, where others than this object count on
   std::map<scheduler::SessionId, SessionMetrics> last_;  // from a session's end as a part until its end in the registry
 };
 

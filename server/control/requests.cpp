@@ -42,7 +42,8 @@ ControlAnswer answer_watch(const Asked& asked) {
   if (asked.request.contains("interval_ms")) {
     auto said = number_member(asked.request, "interval_ms");
     if (!said || *said < kWatchIntervalMinMs || *said > kWatchIntervalMaxMs)
-      return {failed_answer(fmt::format("interval_ms is a number from {} to {}", kWatchIntervalMinMs, kWatchIntervalMaxMs))};
+      return {failed_answer(
+          fmt::format("interval_ms is a number from {} to {}", kWatchIntervalMinMs, kWatchIntervalMaxMs))};
     interval = *said;
   }
   return {{}, uint32_t(interval)};
@@ -67,11 +68,14 @@ std::string reason_of(const Json& request) {
 ControlAnswer answer_end(const Asked& asked) {
   auto session = number_member(asked.request, "session");
   std::string tenant = text_member(asked.request, "tenant");
-  if (session.has_value() == !tenant.empty()) return {failed_answer("end wants either a session's number or a tenant's name")};
-  if (!asked.sources.end_session || !asked.sources.end_tenant) return {failed_answer("this server cannot end single sessions")};
+  if (session.has_value() == !tenant.empty())
+    return {failed_answer("end wants either a session's number or a tenant's name")};
+  if (!asked.sources.end_session || !asked.sources.end_tenant)
+    return {failed_answer("this server cannot end single sessions")};
   std::string reason = reason_of(asked.request);
   if (session) {
-    if (!asked.sources.end_session(*session, reason)) return {failed_answer(fmt::format("there is no session {}", *session))};
+    if (!asked.sources.end_session(*session, reason))
+      return {failed_answer(fmt::format("there is no session {}", *session))};
     audit(asked, "end_asked", {{"session", *session}, {"reason", reason}});
     return {Json{{"ok", true}, {"ended", 1}}};
   }
@@ -97,12 +101,15 @@ struct Command {
   ControlAnswer (*answer)(const Asked&);
 };
 constexpr std::array kCommands{
-    Command{"snapshot", false, answer_snapshot}, Command{"watch", false, answer_watch},     Command{"reload", true, answer_reload},
-    Command{"end", true, answer_end},            Command{"revoked", true, answer_revoked},
+    Command{"snapshot", false, answer_snapshot}, Command{"watch", false, answer_watch},
+    Command{"reload", true, answer_reload},      Command{"end", true, answer_end},
+    Command{"revoked", true, answer_revoked},
 };
 
 void keep_own(Snapshot& snapshot, const std::vector<std::string>& tenants) {
-  auto foreign = [&](const std::string& name) { return std::find(tenants.begin(), tenants.end(), name) == tenants.end(); };
+  auto foreign = [&](const std::string& name) {
+    return std::find(tenants.begin(), tenants.end(), name) == tenants.end();
+  };
   std::erase_if(snapshot.tenants, [&](const TenantMetrics& tenant) { return foreign(tenant.name); });
   std::erase_if(snapshot.sessions, [&](const SessionMetrics& session) { return foreign(session.tenant); });
   snapshot.refused.clear();
@@ -124,13 +131,15 @@ Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources) {
 }
 
 ControlAnswer answer_request(std::string_view line, const ControlPeer& peer, const ControlSources& sources) {
-  if (!peer.everything && peer.tenants.empty()) return {failed_answer("only root, the server's user and the users of its tenants may ask this server")};
+  if (!peer.everything && peer.tenants.empty())
+    return {failed_answer("only root, the server's user and the users of its tenants may ask this server")};
   Json request = Json::parse(line, nullptr, false);
   if (!request.is_object()) return {failed_answer("a request is one JSON object on one line")};
   std::string name = text_member(request, "command");
   auto command = std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& one) { return one.name == name; });
   if (command == kCommands.end()) return {failed_answer("there is no such command")};
-  if (command->everything && !peer.everything) return {failed_answer(fmt::format("{} is for root and the server's user", command->name))};
+  if (command->everything && !peer.everything)
+    return {failed_answer(fmt::format("{} is for root and the server's user", command->name))};
   return command->answer({request, peer, sources});
 }
 

@@ -18,13 +18,14 @@ namespace gpuwire::server {
 struct ControlPeer {
   uid_t uid = 0;
   pid_t pid = 0;
-  bool everything = false;            // root and the server's own user
-  std::vector<std::string> tenants;   // the only ones that it may see, when not everything
+  bool everything = false;           // root and the server's own user
+  std::vector<std::string> tenants;  // the only ones that it may see, when not everything
 };
 
 struct ControlAnswer {
   Json json;
-  uint32_t watch_interval_ms = 0;     // not zero: `json` is empty, and a snapshot follows each time this has passed, from now on
+  uint32_t watch_interval_ms =
+      0;  // not zero: `json` is empty, and a snapshot follows each time this has passed, from now on
 };
 
 // `line` comes from anybody on this host. The answer is {"ok":true,...} or {"ok":false,"error":"one line"}.

@@ -14,16 +14,19 @@
 
 namespace gpuwire::server {
 
-// All are called on the thread that runs the control socket's io_context, and must not block. One that is not set: the command is not offered.
+// All are called on the thread that runs the control socket's io_context, and must not block. One that is not set: the
+// command is not offered.
 struct ControlSources {
   std::function<Snapshot()> snapshot;
-  // Reads the configuration again. What has changed, in one line; or every mistake, one line each, and nothing has changed.
+  // Reads the configuration again. What has changed, in one line; or every mistake, one line each, and nothing has
+  // changed.
   std::function<tl::expected<std::string, std::vector<std::string>>()> reload;
   // False: there is no such session. `reason` is shown on the client.
   std::function<bool(uint64_t session, const std::string& reason)> end_session;
   // How many sessions, waiting ones included, were told to end.
   std::function<size_t(const std::string& tenant, const std::string& reason)> end_tenant;
-  // A certificate or token of the identity in `directory` was revoked: how many sessions end with it. Nothing: the server uses another identity.
+  // A certificate or token of the identity in `directory` was revoked: how many sessions end with it. Nothing: the
+  // server uses another identity.
   std::function<std::optional<size_t>(const std::string& directory, const std::string& identity)> revoked;
   // The tenants that this user may be on a Unix socket, and may see here.
   std::function<std::vector<std::string>(uid_t)> tenants_of_user;

@@ -53,20 +53,26 @@ void IpcGuard::put_before(DriverTable& table) {
   open_memory_ = table.cuIpcOpenMemHandle_v2;
   get_event_ = table.cuIpcGetEventHandle;
   open_event_ = table.cuIpcOpenEventHandle;
-  if (get_memory_) table.cuIpcGetMemHandle = [](CUipcMemHandle* handle, CUdeviceptr address) {
-    CUresult result = here_->get_memory_(handle, address);
-    return result == CUDA_SUCCESS ? here_->made(*handle, ShareKind::ipc_memory) : result;
-  };
-  if (open_memory_) table.cuIpcOpenMemHandle_v2 = [](CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
-    return here_->may_open(handle, ShareKind::ipc_memory) ? here_->open_memory_(address, handle, flags) : CUDA_ERROR_INVALID_VALUE;
-  };
-  if (get_event_) table.cuIpcGetEventHandle = [](CUipcEventHandle* handle, CUevent event) {
-    CUresult result = here_->get_event_(handle, event);
-    return result == CUDA_SUCCESS ? here_->made(*handle, ShareKind::ipc_event) : result;
-  };
-  if (open_event_) table.cuIpcOpenEventHandle = [](CUevent* event, CUipcEventHandle handle) {
-    return here_->may_open(handle, ShareKind::ipc_event) ? here_->open_event_(event, handle) : CUDA_ERROR_INVALID_VALUE;
-  };
+  if (get_memory_)
+    table.cuIpcGetMemHandle = [](CUipcMemHandle* handle, CUdeviceptr address) {
+      CUresult result = here_->get_memory_(handle, address);
+      return result == CUDA_SUCCESS ? here_->made(*handle, ShareKind::ipc_memory) : result;
+    };
+  if (open_memory_)
+    table.cuIpcOpenMemHandle_v2 = [](CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+      return here_->may_open(handle, ShareKind::ipc_memory) ? here_->open_memory_(address, handle, flags)
+                                                            : CUDA_ERROR_INVALID_VALUE;
+    };
+  if (get_event_)
+    table.cuIpcGetEventHandle = [](CUipcEventHandle* handle, CUevent event) {
+      CUresult result = here_->get_event_(handle, event);
+      return result == CUDA_SUCCESS ? here_->made(*handle, ShareKind::ipc_event) : result;
+    };
+  if (open_event_)
+    table.cuIpcOpenEventHandle = [](CUevent* event, CUipcEventHandle handle) {
+      return here_->may_open(handle, ShareKind::ipc_event) ? here_->open_event_(event, handle)
+                                                           : CUDA_ERROR_INVALID_VALUE;
+    };
 }
 
 }  // namespace gpuwire::server

@@ -1,5 +1,6 @@
-// CUDA's IPC handles are bytes that any process of the host's user may open. Here a session may open those only that a session of its own tenant has made: each
-// handle is made known to the broker when the driver gives it out, and asked for before the driver opens it.
+// CUDA's IPC handles are bytes that any process of the host's user may open. Here a session may open those only that a
+// session of its own tenant has made: each handle is made known to the broker when the driver gives it out, and asked
+// for before the driver opens it.
 #pragma once
 
 #include <cuda.h>

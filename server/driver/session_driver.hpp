@@ -27,8 +27,9 @@ struct GatedDriver {
 
 // One in a process. Each part is null when the broker sends no page for it.
 //
-// A call is charged first and passes the gate then: the ledger may wait for the broker, and whoever waits behind the gate is in flight, with the GPU kept
-// for it. What is reserved for a call that stands at the gate is given back when the gate refuses it.
+// A call is charged first and passes the gate then: the ledger may wait for the broker, and whoever waits behind the
+// gate is in flight, with the GPU kept for it. What is reserved for a call that stands at the gate is given back when
+// the gate refuses it.
 struct SessionDriver {
   struct Settings {
     bool software = false;
@@ -39,9 +40,12 @@ struct SessionDriver {
   std::unique_ptr<WorkerLedger> ledger;
 
   // `behind` outlives it. The error ends the session: its work would pass unasked, or its memory uncharged.
-  static tl::expected<SessionDriver, std::string> open(IpcMessage& message, const SessionSpec& order, const DriverTable& behind, const Settings& settings);
+  static tl::expected<SessionDriver, std::string> open(IpcMessage& message, const SessionSpec& order,
+                                                       const DriverTable& behind, const Settings& settings);
 
-  const DriverTable& table(const DriverTable& behind) const { return ledger ? ledger->table() : gated ? gated->table : behind; }
+  const DriverTable& table(const DriverTable& behind) const {
+    return ledger ? ledger->table() : gated ? gated->table : behind;
+  }
 };
 
 }  // namespace gpuwire::server

@@ -21,7 +21,8 @@ class CopyBudget {
       return {};
     }
     double rate = double(bytes_per_ms) / 1e6;  // per ns
-    left_ = std::min(left_ + double((now - filled_).count()) * rate, rate * double(std::chrono::nanoseconds(kCopyBurst).count()));
+    left_ = std::min(left_ + double((now - filled_).count()) * rate,
+                     rate * double(std::chrono::nanoseconds(kCopyBurst).count()));
     filled_ = now;
     double debt = -left_;
     left_ -= double(bytes);

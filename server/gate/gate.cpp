@@ -32,7 +32,8 @@ void Gate::enter_executor() { held_up_by = this; }
 
 bool Gate::held_up() const { return held_up_by == this && unasked == 0; }
 
-// --- contexts that end -----------------------------------------------------------------------------------------------------------------------
+// --- contexts that end
+// -----------------------------------------------------------------------------------------------------------------------
 
 bool Gate::primary_is_active(CUdevice device) const {
   unsigned flags = 0;
@@ -47,7 +48,8 @@ CUcontext Gate::primary(CUdevice device) const {
   return context;
 }
 
-CUresult Gate::end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
+CUresult Gate::end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call,
+                   const std::function<bool(CUresult)>& gone) {
   CUresult result = tracker_.end_context(ending, call, gone);
   if (parked_.load(std::memory_order_seq_cst)) call_meter();
   return result;
@@ -58,7 +60,8 @@ CUcontext Gate::context_of(CUgreenCtx green) const {
   return driver().cuCtxFromGreenCtx && driver().cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS ? context : nullptr;
 }
 
-// --- passing ---------------------------------------------------------------------------------------------------------------------------------
+// --- passing
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 Gate::Passage Gate::enter(const Work& work) {
   tail_ready_.store(true, std::memory_order_relaxed);
@@ -88,7 +91,8 @@ Gate::Passage Gate::enter(const Work& work) {
       continue;
     }
     tracker_.submitting(work);
-    // The GPU scheduler closes the gate, then reads whether anything is in flight; here it is the other way round. One of the two sees the other.
+    // The GPU scheduler closes the gate, then reads whether anything is in flight; here it is the other way round. One
+    // of the two sees the other.
     if (asks && read(std::memory_order_seq_cst).closed()) {
       tracker_.withdrawn();
       continue;
@@ -163,7 +167,8 @@ void Gate::call_meter() {
   futex_wake(parts_.page->attention);
 }
 
-// --- the session -----------------------------------------------------------------------------------------------------------------------------
+// --- the session
+// -----------------------------------------------------------------------------------------------------------------------------
 
 void Gate::going_idle() {
   executor_idle_.store(true, std::memory_order_relaxed);
@@ -190,7 +195,8 @@ void Gate::stop() {
   thread_.join();
 }
 
-// --- the in-flight tracker's thread ----------------------------------------------------------------------------------------------------------------------
+// --- the in-flight tracker's thread
+// ----------------------------------------------------------------------------------------------------------------------
 
 void Gate::run() {
   ::prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0);  // ns; the default of 50 us is longer than the sleeps here
@@ -215,7 +221,8 @@ void Gate::look_metered() {
     tracker_.expect_tail();
   }
   page.answered.store(attention, std::memory_order_release);
-  bool patient = now - tail_since_ < kTailTimeout && !executor_idle_.load(std::memory_order_relaxed) && !tail_ready_.load(std::memory_order_relaxed);
+  bool patient = now - tail_since_ < kTailTimeout && !executor_idle_.load(std::memory_order_relaxed) &&
+                 !tail_ready_.load(std::memory_order_relaxed);
   if (!patient && tracker_.tail_expected()) tracker_.mark_tail();
 
   parked_.store(true, std::memory_order_seq_cst);
@@ -230,7 +237,8 @@ void Gate::look_metered() {
   if (look.drained && word.closed()) ring();
   if (!look.in_flight) return sleep(attention, kParkedSleep);
   bool eager = word.closed() || word.bound().count() != 0 || look.waits_for_start;
-  bool spins = parts_.cores >= kGateSpinCoresMin && ((word.closed() && now - closed_at_ < kDrainSpin) || at_bound_.load(std::memory_order_relaxed));
+  bool spins = parts_.cores >= kGateSpinCoresMin &&
+               ((word.closed() && now - closed_at_ < kDrainSpin) || at_bound_.load(std::memory_order_relaxed));
   if (look.next > kLookAhead) std::this_thread::sleep_for(std::min(look.next - kLookAhead, kLookLong));
   else if (look.next < -kAlone) std::this_thread::sleep_for(kLookLong);
   else if (!spins) std::this_thread::sleep_for(eager ? kLook : kLookCalm);

@@ -24,8 +24,8 @@ struct GateParts {
   unsigned cores = 1;                   // how many the process may run on
 };
 
-// Only the thread that called enter_executor() is ever held up, outside Unasked: all others pass and are counted, since somebody may wait for them who
-// holds up the GPU.
+// Only the thread that called enter_executor() is ever held up, outside Unasked: all others pass and are counted, since
+// somebody may wait for them who holds up the GPU.
 class Gate {
  public:
   // Starts the in-flight tracker's thread.
@@ -36,8 +36,9 @@ class Gate {
 
   const DriverTable& driver() const { return *parts_.driver; }
 
-  // --- around driver calls (generated code) ------------------------------------------------------------------------------------------------
-  // One load: nothing is asked and nothing is counted.
+  // --- around driver calls (generated code)
+  // ------------------------------------------------------------------------------------------------ One load: nothing
+  // is asked and nothing is counted.
   bool unhindered() const { return word_.load(std::memory_order_relaxed)->load(std::memory_order_relaxed) == 0; }
   template <class Call>
   CUresult submit(const Work& work, Call&& call) {
@@ -72,10 +73,12 @@ class Gate {
   }
   template <class Call>
   CUresult ends_green(CUgreenCtx green, Call&& call) {
-    return end({.native = context_of(green), .outlived = true}, call, [](CUresult result) { return result == CUDA_SUCCESS; });
+    return end({.native = context_of(green), .outlived = true}, call,
+               [](CUresult result) { return result == CUDA_SUCCESS; });
   }
 
-  // --- the session ---------------------------------------------------------------------------------------------------------------------------
+  // --- the session
+  // ---------------------------------------------------------------------------------------------------------------------------
   // The calling thread is the one that the gate holds up from now on.
   void enter_executor();
   // The executor has nothing to do and is about to sleep; it has something again.
@@ -94,7 +97,8 @@ class Gate {
   // How long the executor may look for more to do, as the GPU scheduler says.
   const std::atomic<uint32_t>& spin_us() const { return parts_.page->spin_us; }
 
-  // The session ends: whoever stands at the gate goes on at once and is refused, as is everybody whom it would hold up from now on. Any thread.
+  // The session ends: whoever stands at the gate goes on at once and is refused, as is everybody whom it would hold up
+  // from now on. Any thread.
   void interrupt();
   // Ends the in-flight tracker's thread. From then on everything passes. Executor only.
   void stop();
@@ -104,11 +108,14 @@ class Gate {
   Passage enter(const Work& work);
   void leave(const Work& work, bool done);
   bool held_up() const;
-  CUresult end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
+  CUresult end(const InFlightTracker::Ending& ending, const std::function<CUresult()>& call,
+               const std::function<bool(CUresult)>& gone);
   bool primary_is_active(CUdevice device) const;
-  CUcontext primary(CUdevice device) const;   // null: there is none
+  CUcontext primary(CUdevice device) const;  // null: there is none
   CUcontext context_of(CUgreenCtx green) const;
-  GateWord read(std::memory_order order = std::memory_order_acquire) const { return {word_.load(std::memory_order_relaxed)->load(order)}; }
+  GateWord read(std::memory_order order = std::memory_order_acquire) const {
+    return {word_.load(std::memory_order_relaxed)->load(order)};
+  }
   void wait_open(GateWord seen);
   void go_on(bool asks);
   void wait_progress(uint32_t seen, std::chrono::nanoseconds at_most);
@@ -131,15 +138,18 @@ class Gate {
   bool stands_ = false;  // executor: it has told that it waits
   PageTime stands_since_{};
 
-  // Grows whenever the in-flight tracker has seen something done; the executor sleeps on it (futex) at the bound. The in-flight tracker's counts are under its mutex: relaxed.
+  // Grows whenever the in-flight tracker has seen something done; the executor sleeps on it (futex) at the bound. The
+  // in-flight tracker's counts are under its mutex: relaxed.
   std::atomic<uint32_t> progress_{0};
-  std::atomic<bool> at_bound_{false};       // the executor waits for progress_: spares a system call; a stale one costs one sleep of kLookLong
+  std::atomic<bool> at_bound_{
+      false};  // the executor waits for progress_: spares a system call; a stale one costs one sleep of kLookLong
   std::atomic<bool> stopping_{false};       // set by interrupt(); sleeps are bounded, so relaxed
   std::atomic<bool> executor_idle_{false};  // a hint for the in-flight tracker; relaxed
-  std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed: kTailTimeout is the other way to know
+  std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed:
+                                            // kTailTimeout is the other way to know
   std::atomic<bool> quit_{false};           // of the thread; with call_meter() behind it
-  // The in-flight tracker sleeps until it is called. Set before it looks for the last time and read behind what it looks at: sequentially consistent on both
-  // sides, so that either it sees the work or the worker sees this.
+  // The in-flight tracker sleeps until it is called. Set before it looks for the last time and read behind what it
+  // looks at: sequentially consistent on both sides, so that either it sees the work or the worker sees this.
   std::atomic<bool> parked_{false};
 
   // The in-flight tracker's thread only.
@@ -147,7 +157,7 @@ class Gate {
   bool was_closed_ = false;
   PageTime closed_at_{}, tail_since_{};
   unsigned quiet_samples_ = 0;
-  bool rests_ = true;                       // samples, if it comes to that, begin anew
+  bool rests_ = true;  // samples, if it comes to that, begin anew
   Sampling sampling_;
   std::thread thread_;
 };

@@ -20,7 +20,8 @@ int64_t count(PageTime time) { return time.count(); }
 
 }  // namespace
 
-// --- contexts and captures -------------------------------------------------------------------------------------------------------------------
+// --- contexts and captures
+// -------------------------------------------------------------------------------------------------------------------
 
 InFlightTracker::Context* InFlightTracker::find(CUcontext native) {
   auto found = std::ranges::find(contexts_, native, &Context::native);
@@ -85,7 +86,8 @@ void InFlightTracker::give_back(std::list<Context>& contexts) {
   contexts.clear();
 }
 
-CUresult InFlightTracker::end_context(const Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone) {
+CUresult InFlightTracker::end_context(const Ending& ending, const std::function<CUresult()>& call,
+                                      const std::function<bool(CUresult)>& gone) {
   std::list<Context> moved;
   auto entry = begin_ending(ending, moved);
   if (ending.outlived) give_back(moved);
@@ -118,16 +120,19 @@ CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUr
 CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUresult()>& call) {
   std::lock_guard lock(mutex_);
   CUresult result = call();
-  // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another stream's).
+  // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another
+  // stream's).
   if (!is_capturing(stream)) std::erase(captures_, stream);
   capture_count_.store(captures_.size(), std::memory_order_relaxed);
   return result;
 }
 
-// --- submissions -----------------------------------------------------------------------------------------------------------------------------
+// --- submissions
+// -----------------------------------------------------------------------------------------------------------------------------
 
 bool InFlightTracker::in_flight() const {
-  return submitting_ != 0 || tail_expected_ || !endings_.empty() || std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
+  return submitting_ != 0 || tail_expected_ || !endings_.empty() ||
+         std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
 }
 
 void InFlightTracker::submitting(const Work& work) {
@@ -179,7 +184,8 @@ CUevent InFlightTracker::take_event(Context& context) {
 }
 
 void InFlightTracker::push(Context& context, CUstream stream, bool everything, Mark mark) {
-  auto lane = std::ranges::find_if(context.lanes, [&](const Lane& other) { return other.stream == stream && other.everything == everything; });
+  auto lane = std::ranges::find_if(
+      context.lanes, [&](const Lane& other) { return other.stream == stream && other.everything == everything; });
   if (lane == context.lanes.end()) {
     context.lanes.push_back({stream, everything, {}});
     lane = context.lanes.end() - 1;
@@ -195,7 +201,9 @@ InFlightTracker::Mark InFlightTracker::expectation(const Work& work, nanoseconds
   mark.key = work.bytes ? key_of({work.key, uint64_t(std::bit_width(work.bytes))}) : work.key;
   auto learned = estimates_.find(mark.key);
   mark.known = learned || work.bytes;
-  mark.estimate = learned ? *learned : work.bytes ? kCopyBase + nanoseconds(int64_t(double(work.bytes) / kCopyBytesPerNs)) : unknown;
+  mark.estimate = learned      ? *learned
+                  : work.bytes ? kCopyBase + nanoseconds(int64_t(double(work.bytes) / kCopyBytesPerNs))
+                               : unknown;
   return mark;
 }
 
@@ -228,26 +236,30 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
   return std::clamp(room, nanoseconds(5us), kLookLong);
 }
 
-// --- openings and bursts ---------------------------------------------------------------------------------------------------------------------
+// --- openings and bursts
+// ---------------------------------------------------------------------------------------------------------------------
 
 void InFlightTracker::begin_opening(const Work& work, PageTime now, bool fresh) {
   if (fresh && ask_for_start(work)) return;
   started(now);
 }
 
-// An event on a stream with nothing in it is done although the context has not got the GPU, and a stream memory operation some 0.1 ms before it has; a fill
-// is done by the compute engine itself (measured).
+// An event on a stream with nothing in it is done although the context has not got the GPU, and a stream memory
+// operation some 0.1 ms before it has; a fill is done by the compute engine itself (measured).
 bool InFlightTracker::ask_for_start(const Work& work) {
   Context* context = current();
   if (!context || !driver_.cuMemsetD32Async) return false;
   if (!context->start_word) {
     void* memory = nullptr;
-    if (driver_.cuMemHostAlloc(&memory, sizeof(uint32_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != CUDA_SUCCESS) return false;
+    if (driver_.cuMemHostAlloc(&memory, sizeof(uint32_t), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) !=
+        CUDA_SUCCESS)
+      return false;
     context->start_word = static_cast<uint32_t*>(memory);
     std::atomic_ref(*context->start_word).store(context->start_asked, std::memory_order_relaxed);
     if (driver_.cuMemHostGetDevicePointer_v2(&context->start_address, memory, 0) != CUDA_SUCCESS) return false;
   }
-  if (driver_.cuMemsetD32Async(context->start_address, ++context->start_asked, 1, work.stream) != CUDA_SUCCESS) return false;
+  if (driver_.cuMemsetD32Async(context->start_address, ++context->start_asked, 1, work.stream) != CUDA_SUCCESS)
+    return false;
   start_context_ = context->native;
   return true;
 }
@@ -316,7 +328,8 @@ void InFlightTracker::tell() {
   page_.in_flight.store(burst_, std::memory_order_seq_cst);
 }
 
-// --- looking ---------------------------------------------------------------------------------------------------------------------------------
+// --- looking
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 // A stream's work ends in order, and a query costs over a microsecond: so few are asked.
 size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
@@ -334,7 +347,8 @@ size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
   return known;
 }
 
-// Asks without the lock, so that nobody who submits waits meanwhile. looking_ keeps events and lanes in place: lanes only grow behind.
+// Asks without the lock, so that nobody who submits waits meanwhile. looking_ keeps events and lanes in place: lanes
+// only grow behind.
 void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lock) {
   context.done.clear();
   for (size_t index = 0; index < context.lanes.size(); ++index) {
@@ -356,7 +370,8 @@ void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lo
       lane.marks.pop_front();
     }
   }
-  if (context.lanes.size() > kLanesKept) std::erase_if(context.lanes, [](const Lane& lane) { return lane.marks.empty(); });
+  if (context.lanes.size() > kLanesKept)
+    std::erase_if(context.lanes, [](const Lane& lane) { return lane.marks.empty(); });
 }
 
 void InFlightTracker::learn(Context& context, PageTime now) {
@@ -370,14 +385,16 @@ void InFlightTracker::learn(Context& context, PageTime now) {
   bool everything = std::ranges::any_of(context.done, [](const Mark& mark) { return mark.key == 0; });
   if (everything || expected <= nanoseconds{} || took <= nanoseconds{}) return;
   for (const Mark& mark : context.done) {
-    estimates_.learn(mark.key, nanoseconds(int64_t(double(took.count()) * double(mark.estimate.count()) / double(expected.count()))));
+    estimates_.learn(mark.key, nanoseconds(int64_t(double(took.count()) * double(mark.estimate.count()) /
+                                                   double(expected.count()))));
   }
 }
 
 void InFlightTracker::look_for_start(PageTime now, bool progress) {
   if (!start_context_) return;
   Context* context = find(start_context_);
-  bool begun = !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) == context->start_asked;
+  bool begun =
+      !context || std::atomic_ref(*context->start_word).load(std::memory_order_acquire) == context->start_asked;
   if (!begun && !progress) return;
   // Begun and done between two looks: it cannot have begun before the last one.
   PageTime when = progress ? std::max(looked_, began_) : now;
@@ -453,7 +470,8 @@ void InFlightTracker::mark_tail() {
     driver_.cuCtxSetCurrent(context.native);
     CUevent event = take_event(context);
     if (!event) continue;
-    if (driver_.cuCtxRecordEvent(context.native, event) == CUDA_SUCCESS) push(context, nullptr, true, {.event = event, .known = true});
+    if (driver_.cuCtxRecordEvent(context.native, event) == CUDA_SUCCESS)
+      push(context, nullptr, true, {.event = event, .known = true});
     else context.free.push_back(event);
   }
   tell();

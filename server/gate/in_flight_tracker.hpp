@@ -22,15 +22,17 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// Tells the session's page what it finds. Events without timing cost the GPU nothing; none is ever recorded into a stream that is being captured.
+// Tells the session's page what it finds. Events without timing cost the GPU nothing; none is ever recorded into a
+// stream that is being captured.
 //
-// Two sides: threads that submit, with the work's context current, and the one thread that looks (the gate's in-flight tracker thread), which changes its own
-// current context as it likes.
+// Two sides: threads that submit, with the work's context current, and the one thread that looks (the gate's in-flight
+// tracker thread), which changes its own current context as it likes.
 class InFlightTracker {
  public:
   InFlightTracker(const DriverTable& driver, SessionPage& page) : driver_(driver), page_(page) {}
 
-  // --- threads that submit -----------------------------------------------------------------------------------------------------------------
+  // --- threads that submit
+  // -----------------------------------------------------------------------------------------------------------------
   // From here on it counts as in flight. Each is followed by submitted() or withdrawn().
   void submitting(const Work& work);
   // `done`: the driver has taken it.
@@ -41,7 +43,8 @@ class InFlightTracker {
 
   // Is the stream being captured? Cheap while the session captures nothing.
   bool capturing(CUstream stream);
-  // Around the driver's calls, which run inside: what looks at the device from outside would break off a capture that begins meanwhile.
+  // Around the driver's calls, which run inside: what looks at the device from outside would break off a capture that
+  // begins meanwhile.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
   void enter_context(CUcontext context);
@@ -49,14 +52,17 @@ class InFlightTracker {
     CUcontext native = nullptr;
     bool outlived = false;  // another context has its events and memory, and lives on
   };
-  // Around a driver call that ends a context, with no lock held: it blocks while the context's kernels run, and counts as in flight. `gone`, asked with the
-  // call's result: the context is not there any more; then its marks are dropped, and the driver has given back what they stood on.
-  CUresult end_context(const Ending& ending, const std::function<CUresult()>& call, const std::function<bool(CUresult)>& gone);
+  // Around a driver call that ends a context, with no lock held: it blocks while the context's kernels run, and counts
+  // as in flight. `gone`, asked with the call's result: the context is not there any more; then its marks are dropped,
+  // and the driver has given back what they stood on.
+  CUresult end_context(const Ending& ending, const std::function<CUresult()>& call,
+                       const std::function<bool(CUresult)>& gone);
 
   // The session waits at the gate, or does not any more: then it wants the GPU although nothing is in flight.
   void set_waiting(bool waiting);
 
-  // --- the thread that looks ---------------------------------------------------------------------------------------------------------------
+  // --- the thread that looks
+  // ---------------------------------------------------------------------------------------------------------------
   struct Look {
     bool in_flight = false;
     bool progress = false;  // something was seen done
@@ -101,7 +107,7 @@ class InFlightTracker {
     uint32_t* start_word = nullptr;        // pinned; where the device writes that it has begun
     CUdeviceptr start_address = 0;
     uint32_t start_asked = 0;
-    std::vector<Mark> done;                // of this look
+    std::vector<Mark> done;  // of this look
   };
 
   std::list<PageTime>::iterator begin_ending(const Ending& ending, std::list<Context>& moved);
@@ -133,12 +139,14 @@ class InFlightTracker {
 
   const DriverTable& driver_;
   SessionPage& page_;
-  std::mutex looking_;              // over a whole look; who ends a context takes it, so that no event goes while it is asked. Taken before mutex_
-  std::vector<CUevent> asked_;      // under looking_
-  std::atomic<size_t> capture_count_{0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
-  std::mutex mutex_;                // over all below, and over driver calls that do not wait for the device
-  std::list<Context> contexts_;     // at most kGateContextsMax
-  std::list<PageTime> endings_;     // of calls that end contexts, one for each: since when its context makes no progress
+  std::mutex looking_;  // over a whole look; who ends a context takes it, so that no event goes while it is asked.
+                        // Taken before mutex_
+  std::vector<CUevent> asked_;  // under looking_
+  std::atomic<size_t> capture_count_{
+      0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
+  std::mutex mutex_;             // over all below, and over driver calls that do not wait for the device
+  std::list<Context> contexts_;  // at most kGateContextsMax
+  std::list<PageTime> endings_;  // of calls that end contexts, one for each: since when its context makes no progress
   std::vector<CUstream> captures_;  // where captures have begun
   Estimates estimates_;
   size_t submitting_ = 0;
@@ -147,12 +155,12 @@ class InFlightTracker {
   bool tail_expected_ = false;
   bool waiting_ = false;
   bool burst_ = false;
-  uint32_t opening_ = 0;             // the last that a submission was made in
+  uint32_t opening_ = 0;               // the last that a submission was made in
   CUcontext start_context_ = nullptr;  // where the begin of the first work since then is awaited; null: it is not
-  PageTime looked_{};                // the last time
-  PageTime began_{};                 // of the burst: when its work first ran
-  PageTime counted_{};               // up to here it is in busy_
-  PageTime quiet_since_{};           // zero: not quiet
+  PageTime looked_{};                  // the last time
+  PageTime began_{};                   // of the burst: when its work first ran
+  PageTime counted_{};                 // up to here it is in busy_
+  PageTime quiet_since_{};             // zero: not quiet
   std::chrono::nanoseconds busy_{}, quiet_{};
 };
 

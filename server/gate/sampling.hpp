@@ -1,4 +1,5 @@
-// How long a device was busy, from looks at it now and then: each look that finds it busy stands for the time since the one before.
+// How long a device was busy, from looks at it now and then: each look that finds it busy stands for the time since the
+// one before.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,9 @@
 
 namespace gpuwire::server {
 
-// The pauses are random, so that no rhythm of the work meets that of the looks; and the first look of a series comes at a random time after what began
-// it, which is often the very work that is looked for. Then the sum is right on average, for much work and for little. Not thread-safe.
+// The pauses are random, so that no rhythm of the work meets that of the looks; and the first look of a series comes at
+// a random time after what began it, which is often the very work that is looked for. Then the sum is right on average,
+// for much work and for little. Not thread-safe.
 class Sampling {
  public:
   // Looking begins, or goes on after it was left off: the time until the first look.
@@ -28,7 +30,8 @@ class Sampling {
   }
 
  private:
-  // Multiplicative congruential, with the constants of P. L'Ecuyer (1999), "Tables of linear congruential generators"; its upper bits are even enough here.
+  // Multiplicative congruential, with the constants of P. L'Ecuyer (1999), "Tables of linear congruential generators";
+  // its upper bits are even enough here.
   std::chrono::nanoseconds random_up_to(std::chrono::nanoseconds most) {
     state_ = state_ * 1181783497276652981ull + 1;
     return std::chrono::nanoseconds(int64_t(double(state_ >> 11) / double(1ull << 53) * double(most.count())));

@@ -67,15 +67,15 @@ struct GpuScheduler::Session {
   Regime regime = Regime::free;
   uint32_t word = GateWord::of(false, true, {});
   uint32_t opening = 0;
-  uint32_t attention = 0;       // the page's when the word was changed last
-  bool changed = false;         // since wake_sleepers()
+  uint32_t attention = 0;  // the page's when the word was changed last
+  bool changed = false;    // since wake_sleepers()
   PageTime opened_at{}, closed_at{};
-  PageTime answer_until{};      // zero: nothing is to be answered
-  bool draining = false;        // it was closed with work in flight
+  PageTime answer_until{};  // zero: nothing is to be answered
+  bool draining = false;    // it was closed with work in flight
   uint64_t rings = 0;
-  bool ended = false;           // its end was asked for because of its page
+  bool ended = false;  // its end was asked for because of its page
   PageTime police_at{};
-  bool active = false;          // as share_copies() has seen it
+  bool active = false;  // as share_copies() has seen it
   uint64_t submissions_shared = 0;
 
   PageTime began;
@@ -94,7 +94,8 @@ GpuScheduler::GpuScheduler(GpuSchedulerSettings settings, Hooks hooks)
   for (int descriptor : {timer_.get(), changed_.get()}) {
     // Edge-triggered: a ring is news once, and nothing has to be read.
     epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = descriptor}};
-    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+    if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0)
+      throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -113,9 +114,11 @@ void GpuScheduler::wake() {
   [[maybe_unused]] ssize_t written = ::write(changed_.get(), &one, sizeof one);
 }
 
-// --- sessions --------------------------------------------------------------------------------------------------------------------------------
+// --- sessions
+// --------------------------------------------------------------------------------------------------------------------------------
 
-void GpuScheduler::set_tenant(scheduler::TenantId tenant, const scheduler::TenantPolicy& policy, const SessionLimits& limits) {
+void GpuScheduler::set_tenant(scheduler::TenantId tenant, const scheduler::TenantPolicy& policy,
+                              const SessionLimits& limits) {
   {
     Turn turn(*this);
     tenants_[tenant] = {policy, limits};
@@ -132,7 +135,8 @@ void GpuScheduler::set_tenant(scheduler::TenantId tenant, const scheduler::Tenan
   wake();
 }
 
-tl::expected<GpuScheduler::Ends, std::string> GpuScheduler::add(scheduler::SessionId id, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices) {
+tl::expected<GpuScheduler::Ends, std::string> GpuScheduler::add(scheduler::SessionId id, scheduler::TenantId tenant,
+                                                                std::span<const scheduler::DeviceIndex> devices) {
   auto page = MappedPage::create();
   if (!page) return tl::unexpected(page.error());
   OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -168,11 +172,14 @@ void GpuScheduler::enter(std::unique_ptr<Session> session, PageTime now) {
   share_spin();
 }
 
-tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began) {
+tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, scheduler::TenantId tenant,
+                                                    std::span<const scheduler::DeviceIndex> devices, Ends ends,
+                                                    PageTime began) {
   auto page = MappedPage::map(std::move(ends.page));
   if (!page) return tl::unexpected(page.error());
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = ends.doorbell.get()}};
-  if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, ends.doorbell.get(), &event) != 0) return tl::unexpected(fmt::format("no doorbell for the GPU scheduler: {}", std::strerror(errno)));
+  if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, ends.doorbell.get(), &event) != 0)
+    return tl::unexpected(fmt::format("no doorbell for the GPU scheduler: {}", std::strerror(errno)));
   {
     Turn turn(*this);
     PageTime now = page_now();
@@ -217,7 +224,8 @@ void GpuScheduler::remove(scheduler::SessionId id) {
   wake();
 }
 
-// --- the thread ------------------------------------------------------------------------------------------------------------------------------
+// --- the thread
+// ------------------------------------------------------------------------------------------------------------------------------
 
 void GpuScheduler::run() {
   hurry();
@@ -247,8 +255,10 @@ void GpuScheduler::observe(PageTime now) {
       bool answered = int32_t(session->page->answered.load(std::memory_order_acquire) - session->attention) >= 0;
       if (answered || now > session->answer_until) session->answer_until = {};
     }
-    session->said = session->reader.read(*session->page.get(), session->opening, session->opened_at, session->word == 0, session->answer_until != PageTime{}, now);
-    if (session->said.damaged && !std::exchange(session->ended, true)) hooks_.end(id, "its worker's page holds what no worker writes");
+    session->said = session->reader.read(*session->page.get(), session->opening, session->opened_at, session->word == 0,
+                                         session->answer_until != PageTime{}, now);
+    if (session->said.damaged && !std::exchange(session->ended, true))
+      hooks_.end(id, "its worker's page holds what no worker writes");
     const scheduler::Observation& seen = session->said.seen;
     if (session->draining && !seen.in_flight) note_drain(*session, std::clamp(seen.last_end, session->closed_at, now));
     bool hands_over = session->draining || seen.waiting;
@@ -292,7 +302,8 @@ bool GpuScheduler::unhindered(const Session& session) const {
 void GpuScheduler::set_gate(Session& session, PageTime now) {
   auto tenant = tenants_.find(session.tenant);
   // Only what is counted can be seen to hang.
-  bool metered = !unhindered(session) || (tenant != tenants_.end() && tenant->second.limits.kernel_time_max.count() != 0);
+  bool metered =
+      !unhindered(session) || (tenant != tenants_.end() && tenant->second.limits.kernel_time_max.count() != 0);
   bool open = session.gate.open || !settings_.scheduling;
   uint32_t word = GateWord::of(open, metered, open ? session.gate.in_flight_max : nanoseconds{});
   if (word == (session.word & ~GateWord::kSoon)) return;
@@ -309,7 +320,8 @@ void GpuScheduler::set_gate(Session& session, PageTime now) {
   }
 }
 
-// After all gates have changed: who waits awake goes on at once, and a system call that wakes another thread takes longer than all else here.
+// After all gates have changed: who waits awake goes on at once, and a system call that wakes another thread takes
+// longer than all else here.
 void GpuScheduler::wake_sleepers() {
   for (auto& [id, session] : sessions_) {
     if (!std::exchange(session->changed, false)) continue;
@@ -321,7 +333,9 @@ void GpuScheduler::wake_sleepers() {
 // Who waits is told while the work of another on its devices drains: its turn may be next.
 void GpuScheduler::hint_soon() {
   auto draining_on = [&](scheduler::DeviceIndex device) {
-    return std::ranges::any_of(sessions_, [&](const auto& other) { return other.second->draining && std::ranges::count(other.second->devices, device) != 0; });
+    return std::ranges::any_of(sessions_, [&](const auto& other) {
+      return other.second->draining && std::ranges::count(other.second->devices, device) != 0;
+    });
   };
   for (auto& [id, session] : sessions_) {
     GateWord before{session->word};
@@ -352,12 +366,14 @@ void GpuScheduler::police(PageTime now) {
     auto tenant = tenants_.find(session->tenant);
     if (tenant == tenants_.end() || tenant->second.limits == SessionLimits{}) continue;
     if (now >= session->police_at) {
-      RunawayWatch::Verdict verdict = session->runaway.judge(tenant->second.limits, session->said.stuck_since, session->said.idle_since, now);
+      RunawayWatch::Verdict verdict =
+          session->runaway.judge(tenant->second.limits, session->said.stuck_since, session->said.idle_since, now);
       if (verdict.kind == RunawayWatch::Verdict::Kind::warn) hooks_.warn(id, verdict.text);
       if (verdict.kind == RunawayWatch::Verdict::Kind::end) hooks_.end(id, verdict.text);
       session->police_at = verdict.next.value_or(PageTime::max());
     }
-    if (session->police_at != PageTime::max()) police_at_ = police_at_ == PageTime{} ? session->police_at : std::min(police_at_, session->police_at);
+    if (session->police_at != PageTime::max())
+      police_at_ = police_at_ == PageTime{} ? session->police_at : std::min(police_at_, session->police_at);
   }
 }
 
@@ -383,7 +399,8 @@ void GpuScheduler::share_copies(PageTime now) {
     active += session->active;
   }
   for (auto& [id, session] : sessions_) {
-    session->page->copy_bytes_per_ms.store(session->active && active > 1 ? kCopyBytesPerMs / active : 0, std::memory_order_relaxed);
+    session->page->copy_bytes_per_ms.store(session->active && active > 1 ? kCopyBytesPerMs / active : 0,
+                                           std::memory_order_relaxed);
   }
 }
 
@@ -394,11 +411,15 @@ void GpuScheduler::share_spin() {
   };
   auto count = size_t(std::ranges::count_if(sessions_, prompt));
   bool room = settings_.cores >= kSchedulerCoreMin && count <= settings_.cores / kPromptPart;
-  for (const auto& entry : sessions_) entry.second->page->spin_us.store(room && prompt(entry) ? uint32_t(kPromptLook.count()) : 0, std::memory_order_relaxed);
+  for (const auto& entry : sessions_)
+    entry.second->page->spin_us.store(room && prompt(entry) ? uint32_t(kPromptLook.count()) : 0,
+                                      std::memory_order_relaxed);
 }
 
 bool GpuScheduler::rung() const {
-  return std::ranges::any_of(sessions_, [](const auto& entry) { return entry.second->page->rings.load(std::memory_order_relaxed) != entry.second->rings; });
+  return std::ranges::any_of(sessions_, [](const auto& entry) {
+    return entry.second->page->rings.load(std::memory_order_relaxed) != entry.second->rings;
+  });
 }
 
 // Zero: until somebody rings.
@@ -439,7 +460,8 @@ void GpuScheduler::let_others(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-// --- figures ---------------------------------------------------------------------------------------------------------------------------------
+// --- figures
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 GpuSchedulerSnapshot GpuScheduler::snapshot() {
   Turn turn(*this);
@@ -448,23 +470,26 @@ GpuSchedulerSnapshot GpuScheduler::snapshot() {
   GpuSchedulerSnapshot snapshot;
   for (auto& [id, session] : sessions_) {
     SessionPage& page = *session->page.get();
-    auto said = session->reader.read(page, session->opening, session->opened_at, false, session->answer_until != PageTime{}, now);
-    snapshot.sessions.push_back({.id = id,
-                                 .gate = session->gate,
-                                 .account = policy_.account(id),
-                                 .busy = said.seen.busy,
-                                 .in_flight = nanoseconds(int64_t(std::min<uint64_t>(page.in_flight_ns.load(std::memory_order_relaxed), INT64_MAX))),
-                                 .waited = nanoseconds(int64_t(std::min<uint64_t>(page.waited_ns.load(std::memory_order_relaxed), INT64_MAX))),
-                                 .waits = page.waits.load(std::memory_order_relaxed),
-                                 .bursts = said.seen.bursts,
-                                 .submissions = said.seen.submissions,
-                                 .waiting = said.seen.waiting,
-                                 .working = said.seen.in_flight,
-                                 .bytes_in = page.link.bytes_in.load(std::memory_order_relaxed),
-                                 .bytes_out = page.link.bytes_out.load(std::memory_order_relaxed),
-                                 .replies = page.link.replies.load(std::memory_order_relaxed),
-                                 .round_trip_us = page.link.round_trip_us.load(std::memory_order_relaxed),
-                                 .warning = session->runaway.warning()});
+    auto said = session->reader.read(page, session->opening, session->opened_at, false,
+                                     session->answer_until != PageTime{}, now);
+    snapshot.sessions.push_back(
+        {.id = id,
+         .gate = session->gate,
+         .account = policy_.account(id),
+         .busy = said.seen.busy,
+         .in_flight =
+             nanoseconds(int64_t(std::min<uint64_t>(page.in_flight_ns.load(std::memory_order_relaxed), INT64_MAX))),
+         .waited = nanoseconds(int64_t(std::min<uint64_t>(page.waited_ns.load(std::memory_order_relaxed), INT64_MAX))),
+         .waits = page.waits.load(std::memory_order_relaxed),
+         .bursts = said.seen.bursts,
+         .submissions = said.seen.submissions,
+         .waiting = said.seen.waiting,
+         .working = said.seen.in_flight,
+         .bytes_in = page.link.bytes_in.load(std::memory_order_relaxed),
+         .bytes_out = page.link.bytes_out.load(std::memory_order_relaxed),
+         .replies = page.link.replies.load(std::memory_order_relaxed),
+         .round_trip_us = page.link.round_trip_us.load(std::memory_order_relaxed),
+         .warning = session->runaway.warning()});
   }
   for (auto& [index, device] : devices_) {
     snapshot.devices.push_back(device.figures);

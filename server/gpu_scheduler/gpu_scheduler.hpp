@@ -1,4 +1,5 @@
-// The thread that decides who may use which GPU now: it looks at the sessions' pages, asks the policy, and sets the gates.
+// The thread that decides who may use which GPU now: it looks at the sessions' pages, asks the policy, and sets the
+// gates.
 #pragma once
 
 #include <array>
@@ -51,8 +52,8 @@ struct GpuSchedulerSnapshot {
     std::array<std::chrono::nanoseconds, 3> in_regime{};  // by Regime
     std::chrono::nanoseconds system_time{};
     scheduler::CoRunMetrics co_run;
-    uint64_t hand_overs = 0;                               // of the lease, from one session to another
-    std::array<Drains, scheduler::kServiceClasses> drains; // by the class of the session whose gate closed
+    uint64_t hand_overs = 0;                                // of the lease, from one session to another
+    std::array<Drains, scheduler::kServiceClasses> drains;  // by the class of the session whose gate closed
   };
   std::vector<Session> sessions;
   std::vector<Device> devices;
@@ -79,9 +80,11 @@ class GpuScheduler {
     OwnedDescriptor page, doorbell;
   };
   // Its gate is closed until the next decision. The error says what the system lacks.
-  tl::expected<Ends, std::string> add(scheduler::SessionId session, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices);
+  tl::expected<Ends, std::string> add(scheduler::SessionId session, scheduler::TenantId tenant,
+                                      std::span<const scheduler::DeviceIndex> devices);
   // One that began under an earlier broker, at that time, with what add() gave then. The error says what cannot be.
-  tl::expected<void, std::string> adopt(scheduler::SessionId session, scheduler::TenantId tenant, std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began);
+  tl::expected<void, std::string> adopt(scheduler::SessionId session, scheduler::TenantId tenant,
+                                        std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began);
   // When its page was made; zero: there is no such session.
   PageTime began(scheduler::SessionId session);
   // Its worker is gone: its leases are free at once.
@@ -143,11 +146,12 @@ class GpuScheduler {
   std::map<scheduler::TenantId, Tenant> tenants_;
   std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_;
   std::map<scheduler::DeviceIndex, Device> devices_;
-  PageTime police_at_{};   // zero: no limit is set
-  bool contended_ = false; // sessions share a GPU now: the thread looks before it sleeps
-  bool leasing_ = false;   // and one at a time: somebody may come who must not wait
+  PageTime police_at_{};    // zero: no limit is set
+  bool contended_ = false;  // sessions share a GPU now: the thread looks before it sleeps
+  bool leasing_ = false;    // and one at a time: somebody may come who must not wait
   PageTime copies_shared_{};
-  // Threads that want the mutex: read by the GPU scheduler's while it looks instead of sleeping, and before it takes the mutex again. Only a hint: relaxed.
+  // Threads that want the mutex: read by the GPU scheduler's while it looks instead of sleeping, and before it takes
+  // the mutex again. Only a hint: relaxed.
   std::atomic<unsigned> wanted_{0};
   bool quit_ = false;
   std::thread thread_;

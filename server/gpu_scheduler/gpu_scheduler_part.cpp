@@ -28,12 +28,17 @@ std::span<const scheduler::DeviceIndex> placed_on(const SessionRecord& session) 
 }
 
 scheduler::TenantPolicy policy_of(const TenantConfiguration& settings) {
-  return {.service_class = settings.service_class, .weight = settings.weight, .share_max = settings.share_max, .share_min = settings.share_min};
+  return {.service_class = settings.service_class,
+          .weight = settings.weight,
+          .share_max = settings.share_max,
+          .share_min = settings.share_min};
 }
 
 SessionLimits limits_of(const TenantConfiguration& settings) {
   // What nobody waits for is no limit.
-  auto ms = [](uint64_t value) { return std::chrono::milliseconds(int64_t(std::min<uint64_t>(value, uint64_t(365) * 24 * 3600 * 1000))); };
+  auto ms = [](uint64_t value) {
+    return std::chrono::milliseconds(int64_t(std::min<uint64_t>(value, uint64_t(365) * 24 * 3600 * 1000)));
+  };
   return {.kernel_time_max = ms(settings.kernel_time_max_ms), .idle_time_max = ms(settings.idle_time_max_ms)};
 }
 
@@ -42,15 +47,18 @@ SessionLimits limits_of(const TenantConfiguration& settings) {
 GpuSchedulerPart::GpuSchedulerPart(boost::asio::io_context& io, SessionControl& control, GpuSchedulerSettings settings)
     : io_(io),
       control_(control),
-      scheduler_(std::move(settings),
-               {.warn =
-                    [this, alive = alive_](scheduler::SessionId session, std::string text) {
-                      boost::asio::post(io_, [this, alive, session, text] { if (*alive) warn(session, text); });
-                    },
-                .end =
-                    [this, alive = alive_](scheduler::SessionId session, std::string why) {
-                      boost::asio::post(io_, [this, alive, session, why] { if (*alive) end(session, why); });
-                    }}) {}
+      scheduler_(std::move(settings), {.warn =
+                                           [this, alive = alive_](scheduler::SessionId session, std::string text) {
+                                             boost::asio::post(io_, [this, alive, session, text] {
+                                               if (*alive) warn(session, text);
+                                             });
+                                           },
+                                       .end =
+                                           [this, alive = alive_](scheduler::SessionId session, std::string why) {
+                                             boost::asio::post(io_, [this, alive, session, why] {
+                                               if (*alive) end(session, why);
+                                             });
+                                           }}) {}
 
 GpuSchedulerPart::~GpuSchedulerPart() { *alive_ = false; }
 
@@ -72,7 +80,8 @@ void GpuSchedulerPart::tenants_changed(const TenantDirectory& tenants) {
   }
 }
 
-tl::expected<void, std::string> GpuSchedulerPart::attach(const SessionRecord& session, SessionSpec&, IpcMessage& message) {
+tl::expected<void, std::string> GpuSchedulerPart::attach(const SessionRecord& session, SessionSpec&,
+                                                         IpcMessage& message) {
   auto ends = scheduler_.add(session.number, session.tenant_id, placed_on(session));
   if (!ends) return tl::unexpected(ends.error());
   if (server::attach(message, SpecDescriptor::session_page, std::move(ends->page)) &&
@@ -82,18 +91,23 @@ tl::expected<void, std::string> GpuSchedulerPart::attach(const SessionRecord& se
   return tl::unexpected(std::string("no descriptors for the session's page"));
 }
 
-void GpuSchedulerPart::note(const SessionRecord& session, KeptSession& kept) const { kept.page_began_ns = scheduler_.began(session.number).count(); }
+void GpuSchedulerPart::note(const SessionRecord& session, KeptSession& kept) const {
+  kept.page_began_ns = scheduler_.began(session.number).count();
+}
 
-tl::expected<void, std::string> GpuSchedulerPart::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {
+tl::expected<void, std::string> GpuSchedulerPart::adopt(const SessionRecord& session, const KeptSession& kept,
+                                                        KeptEntry& descriptors) {
   if (session.management) return {};
   auto take = [&](KeptDescriptor which) { return std::move(descriptors.descriptors[size_t(which)]); };
-  return scheduler_.adopt(session.number, session.tenant_id, placed_on(session), {take(KeptDescriptor::session_page), take(KeptDescriptor::doorbell)},
-                        PageTime(kept.page_began_ns));
+  return scheduler_.adopt(session.number, session.tenant_id, placed_on(session),
+                          {take(KeptDescriptor::session_page), take(KeptDescriptor::doorbell)},
+                          PageTime(kept.page_began_ns));
 }
 
 void GpuSchedulerPart::ended(const SessionRecord& session) { scheduler_.remove(session.number); }
 
-// --- figures ---------------------------------------------------------------------------------------------------------------------------------
+// --- figures
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 const GpuSchedulerSnapshot& GpuSchedulerPart::figures() {
   PageTime now = page_now();
@@ -141,7 +155,9 @@ void GpuSchedulerPart::add(Snapshot& snapshot) {
     for (size_t i = 0; i < std::size(kClassNames); ++i) {
       const GpuSchedulerSnapshot::Drains& drains = device.drains[i];
       if (std::ranges::all_of(drains.counts, [](uint64_t number) { return number == 0; })) continue;
-      shown->drain_us[kClassNames[i]] = {.bounds = {kDrainBoundsUs.begin(), kDrainBoundsUs.end()}, .counts = {drains.counts.begin(), drains.counts.end()}, .sum = drains.sum_us};
+      shown->drain_us[kClassNames[i]] = {.bounds = {kDrainBoundsUs.begin(), kDrainBoundsUs.end()},
+                                         .counts = {drains.counts.begin(), drains.counts.end()},
+                                         .sum = drains.sum_us};
     }
   }
   for (TenantMetrics& tenant : snapshot.tenants) {

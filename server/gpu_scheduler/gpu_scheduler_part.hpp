@@ -18,9 +18,11 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   ~GpuSchedulerPart() override;
 
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+                                         IpcMessage& message) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
-  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
+                                        KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;
 
   void refresh() override { taken_at_ = {}; }

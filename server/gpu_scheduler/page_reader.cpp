@@ -11,22 +11,26 @@ using std::chrono::nanoseconds;
 
 // A duration as its owner counts it: never back, never more than what has passed.
 nanoseconds grown(nanoseconds before, uint64_t said, nanoseconds most) {
-  return std::max(before, nanoseconds(int64_t(std::min<uint64_t>(said, uint64_t(std::max(most, nanoseconds{}).count())))));
+  return std::max(before,
+                  nanoseconds(int64_t(std::min<uint64_t>(said, uint64_t(std::max(most, nanoseconds{}).count())))));
 }
 
 // Zero, or a time between the two.
-PageTime inside(int64_t said, PageTime from, PageTime to) { return said == 0 ? PageTime{} : std::clamp(PageTime(said), from, std::max(from, to)); }
+PageTime inside(int64_t said, PageTime from, PageTime to) {
+  return said == 0 ? PageTime{} : std::clamp(PageTime(said), from, std::max(from, to));
+}
 
 }  // namespace
 
 bool PageReader::plausible(const Counts& said, uint32_t waiting, uint32_t in_flight, PageTime now) const {
   const auto most = kCountSlack + uint64_t(std::max(now - began_, nanoseconds{}) / kCountEvery);
   auto grows = [&](uint64_t before, uint64_t count) { return count >= before && count <= most; };
-  return waiting <= 1 && in_flight <= 1 && grows(counts_.bursts, said.bursts) && grows(counts_.submissions, said.submissions) &&
-         grows(counts_.completions, said.completions);
+  return waiting <= 1 && in_flight <= 1 && grows(counts_.bursts, said.bursts) &&
+         grows(counts_.submissions, said.submissions) && grows(counts_.completions, said.completions);
 }
 
-PageReader::Said PageReader::read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered, bool unanswered, PageTime now) {
+PageReader::Said PageReader::read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered,
+                                  bool unanswered, PageTime now) {
   Said said;
   scheduler::Observation& seen = said.seen;
   auto relaxed = [](const auto& word) { return word.load(std::memory_order_relaxed); };
@@ -40,7 +44,8 @@ PageReader::Said PageReader::read(const SessionPage& page, uint32_t opening, Pag
     seen.in_flight = in_flight != 0 || unanswered;
     seen.waiting = waiting != 0;
   }
-  if (page.started.load(std::memory_order_acquire) == opening) seen.first_start = inside(relaxed(page.first_start), opened_at, now);
+  if (page.started.load(std::memory_order_acquire) == opening)
+    seen.first_start = inside(relaxed(page.first_start), opened_at, now);
   last_end_ = std::max(last_end_, inside(relaxed(page.last_end), began_, now));
   seen.last_end = last_end_;
   nanoseconds life = now - began_;

@@ -8,9 +8,9 @@
 
 namespace gpuwire::server {
 
-// The page is memory of a process that acts for a client, so nothing here believes it: each word is copied once and checked; durations never go back and
-// grow no faster than time, times lie between the session's begin and now. Counters that go back, or run faster than a worker can count, and flags that are
-// neither, are nobody's mistake.
+// The page is memory of a process that acts for a client, so nothing here believes it: each word is copied once and
+// checked; durations never go back and grow no faster than time, times lie between the session's begin and now.
+// Counters that go back, or run faster than a worker can count, and flags that are neither, are nobody's mistake.
 class PageReader {
  public:
   explicit PageReader(PageTime began) : began_(began), last_end_(began) {}
@@ -21,9 +21,10 @@ class PageReader {
     PageTime idle_since{};   // zero: it is not idle
     bool damaged = false;    // it holds, or has held, what no worker of this build writes: from then on it says nothing
   };
-  // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: nothing is counted now, so what is sampled stands in its place.
-  // `unanswered`: what is in flight is not known yet.
-  Said read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered, bool unanswered, PageTime now);
+  // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: nothing is counted now, so what
+  // is sampled stands in its place. `unanswered`: what is in flight is not known yet.
+  Said read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered, bool unanswered,
+            PageTime now);
 
  private:
   struct Counts {

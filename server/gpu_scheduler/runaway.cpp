@@ -14,11 +14,14 @@ using std::chrono::nanoseconds;
 
 std::string seconds(nanoseconds time) { return fmt::format("{:.3g} s", double(time.count()) / 1e9); }
 
-PageTime warning_time(PageTime since, milliseconds limit) { return since + nanoseconds(int64_t(double(nanoseconds(limit).count()) * kWarnAt)); }
+PageTime warning_time(PageTime since, milliseconds limit) {
+  return since + nanoseconds(int64_t(double(nanoseconds(limit).count()) * kWarnAt));
+}
 
 }  // namespace
 
-RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime stuck_since, PageTime idle_since, PageTime now) {
+RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime stuck_since, PageTime idle_since,
+                                          PageTime now) {
   Verdict verdict;
   if (ended_) return verdict;
   auto look = [&](PageTime since, milliseconds limit, const char* what) {
@@ -36,7 +39,8 @@ RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime 
       warned_ = since;
       warned_at_ = now;
       verdict.kind = Verdict::Kind::warn;
-      verdict.text = warning_ = fmt::format("{} for {}; the session ends at its tenant's limit of {}", what, seconds(now - since), seconds(limit));
+      verdict.text = warning_ = fmt::format("{} for {}; the session ends at its tenant's limit of {}", what,
+                                            seconds(now - since), seconds(limit));
     }
   };
   look(stuck_since, limits.kernel_time_max, "a kernel has been running");

@@ -24,8 +24,8 @@ class RunawayWatch {
     std::string text;              // one line for the client
     std::optional<PageTime> next;  // when to ask again at the latest
   };
-  // `stuck_since`, `idle_since`: zero: it is not. Each time is warned of once, none sooner after another warning than its limit warns at, and
-  // the session is ended once.
+  // `stuck_since`, `idle_since`: zero: it is not. Each time is warned of once, none sooner after another warning than
+  // its limit warns at, and the session is ended once.
   Verdict judge(const SessionLimits& limits, PageTime stuck_since, PageTime idle_since, PageTime now);
   // Of the last warning, while what it warned of goes on.
   const std::string& warning() const { return warning_; }

@@ -22,7 +22,9 @@ constexpr const char* kSoftwareDeviceName = "gpuwire software device";
 
 uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 
-int signal_process(const OwnedDescriptor& process, int number) { return int(::syscall(SYS_pidfd_send_signal, process.get(), number, nullptr, 0)); }
+int signal_process(const OwnedDescriptor& process, int number) {
+  return int(::syscall(SYS_pidfd_send_signal, process.get(), number, nullptr, 0));
+}
 
 }  // namespace
 
@@ -41,7 +43,8 @@ void HostGuard::tenants_changed(const TenantDirectory& tenants) {
     host_bytes_[tenant.id] = configured ? configured : settings_.host_bytes;
   }
   for (const auto& [tenant, bytes] : host_bytes_) {
-    if (std::ranges::any_of(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; })) bound_group(tenant);
+    if (std::ranges::any_of(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }))
+      bound_group(tenant);
   }
 }
 
@@ -49,31 +52,41 @@ void HostGuard::tenants_changed(const TenantDirectory& tenants) {
 uint64_t HostGuard::bound_of(TenantId tenant) const {
   auto found = host_bytes_.find(tenant);
   if (found == host_bytes_.end() || found->second == 0) return UINT64_MAX;
-  auto workers = uint64_t(std::ranges::count_if(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }));
+  auto workers = uint64_t(
+      std::ranges::count_if(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }));
   return sum(found->second, workers * settings_.slack_bytes + device_bytes_here_ * std::min<uint64_t>(workers, 1));
 }
 
 void HostGuard::bound_group(TenantId tenant) {
   uint64_t bytes = bound_of(tenant);
   if (!settings_.groups || bytes == UINT64_MAX) return;
-  if (auto bounded = settings_.groups->bound(uint64_t(tenant), bytes); !bounded) spdlog::warn("host memory: {}", bounded.error());
+  if (auto bounded = settings_.groups->bound(uint64_t(tenant), bytes); !bounded)
+    spdlog::warn("host memory: {}", bounded.error());
 }
 
-// --- sessions -------------------------------------------------------------------------------------------------------------------------------------
+// --- sessions
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, SessionSpec&, IpcMessage&) {
-  watch(session, OwnedDescriptor(int(::syscall(SYS_pidfd_open, session.worker_pid, 0))), own_bytes(session.worker_pid).value_or(0));
+  watch(session, OwnedDescriptor(int(::syscall(SYS_pidfd_open, session.worker_pid, 0))),
+        own_bytes(session.worker_pid).value_or(0));
   return {};
 }
 
-tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) { return attach(session, order, message); }
-
-void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
-  if (auto found = watched_.find(session.number); found != watched_.end()) kept.host_before_bytes = found->second.before_bytes;
+tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionSpec& order,
+                                                             IpcMessage& message) {
+  return attach(session, order, message);
 }
 
-// By number only after the process is known to be the one that it was: the pool holds the session's pidfd, and it lives.
-tl::expected<void, std::string> HostGuard::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {
+void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
+  if (auto found = watched_.find(session.number); found != watched_.end())
+    kept.host_before_bytes = found->second.before_bytes;
+}
+
+// By number only after the process is known to be the one that it was: the pool holds the session's pidfd, and it
+// lives.
+tl::expected<void, std::string> HostGuard::adopt(const SessionRecord& session, const KeptSession& kept,
+                                                 KeptEntry& descriptors) {
   OwnedDescriptor& process = descriptors.descriptors[size_t(KeptDescriptor::process)];
   watch(session, OwnedDescriptor(::fcntl(process.get(), F_DUPFD_CLOEXEC, 0)), kept.host_before_bytes);
   return {};
@@ -83,7 +96,8 @@ void HostGuard::watch(const SessionRecord& session, OwnedDescriptor process, uin
   watched_[session.number] = {.record = session, .process = std::move(process), .before_bytes = before_bytes};
   if (settings_.groups && bound_of(session.tenant_id) != UINT64_MAX) {
     bound_group(session.tenant_id);
-    if (auto joined = settings_.groups->join(uint64_t(session.tenant_id), session.worker_pid); !joined) spdlog::warn("host memory: {}", joined.error());
+    if (auto joined = settings_.groups->join(uint64_t(session.tenant_id), session.worker_pid); !joined)
+      spdlog::warn("host memory: {}", joined.error());
   }
   await_next_look();
 }
@@ -91,12 +105,14 @@ void HostGuard::watch(const SessionRecord& session, OwnedDescriptor process, uin
 void HostGuard::ended(const SessionRecord& session) {
   watched_.erase(session.number);
   if (!settings_.groups) return;
-  bool others = std::ranges::any_of(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == session.tenant_id; });
+  bool others = std::ranges::any_of(
+      watched_, [&](const auto& entry) { return entry.second.record.tenant_id == session.tenant_id; });
   if (others) bound_group(session.tenant_id);
   else settings_.groups->remove(uint64_t(session.tenant_id));
 }
 
-// --- looking --------------------------------------------------------------------------------------------------------------------------------------
+// --- looking
+// --------------------------------------------------------------------------------------------------------------------------------------
 
 void HostGuard::await_next_look() {
   if (watched_.empty() || looking_) return;
@@ -143,7 +159,8 @@ void HostGuard::judge(TenantId tenant) {
   uint64_t bound = bound_of(tenant);
   if (all / kKilledAtTimes > bound) signal_process(largest->process, SIGKILL);
   if (std::exchange(largest->told_to_end, true)) return;
-  auto why = fmt::format("it has {} MiB of the server's own memory, and its tenant may have {} MiB (host_memory)", largest->bytes / kMiB, bound / kMiB);
+  auto why = fmt::format("it has {} MiB of the server's own memory, and its tenant may have {} MiB (host_memory)",
+                         largest->bytes / kMiB, bound / kMiB);
   spdlog::warn("{}: ended: {}", label_of(largest->record), why);
   // May call ended(), which removes the entry.
   control_.stop(largest->record.number, why);

@@ -21,15 +21,16 @@ inline constexpr std::chrono::milliseconds kHostLook{250};
 inline constexpr uint64_t kKilledAtTimes = 2;
 // Of the machine's memory, what a tenant may have whose configuration says nothing.
 inline constexpr uint64_t kHostPartOfMachine = 2;
-// The kill order of a worker that has nothing; it grows up to kKillOrderMax with the part of the machine that the worker has.
+// The kill order of a worker that has nothing; it grows up to kKillOrderMax with the part of the machine that the
+// worker has.
 inline constexpr int kKillOrderMax = 1000;
 
 // The broker's thread only.
 class HostGuard final : public SessionAttachments {
  public:
   struct Settings {
-    uint64_t machine_bytes = 0;                     // 0: nobody tells
-    uint64_t host_bytes = 0;                        // of a tenant whose configuration says nothing; 0: no bound
+    uint64_t machine_bytes = 0;  // 0: nobody tells
+    uint64_t host_bytes = 0;     // of a tenant whose configuration says nothing; 0: no bound
     uint64_t slack_bytes = kHostSlackBytes;
     std::chrono::milliseconds look = kHostLook;
     std::function<uint64_t(const SessionRecord&)> charged;  // what the ledger has for the session; may be empty
@@ -40,18 +41,21 @@ class HostGuard final : public SessionAttachments {
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
-  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+                                         IpcMessage& message) override;
+  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
+                                                    IpcMessage& message) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
-  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
+                                        KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;
 
  private:
   struct Watched {
     SessionRecord record;
-    OwnedDescriptor process;       // a pidfd: the number may be another process's when this one is gone
-    uint64_t before_bytes = 0;     // what the process had when it got its session
-    uint64_t bytes = 0;            // beyond that, when it was looked at last
+    OwnedDescriptor process;    // a pidfd: the number may be another process's when this one is gone
+    uint64_t before_bytes = 0;  // what the process had when it got its session
+    uint64_t bytes = 0;         // beyond that, when it was looked at last
     bool told_to_end = false;
   };
   void watch(const SessionRecord& session, OwnedDescriptor process, uint64_t before_bytes);
@@ -66,7 +70,7 @@ class HostGuard final : public SessionAttachments {
   Settings settings_;
   boost::asio::steady_timer timer_;
   bool looking_ = false;
-  uint64_t device_bytes_here_ = 0;   // memory of software devices, which is this machine's
+  uint64_t device_bytes_here_ = 0;                      // memory of software devices, which is this machine's
   std::map<scheduler::TenantId, uint64_t> host_bytes_;  // 0: no bound
   std::map<scheduler::SessionId, Watched> watched_;
 };

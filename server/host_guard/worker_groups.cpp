@@ -32,7 +32,8 @@ tl::expected<void, std::string> make(const fs::path& group) {
 
 tl::expected<fs::path, std::string> WorkerGroups::own_group() {
   const fs::path mount = "/sys/fs/cgroup";
-  if (!fs::exists(mount / "cgroup.controllers")) return tl::unexpected(std::string("this machine has no cgroup v2 at /sys/fs/cgroup"));
+  if (!fs::exists(mount / "cgroup.controllers"))
+    return tl::unexpected(std::string("this machine has no cgroup v2 at /sys/fs/cgroup"));
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     if (line.starts_with("0::/")) return mount / line.substr(std::strlen("0::/"));
@@ -72,7 +73,9 @@ tl::expected<void, std::string> WorkerGroups::bound(uint64_t tenant, uint64_t by
   return write_word(folder / "memory.max", std::to_string(bytes));
 }
 
-tl::expected<void, std::string> WorkerGroups::join(uint64_t tenant, pid_t worker) { return write_word(group(tenant) / "cgroup.procs", std::to_string(worker)); }
+tl::expected<void, std::string> WorkerGroups::join(uint64_t tenant, pid_t worker) {
+  return write_word(group(tenant) / "cgroup.procs", std::to_string(worker));
+}
 
 void WorkerGroups::remove(uint64_t tenant) {
   // A process that was reaped a moment ago may still be in it; then it is used again.

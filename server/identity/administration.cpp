@@ -18,12 +18,13 @@ tl::expected<Authority, std::string> load_authority(const fs::path& directory) {
   auto key = read_private_file(directory / kAuthorityKeyFile, kPemBytesMax);
   if (!key) return Failure(key.error());
   auto authority = read_authority(*certificate, *key);
-  if (!authority) return Failure(fmt::format("{}: {}", (directory / kAuthorityCertificateFile).string(), authority.error()));
+  if (!authority)
+    return Failure(fmt::format("{}: {}", (directory / kAuthorityCertificateFile).string(), authority.error()));
   return authority;
 }
 
-// The key first: a server that is told of the new certificate finds its key. Whoever reads between the two sees a pair that does not belong
-// together, keeps what it has, and looks again at the next change.
+// The key first: a server that is told of the new certificate finds its key. Whoever reads between the two sees a pair
+// that does not belong together, keeps what it has, and looks again at the next change.
 tl::expected<void, std::string> write_server(const fs::path& directory, const Issued& server) {
   if (auto written = replace_private_file(directory / kServerKeyFile, server.key_pem); !written) return written;
   return replace_private_file(directory / kServerCertificateFile, server.certificate_pem);
@@ -36,15 +37,22 @@ std::string subject_of(const X509* certificate) {
 }
 
 // A token for which the caller says what else it is.
-tl::expected<NewCredential, std::string> make_token(const fs::path& directory, const std::string& tenant, WallTime now, WallTime expires) {
-  if (!is_tenant_name(tenant)) return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
+tl::expected<NewCredential, std::string> make_token(const fs::path& directory, const std::string& tenant, WallTime now,
+                                                    WallTime expires) {
+  if (!is_tenant_name(tenant))
+    return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
   auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
   if (!authority_pem) return Failure(authority_pem.error() + " (gpuwire admin init makes it)");
   auto token = new_token();
   if (!token) return Failure(token.error());
   NewCredential made;
   const TokenHash hash = hash_token(*token);
-  made.credential = {.kind = CredentialKind::token, .id = token_id(hash), .tenant = tenant, .issued = now, .expires = expires, .hash = hash};
+  made.credential = {.kind = CredentialKind::token,
+                     .id = token_id(hash),
+                     .tenant = tenant,
+                     .issued = now,
+                     .expires = expires,
+                     .hash = hash};
   made.text = std::move(*token);
   made.authority = std::move(*authority_pem);
   return made;
@@ -55,7 +63,8 @@ tl::expected<void, std::string> enter(const fs::path& directory, const NewCreden
   auto credentials = read_register(directory);
   if (!credentials) return Failure(credentials.error());
   credentials->forget_jobs(made.credential.issued - kJobTokensKeptFor);
-  if (!credentials->add(made.credential)) return Failure(fmt::format("{}: no room for another credential", (directory / kRegisterFile).string()));
+  if (!credentials->add(made.credential))
+    return Failure(fmt::format("{}: no room for another credential", (directory / kRegisterFile).string()));
   if (!out.empty())
     if (auto written = create_private_file(out, made.text); !written) return written;
   auto entered = write_register(directory, *credentials);
@@ -67,8 +76,9 @@ tl::expected<void, std::string> enter(const fs::path& directory, const NewCreden
 }
 
 std::string heading(const X509* authority, const std::string& tenant, const Credential& credential) {
-  return fmt::format("# gpuwire: tenant {}, {} {}, given by \"{}\", until {}\n", tenant, credential.kind == CredentialKind::token ? "token" : "certificate",
-                     credential.id, subject_of(authority), to_words(credential.expires));
+  return fmt::format("# gpuwire: tenant {}, {} {}, given by \"{}\", until {}\n", tenant,
+                     credential.kind == CredentialKind::token ? "token" : "certificate", credential.id,
+                     subject_of(authority), to_words(credential.expires));
 }
 
 }  // namespace
@@ -78,9 +88,12 @@ tl::expected<void, std::string> init_identity(const fs::path& directory, const I
   if (auto made = make_identity_directory(directory); !made) return made;
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
-  for (std::string_view file : {kAuthorityCertificateFile, kAuthorityKeyFile, kServerCertificateFile, kServerKeyFile, kRegisterFile})
+  for (std::string_view file :
+       {kAuthorityCertificateFile, kAuthorityKeyFile, kServerCertificateFile, kServerKeyFile, kRegisterFile})
     if (fs::exists(fs::symlink_status(directory / file)))
-      return Failure(fmt::format("{}: there is an identity already; another one would make every certificate that was given out worthless", (directory / file).string()));
+      return Failure(fmt::format(
+          "{}: there is an identity already; another one would make every certificate that was given out worthless",
+          (directory / file).string()));
   auto authority = make_authority(options.hosts.front(), {now, options.authority_days});
   if (!authority) return Failure(authority.error());
   auto signer = read_authority(authority->certificate_pem, authority->key_pem);
@@ -88,12 +101,14 @@ tl::expected<void, std::string> init_identity(const fs::path& directory, const I
   auto server = issue_server_certificate(*signer, options.hosts, {now, options.server_days});
   if (!server) return Failure(server.error());
   if (auto written = replace_private_file(directory / kAuthorityKeyFile, authority->key_pem); !written) return written;
-  if (auto written = replace_private_file(directory / kAuthorityCertificateFile, authority->certificate_pem); !written) return written;
+  if (auto written = replace_private_file(directory / kAuthorityCertificateFile, authority->certificate_pem); !written)
+    return written;
   if (auto written = write_server(directory, *server); !written) return written;
   return write_register(directory, Register{});
 }
 
-tl::expected<NewCredential, std::string> add_certificate(const fs::path& directory, const std::string& tenant, unsigned days, const fs::path& out, WallTime now) {
+tl::expected<NewCredential, std::string> add_certificate(const fs::path& directory, const std::string& tenant,
+                                                         unsigned days, const fs::path& out, WallTime now) {
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto authority = load_authority(directory);
@@ -103,15 +118,22 @@ tl::expected<NewCredential, std::string> add_certificate(const fs::path& directo
   auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
   if (!authority_pem) return Failure(authority_pem.error());
   NewCredential made;
-  made.credential = {.kind = CredentialKind::certificate, .id = issued->serial, .tenant = tenant, .issued = now, .expires = issued->expires};
-  made.text = heading(authority->certificate.get(), tenant, made.credential) + issued->key_pem + issued->certificate_pem + *authority_pem;
+  made.credential = {.kind = CredentialKind::certificate,
+                     .id = issued->serial,
+                     .tenant = tenant,
+                     .issued = now,
+                     .expires = issued->expires};
+  made.text = heading(authority->certificate.get(), tenant, made.credential) + issued->key_pem +
+              issued->certificate_pem + *authority_pem;
   made.authority = *authority_pem;
   if (auto entered = enter(directory, made, out); !entered) return Failure(entered.error());
   return made;
 }
 
-tl::expected<NewCredential, std::string> add_token(const fs::path& directory, const std::string& tenant, unsigned days, const fs::path& out, WallTime now) {
-  if (days < 1 || days > kValidityDaysMax) return Failure(fmt::format("a validity of {} days; 1 to {} are possible", days, kValidityDaysMax));
+tl::expected<NewCredential, std::string> add_token(const fs::path& directory, const std::string& tenant, unsigned days,
+                                                   const fs::path& out, WallTime now) {
+  if (days < 1 || days > kValidityDaysMax)
+    return Failure(fmt::format("a validity of {} days; 1 to {} are possible", days, kValidityDaysMax));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto made = make_token(directory, tenant, now, now + std::chrono::hours(24) * days);
@@ -123,12 +145,16 @@ tl::expected<NewCredential, std::string> add_token(const fs::path& directory, co
   return made;
 }
 
-tl::expected<NewCredential, std::string> add_job_token(const fs::path& directory, const JobToken& wanted, WallTime now) {
+tl::expected<NewCredential, std::string> add_job_token(const fs::path& directory, const JobToken& wanted,
+                                                       WallTime now) {
   if (!is_job_name(wanted.job))
-    return Failure(fmt::format("\"{:.{}}\" is no job's name: 1 to {} letters, digits, and any of ._-:/@+", wanted.job, kJobNameBytesMax, kJobNameBytesMax));
-  if (wanted.gpus < 1 || wanted.gpus > kJobGpusMax) return Failure(fmt::format("{} GPUs for a job; 1 to {} are possible", wanted.gpus, kJobGpusMax));
+    return Failure(fmt::format("\"{:.{}}\" is no job's name: 1 to {} letters, digits, and any of ._-:/@+", wanted.job,
+                               kJobNameBytesMax, kJobNameBytesMax));
+  if (wanted.gpus < 1 || wanted.gpus > kJobGpusMax)
+    return Failure(fmt::format("{} GPUs for a job; 1 to {} are possible", wanted.gpus, kJobGpusMax));
   if (wanted.lifetime < kJobLifetimeMin || wanted.lifetime > kJobLifetimeMax)
-    return Failure(fmt::format("a lifetime of {} s; {} to {} are possible", wanted.lifetime.count(), kJobLifetimeMin.count(), kJobLifetimeMax.count()));
+    return Failure(fmt::format("a lifetime of {} s; {} to {} are possible", wanted.lifetime.count(),
+                               kJobLifetimeMin.count(), kJobLifetimeMax.count()));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto made = make_token(directory, wanted.tenant, now, now + wanted.lifetime);
@@ -139,7 +165,8 @@ tl::expected<NewCredential, std::string> add_job_token(const fs::path& directory
   return made;
 }
 
-tl::expected<std::vector<Credential>, std::string> revoke_job(const fs::path& directory, const std::string& job, bool end_sessions, WallTime now) {
+tl::expected<std::vector<Credential>, std::string> revoke_job(const fs::path& directory, const std::string& job,
+                                                              bool end_sessions, WallTime now) {
   if (!is_job_name(job)) return Failure(fmt::format("\"{:.{}}\" is no job's name", job, kJobNameBytesMax));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
@@ -150,12 +177,16 @@ tl::expected<std::vector<Credential>, std::string> revoke_job(const fs::path& di
   return revoked;
 }
 
-tl::expected<std::vector<Credential>, std::string> revoke_credentials(const fs::path& directory, const std::string& tenant_or_id, bool end_sessions, WallTime now) {
+tl::expected<std::vector<Credential>, std::string> revoke_credentials(const fs::path& directory,
+                                                                      const std::string& tenant_or_id,
+                                                                      bool end_sessions, WallTime now) {
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto credentials = read_register(directory);
   if (!credentials) return Failure(credentials.error());
-  if (!credentials->knows(tenant_or_id)) return Failure(fmt::format("no tenant, serial or token id \"{}\" in {}", tenant_or_id, (directory / kRegisterFile).string()));
+  if (!credentials->knows(tenant_or_id))
+    return Failure(
+        fmt::format("no tenant, serial or token id \"{}\" in {}", tenant_or_id, (directory / kRegisterFile).string()));
   std::vector<Credential> revoked = credentials->revoke(tenant_or_id, end_sessions, now);
   if (auto written = write_register(directory, *credentials); !written) return Failure(written.error());
   return revoked;
@@ -173,10 +204,12 @@ tl::expected<ServerFacts, std::string> server_facts(const fs::path& directory) {
   if (!authority) return Failure(authority.error());
   auto server = read(kServerCertificateFile);
   if (!server) return Failure(server.error());
-  return ServerFacts{subject_of(authority->get()), expiry_of(authority->get()), expiry_of(server->get()), hosts_of(server->get())};
+  return ServerFacts{subject_of(authority->get()), expiry_of(authority->get()), expiry_of(server->get()),
+                     hosts_of(server->get())};
 }
 
-tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, const std::vector<std::string>& hosts, bool replace_hosts, unsigned days, WallTime now) {
+tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, const std::vector<std::string>& hosts,
+                                                    bool replace_hosts, unsigned days, WallTime now) {
   {
     auto lock = IdentityLock::take(directory);
     if (!lock) return Failure(lock.error());
@@ -184,7 +217,8 @@ tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, c
     if (!authority) return Failure(authority.error());
     auto before = server_facts(directory);
     if (!before && hosts.empty()) return Failure(before.error() + "; --host says for which names");
-    std::vector<std::string> names = before && !(replace_hosts && !hosts.empty()) ? before->hosts : std::vector<std::string>();
+    std::vector<std::string> names =
+        before && !(replace_hosts && !hosts.empty()) ? before->hosts : std::vector<std::string>();
     for (const std::string& host : hosts)
       if (std::find(names.begin(), names.end(), host) == names.end()) names.push_back(host);
     auto server = issue_server_certificate(*authority, names, {now, days});

@@ -1,4 +1,5 @@
-// What `gpuwire admin` does to an identity folder: one function for each command. Each takes the folder's lock while it changes something.
+// What `gpuwire admin` does to an identity folder: one function for each command. Each takes the folder's lock while it
+// changes something.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +16,10 @@ struct InitOptions {
   std::vector<std::string> hosts;  // that clients may write; the first names the server
   unsigned authority_days = kAuthorityDays, server_days = kServerDays;
 };
-// An authority, a server certificate and an empty register. The error: there is an identity already, or the folder cannot be written.
-tl::expected<void, std::string> init_identity(const std::filesystem::path& directory, const InitOptions& options, WallTime now);
+// An authority, a server certificate and an empty register. The error: there is an identity already, or the folder
+// cannot be written.
+tl::expected<void, std::string> init_identity(const std::filesystem::path& directory, const InitOptions& options,
+                                              WallTime now);
 
 struct NewCredential {
   Credential credential;
@@ -24,35 +27,43 @@ struct NewCredential {
   std::string authority;  // ca.pem: what somebody with a token needs beside it
 };
 // `out`: where `text` goes, 0600, written before the credential counts; empty: nowhere.
-tl::expected<NewCredential, std::string> add_certificate(const std::filesystem::path& directory, const std::string& tenant, unsigned days,
+tl::expected<NewCredential, std::string> add_certificate(const std::filesystem::path& directory,
+                                                         const std::string& tenant, unsigned days,
                                                          const std::filesystem::path& out, WallTime now);
-tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& directory, const std::string& tenant, unsigned days,
-                                                   const std::filesystem::path& out, WallTime now);
+tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& directory, const std::string& tenant,
+                                                   unsigned days, const std::filesystem::path& out, WallTime now);
 
 // A token for one job of a batch system.
 struct JobToken {
   std::string tenant, job;
-  unsigned gpus = 1;               // that the job's sessions may have, all together
+  unsigned gpus = 1;  // that the job's sessions may have, all together
   std::chrono::seconds lifetime{};
 };
 inline constexpr std::chrono::seconds kJobLifetimeMin{60}, kJobLifetimeMax{std::chrono::hours(24) * 366};
-// A job may have several (one for each of its nodes); they share its GPUs. `text`: the token alone. Tokens of jobs long over are forgotten.
-tl::expected<NewCredential, std::string> add_job_token(const std::filesystem::path& directory, const JobToken& wanted, WallTime now);
-// All tokens of a job. What has been revoked by this call; empty: none counted, which is no error, for a job may be over before it began.
-tl::expected<std::vector<Credential>, std::string> revoke_job(const std::filesystem::path& directory, const std::string& job, bool end_sessions, WallTime now);
+// A job may have several (one for each of its nodes); they share its GPUs. `text`: the token alone. Tokens of jobs long
+// over are forgotten.
+tl::expected<NewCredential, std::string> add_job_token(const std::filesystem::path& directory, const JobToken& wanted,
+                                                       WallTime now);
+// All tokens of a job. What has been revoked by this call; empty: none counted, which is no error, for a job may be
+// over before it began.
+tl::expected<std::vector<Credential>, std::string> revoke_job(const std::filesystem::path& directory,
+                                                              const std::string& job, bool end_sessions, WallTime now);
 
 // By tenant, serial or token id: what has been revoked by this call. The error: nothing has this name.
-tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std::filesystem::path& directory, const std::string& tenant_or_id, bool end_sessions, WallTime now);
+tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std::filesystem::path& directory,
+                                                                      const std::string& tenant_or_id,
+                                                                      bool end_sessions, WallTime now);
 
 struct ServerFacts {
-  std::string name;   // of the authority
+  std::string name;  // of the authority
   WallTime authority_expires, server_expires;
   std::vector<std::string> hosts;
 };
-// A new key and certificate for the server, by the same authority, so that clients notice nothing. `hosts` are added to the names that there were, or with
-// `replace_hosts` take their place if there are any.
-tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory, const std::vector<std::string>& hosts, bool replace_hosts, unsigned days,
-                                                    WallTime now);
+// A new key and certificate for the server, by the same authority, so that clients notice nothing. `hosts` are added to
+// the names that there were, or with `replace_hosts` take their place if there are any.
+tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory,
+                                                    const std::vector<std::string>& hosts, bool replace_hosts,
+                                                    unsigned days, WallTime now);
 tl::expected<ServerFacts, std::string> server_facts(const std::filesystem::path& directory);
 
 }  // namespace gpuwire::server

@@ -25,7 +25,9 @@ struct Shape {
   std::string alternative_names;   // empty: none
 };
 
-bool is_host_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_' || c == '*'; }
+bool is_host_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_' || c == '*';
+}
 
 bool is_ip_address(const std::string& host) {
   unsigned char address[sizeof(in6_addr)];
@@ -34,11 +36,13 @@ bool is_ip_address(const std::string& host) {
 
 // In libcrypto's notation, whose commas and colons no checked host can contain by surprise.
 tl::expected<std::string, std::string> alternative_names(const std::vector<std::string>& hosts) {
-  if (hosts.empty() || hosts.size() > kHostsMax) return tl::unexpected(fmt::format("{} host names; a server certificate has 1 to {}", hosts.size(), kHostsMax));
+  if (hosts.empty() || hosts.size() > kHostsMax)
+    return tl::unexpected(fmt::format("{} host names; a server certificate has 1 to {}", hosts.size(), kHostsMax));
   std::string names;
   for (const std::string& host : hosts) {
     bool address = is_ip_address(host);
-    if (!address && (host.empty() || host.size() > kHostBytesMax || !std::all_of(host.begin(), host.end(), is_host_character)))
+    if (!address &&
+        (host.empty() || host.size() > kHostBytesMax || !std::all_of(host.begin(), host.end(), is_host_character)))
       return tl::unexpected(fmt::format("\"{}\" is no host name or IP address", host));
     names += fmt::format("{}{}:{}", names.empty() ? "" : ",", address ? "IP" : "DNS", host);
   }
@@ -71,15 +75,18 @@ bool set_name(X509* certificate, const std::string& common_name) {
 bool set_times(X509* certificate, Validity validity, const X509* authority) {
   WallTime until = validity.now + std::chrono::hours(24) * validity.days;
   if (authority) until = std::min(until, expiry_of(authority));
-  return ASN1_TIME_set(X509_getm_notBefore(certificate), std::chrono::system_clock::to_time_t(validity.now - kClockSkew)) &&
+  return ASN1_TIME_set(X509_getm_notBefore(certificate),
+                       std::chrono::system_clock::to_time_t(validity.now - kClockSkew)) &&
          ASN1_TIME_set(X509_getm_notAfter(certificate), std::chrono::system_clock::to_time_t(until));
 }
 
 bool fill(X509* certificate, EVP_PKEY* key, const Shape& shape, Validity validity, const Authority* authority) {
   X509* issuer = authority ? authority->certificate.get() : certificate;
-  return X509_set_version(certificate, X509_VERSION_3) == 1 && set_random_serial(certificate) && set_name(certificate, shape.common_name) &&
+  return X509_set_version(certificate, X509_VERSION_3) == 1 && set_random_serial(certificate) &&
+         set_name(certificate, shape.common_name) &&
          X509_set_issuer_name(certificate, X509_get_subject_name(issuer)) == 1 &&
-         set_times(certificate, validity, authority ? authority->certificate.get() : nullptr) && X509_set_pubkey(certificate, key) == 1 &&
+         set_times(certificate, validity, authority ? authority->certificate.get() : nullptr) &&
+         X509_set_pubkey(certificate, key) == 1 &&
          add_extension(certificate, issuer, NID_basic_constraints, shape.basic_constraints) &&
          add_extension(certificate, issuer, NID_key_usage, shape.key_usage) &&
          add_extension(certificate, issuer, NID_ext_key_usage, shape.extended_key_usage) &&
@@ -98,15 +105,18 @@ std::string text_of(BIO* bio) {
 tl::expected<Issued, std::string> issue(const Shape& shape, Validity validity, const Authority* authority) {
   if (validity.days < 1 || validity.days > kValidityDaysMax)
     return tl::unexpected(fmt::format("a validity of {} days; 1 to {} are possible", validity.days, kValidityDaysMax));
-  if (authority && expiry_of(authority->certificate.get()) <= validity.now) return tl::unexpected(std::string("the certificate authority has expired"));
+  if (authority && expiry_of(authority->certificate.get()) <= validity.now)
+    return tl::unexpected(std::string("the certificate authority has expired"));
   KeyHandle key(EVP_EC_gen("P-256"));
   CertificateHandle certificate(X509_new());
-  if (!key || !certificate || !fill(certificate.get(), key.get(), shape, validity, authority)) return tl::unexpected(openssl_error("making a certificate"));
+  if (!key || !certificate || !fill(certificate.get(), key.get(), shape, validity, authority))
+    return tl::unexpected(openssl_error("making a certificate"));
   OpensslHandle<BIO> certificate_text(BIO_new(BIO_s_mem())), key_text(BIO_new(BIO_s_secmem()));
   if (!certificate_text || !key_text || PEM_write_bio_X509(certificate_text.get(), certificate.get()) != 1 ||
       PEM_write_bio_PKCS8PrivateKey(key_text.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
     return tl::unexpected(openssl_error("writing a certificate"));
-  return Issued{text_of(certificate_text.get()), text_of(key_text.get()), serial_of(certificate.get()), expiry_of(certificate.get())};
+  return Issued{text_of(certificate_text.get()), text_of(key_text.get()), serial_of(certificate.get()),
+                expiry_of(certificate.get())};
 }
 
 std::string common_name_of(const X509* certificate) {
@@ -124,7 +134,9 @@ void for_each_alternative_name(const X509* certificate, Visit visit) {
   GENERAL_NAMES_free(names);
 }
 
-std::string text_of(const ASN1_STRING* value) { return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(value)), size_t(ASN1_STRING_length(value))}; }
+std::string text_of(const ASN1_STRING* value) {
+  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(value)), size_t(ASN1_STRING_length(value))};
+}
 
 // Never asks a terminal: keys that are encrypted cannot be used by a server that starts by itself.
 int no_passphrase(char*, int, int, void*) { return -1; }
@@ -142,7 +154,8 @@ std::string openssl_error(std::string_view what) {
   return fmt::format("{}: {}", what, static_cast<const char*>(text));
 }
 
-std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute, unsigned second) {
+std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute,
+                                 unsigned second) {
   using namespace std::chrono;
   const year_month_day date{std::chrono::year{year}, std::chrono::month{month}, std::chrono::day{day}};
   if (!date.ok() || hour > 23 || minute > 59 || second > 60) return std::nullopt;
@@ -155,7 +168,9 @@ bool is_tenant_name(std::string_view name) {
 }
 
 tl::expected<Issued, std::string> make_authority(const std::string& host, Validity validity) {
-  return issue({.common_name = fmt::format("gpuwire CA of {:.40}", host), .basic_constraints = "critical,CA:TRUE,pathlen:0", .key_usage = "critical,keyCertSign,cRLSign"},
+  return issue({.common_name = fmt::format("gpuwire CA of {:.40}", host),
+                .basic_constraints = "critical,CA:TRUE,pathlen:0",
+                .key_usage = "critical,keyCertSign,cRLSign"},
                validity, nullptr);
 }
 
@@ -164,23 +179,28 @@ tl::expected<Authority, std::string> read_authority(const std::string& certifica
   if (!certificate) return tl::unexpected(certificate.error());
   auto key = read_key(key_pem);
   if (!key) return tl::unexpected(key.error());
-  if (X509_check_private_key(certificate->get(), key->get()) != 1) return tl::unexpected(openssl_error("the authority's certificate and key do not belong together"));
+  if (X509_check_private_key(certificate->get(), key->get()) != 1)
+    return tl::unexpected(openssl_error("the authority's certificate and key do not belong together"));
   return Authority{std::move(*certificate), std::move(*key)};
 }
 
-tl::expected<Issued, std::string> issue_server_certificate(const Authority& authority, const std::vector<std::string>& hosts, Validity validity) {
+tl::expected<Issued, std::string> issue_server_certificate(const Authority& authority,
+                                                           const std::vector<std::string>& hosts, Validity validity) {
   auto names = alternative_names(hosts);
   if (!names) return tl::unexpected(names.error());
-  return issue({.common_name = hosts.front().substr(0, kTenantNameBytesMax),  // X.520's bound of a common name is the same
-                .basic_constraints = "critical,CA:FALSE",
-                .key_usage = "critical,digitalSignature",
-                .extended_key_usage = "serverAuth",
-                .alternative_names = *names},
-               validity, &authority);
+  return issue(
+      {.common_name = hosts.front().substr(0, kTenantNameBytesMax),  // X.520's bound of a common name is the same
+       .basic_constraints = "critical,CA:FALSE",
+       .key_usage = "critical,digitalSignature",
+       .extended_key_usage = "serverAuth",
+       .alternative_names = *names},
+      validity, &authority);
 }
 
-tl::expected<Issued, std::string> issue_client_certificate(const Authority& authority, const std::string& tenant, Validity validity) {
-  if (!is_tenant_name(tenant)) return tl::unexpected(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
+tl::expected<Issued, std::string> issue_client_certificate(const Authority& authority, const std::string& tenant,
+                                                           Validity validity) {
+  if (!is_tenant_name(tenant))
+    return tl::unexpected(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
   return issue({.common_name = tenant,
                 .basic_constraints = "critical,CA:FALSE",
                 .key_usage = "critical,digitalSignature",
@@ -215,7 +235,8 @@ std::string serial_of(const X509* certificate) {
 WallTime expiry_of(const X509* certificate) {
   std::tm utc{};
   ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &utc);
-  return utc_time(utc.tm_year + 1900, unsigned(utc.tm_mon + 1), unsigned(utc.tm_mday), unsigned(utc.tm_hour), unsigned(utc.tm_min), unsigned(utc.tm_sec))
+  return utc_time(utc.tm_year + 1900, unsigned(utc.tm_mon + 1), unsigned(utc.tm_mday), unsigned(utc.tm_hour),
+                  unsigned(utc.tm_min), unsigned(utc.tm_sec))
       .value_or(WallTime());
 }
 
@@ -239,7 +260,8 @@ tl::expected<std::string, std::string> tenant_of(const X509* certificate) {
     if (uri.starts_with(kTenantUriPrefix)) named.push_back(uri.substr(kTenantUriPrefix.size()));
   });
   std::string common_name = common_name_of(certificate);
-  if (named.size() != 1 || named.front() != common_name || !is_tenant_name(common_name)) return tl::unexpected(std::string("the certificate names no tenant"));
+  if (named.size() != 1 || named.front() != common_name || !is_tenant_name(common_name))
+    return tl::unexpected(std::string("the certificate names no tenant"));
   return common_name;
 }
 

@@ -1,4 +1,5 @@
-// A lab's own certificate authority: making it, and the certificates that it signs. Keys are EC P-256, signatures SHA-256.
+// A lab's own certificate authority: making it, and the certificates that it signs. Keys are EC P-256, signatures
+// SHA-256.
 #pragma once
 
 #include <chrono>
@@ -40,7 +41,8 @@ struct Authority {
 };
 
 // Nothing: there is no such day or hour.
-std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute, unsigned second);
+std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute,
+                                 unsigned second);
 
 // 1 to 64 of [A-Za-z0-9._-].
 bool is_tenant_name(std::string_view name);
@@ -49,8 +51,10 @@ bool is_tenant_name(std::string_view name);
 tl::expected<Issued, std::string> make_authority(const std::string& host, Validity validity);
 tl::expected<Authority, std::string> read_authority(const std::string& certificate_pem, const std::string& key_pem);
 // `hosts`: DNS names and IP addresses that clients may write; the first is the certificate's name.
-tl::expected<Issued, std::string> issue_server_certificate(const Authority& authority, const std::vector<std::string>& hosts, Validity validity);
-tl::expected<Issued, std::string> issue_client_certificate(const Authority& authority, const std::string& tenant, Validity validity);
+tl::expected<Issued, std::string> issue_server_certificate(const Authority& authority,
+                                                           const std::vector<std::string>& hosts, Validity validity);
+tl::expected<Issued, std::string> issue_client_certificate(const Authority& authority, const std::string& tenant,
+                                                           Validity validity);
 
 // The first certificate, or the first key, of a text.
 tl::expected<CertificateHandle, std::string> read_certificate(const std::string& pem);
@@ -60,7 +64,8 @@ std::string serial_of(const X509* certificate);
 WallTime expiry_of(const X509* certificate);
 // The DNS names and IP addresses that it holds for.
 std::vector<std::string> hosts_of(const X509* certificate);
-// Whom a client certificate names; the common name and the one tenant URI have to agree. Says nothing about who signed it.
+// Whom a client certificate names; the common name and the one tenant URI have to agree. Says nothing about who signed
+// it.
 tl::expected<std::string, std::string> tenant_of(const X509* certificate);
 
 }  // namespace gpuwire::server

@@ -20,7 +20,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kLockFile = "lock";
 constexpr unsigned kLockStepMs = 20;
 
-std::string failure(const fs::path& file, int error) { return fmt::format("{}: {}", file.string(), std::strerror(error)); }
+std::string failure(const fs::path& file, int error) {
+  return fmt::format("{}: {}", file.string(), std::strerror(error));
+}
 
 // The user whose server reads a folder: root's commands work for that user, too.
 uid_t owner_of(const fs::path& folder) {
@@ -36,8 +38,10 @@ bool give_to_owner_of(const fs::path& folder, int descriptor) {
 
 // Empty: it is the owner's alone.
 std::string why_not_private(const struct stat& facts, uid_t owner) {
-  if (facts.st_uid != ::geteuid() && facts.st_uid != 0 && facts.st_uid != owner) return fmt::format("it belongs to user {}, not to the one that the server runs as", facts.st_uid);
-  if (facts.st_mode & 077) return fmt::format("others can get at it (mode {:04o}); `chmod go= FILE` takes that away", facts.st_mode & 07777);
+  if (facts.st_uid != ::geteuid() && facts.st_uid != 0 && facts.st_uid != owner)
+    return fmt::format("it belongs to user {}, not to the one that the server runs as", facts.st_uid);
+  if (facts.st_mode & 077)
+    return fmt::format("others can get at it (mode {:04o}); `chmod go= FILE` takes that away", facts.st_mode & 07777);
   return {};
 }
 
@@ -63,7 +67,8 @@ bool write_whole(int descriptor, std::string_view text) {
 tl::expected<void, std::string> write_new(const fs::path& file, std::string_view text, bool of_folder) {
   OpenFile out{::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
   if (out.descriptor < 0) return tl::unexpected(failure(file, errno));
-  if (write_whole(out.descriptor, text) && (!of_folder || give_to_owner_of(file.parent_path(), out.descriptor))) return {};
+  if (write_whole(out.descriptor, text) && (!of_folder || give_to_owner_of(file.parent_path(), out.descriptor)))
+    return {};
   int error = errno;
   ::unlink(file.c_str());
   return tl::unexpected(failure(file, error));
@@ -78,7 +83,8 @@ void sync_directory(const fs::path& directory) {
 
 fs::path default_identity_directory() {
   if (::geteuid() == 0) return "/etc/gpuwire/identity";
-  if (const char* configuration = std::getenv("XDG_CONFIG_HOME"); configuration && *configuration) return fs::path(configuration) / "gpuwire/server";
+  if (const char* configuration = std::getenv("XDG_CONFIG_HOME"); configuration && *configuration)
+    return fs::path(configuration) / "gpuwire/server";
   const char* home = std::getenv("HOME");
   return fs::path(home && *home ? home : ".") / ".config/gpuwire/server";
 }
@@ -91,7 +97,9 @@ tl::expected<IdentityLock, std::string> IdentityLock::take(const fs::path& direc
   if (!give_to_owner_of(directory, descriptor)) return tl::unexpected(failure(file, errno));
   for (unsigned waited_ms = 0; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; waited_ms += kLockStepMs) {
     if (errno != EWOULDBLOCK && errno != EINTR) return tl::unexpected(failure(file, errno));
-    if (waited_ms >= kLockWaitMs) return tl::unexpected(fmt::format("{}: another process has been changing this folder for {} s", file.string(), kLockWaitMs / 1000));
+    if (waited_ms >= kLockWaitMs)
+      return tl::unexpected(
+          fmt::format("{}: another process has been changing this folder for {} s", file.string(), kLockWaitMs / 1000));
     std::this_thread::sleep_for(std::chrono::milliseconds(kLockStepMs));
   }
   return lock;
@@ -112,7 +120,8 @@ tl::expected<void, std::string> make_identity_directory(const fs::path& director
   struct stat facts {};
   if (::stat(directory.c_str(), &facts) != 0) return tl::unexpected(failure(directory, errno));
   if (!S_ISDIR(facts.st_mode)) return tl::unexpected(fmt::format("{}: no folder", directory.string()));
-  if (std::string reason = why_not_private(facts, owner_of(directory)); !reason.empty()) return tl::unexpected(fmt::format("{}: {}", directory.string(), reason));
+  if (std::string reason = why_not_private(facts, owner_of(directory)); !reason.empty())
+    return tl::unexpected(fmt::format("{}: {}", directory.string(), reason));
   return {};
 }
 
@@ -122,7 +131,8 @@ tl::expected<int, std::string> open_private_file(const fs::path& file) {
   struct stat facts {};
   if (in.descriptor < 0 || ::fstat(in.descriptor, &facts) != 0) return tl::unexpected(failure(file, errno));
   if (!S_ISREG(facts.st_mode)) return tl::unexpected(fmt::format("{}: no regular file", file.string()));
-  if (std::string reason = why_not_private(facts, owner_of(file.parent_path())); !reason.empty()) return tl::unexpected(fmt::format("{}: {}", file.string(), reason));
+  if (std::string reason = why_not_private(facts, owner_of(file.parent_path())); !reason.empty())
+    return tl::unexpected(fmt::format("{}: {}", file.string(), reason));
   return std::exchange(in.descriptor, -1);
 }
 
@@ -159,7 +169,9 @@ tl::expected<void, std::string> replace_private_file(const fs::path& file, std::
   return {};
 }
 
-tl::expected<void, std::string> create_private_file(const fs::path& file, std::string_view text) { return write_new(file, text, false); }
+tl::expected<void, std::string> create_private_file(const fs::path& file, std::string_view text) {
+  return write_new(file, text, false);
+}
 
 tl::expected<Register, std::string> read_register(const fs::path& directory) {
   fs::path file = directory / kRegisterFile;

@@ -1,4 +1,5 @@
-// The folder of a server's identity: 0700, its files 0600, each replaced as a whole. What reads it refuses what others could have read.
+// The folder of a server's identity: 0700, its files 0600, each replaced as a whole. What reads it refuses what others
+// could have read.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +12,9 @@
 
 namespace gpuwire::server {
 
-inline constexpr std::string_view kAuthorityCertificateFile = "ca.pem", kAuthorityKeyFile = "ca.key", kServerCertificateFile = "server.pem",
-                                  kServerKeyFile = "server.key", kRegisterFile = "register.json";
+inline constexpr std::string_view kAuthorityCertificateFile = "ca.pem", kAuthorityKeyFile = "ca.key",
+                                  kServerCertificateFile = "server.pem", kServerKeyFile = "server.key",
+                                  kRegisterFile = "register.json";
 inline constexpr size_t kPemBytesMax = 1u << 20;
 inline constexpr unsigned kLockWaitMs = 5000;  // for another `gpuwire admin` to finish
 
@@ -36,12 +38,14 @@ class IdentityLock {
 tl::expected<void, std::string> make_identity_directory(const std::filesystem::path& directory);
 
 // All errors are "FILE: why".
-// Opens a file of ours for reading: regular, no link, of this user or root, for nobody else. A descriptor (the caller's).
+// Opens a file of ours for reading: regular, no link, of this user or root, for nobody else. A descriptor (the
+// caller's).
 tl::expected<int, std::string> open_private_file(const std::filesystem::path& file);
 tl::expected<std::string, std::string> read_private_file(const std::filesystem::path& file, size_t bytes_max);
 // From the beginning of an open one, whatever its position.
 tl::expected<std::string, std::string> read_descriptor(int descriptor, std::string_view name, size_t bytes_max);
-// 0600; whoever reads sees the old text or the new one. Written by root into another user's folder, it is that user's: the server's.
+// 0600; whoever reads sees the old text or the new one. Written by root into another user's folder, it is that user's:
+// the server's.
 tl::expected<void, std::string> replace_private_file(const std::filesystem::path& file, std::string_view text);
 // 0600, of the caller, and must not be there yet.
 tl::expected<void, std::string> create_private_file(const std::filesystem::path& file, std::string_view text);

@@ -41,12 +41,14 @@ Credential credential_of(const json& entry) {
   credential.id = string_of(entry, "id");
   if (credential.id.empty() || credential.id.size() > kIdBytesMax) throw BadEntry{"\"id\" is empty or too long"};
   credential.tenant = string_of(entry, "tenant");
-  if (!is_tenant_name(credential.tenant)) throw BadEntry{fmt::format("\"{:.64}\" is no tenant name", credential.tenant)};
+  if (!is_tenant_name(credential.tenant))
+    throw BadEntry{fmt::format("\"{:.64}\" is no tenant name", credential.tenant)};
   credential.issued = time_of(entry, "issued");
   credential.expires = time_of(entry, "expires");
   if (entry.contains("revoked")) credential.revoked = time_of(entry, "revoked");
   credential.end_sessions = entry.value("end_sessions", false);
-  if (credential.kind == CredentialKind::token && !from_hex(string_of(entry, "sha256"), credential.hash)) throw BadEntry{"\"sha256\" is no SHA-256"};
+  if (credential.kind == CredentialKind::token && !from_hex(string_of(entry, "sha256"), credential.hash))
+    throw BadEntry{"\"sha256\" is no SHA-256"};
   if (entry.contains("job")) {
     credential.job = string_of(entry, "job");
     credential.gpus = entry.value("gpus", 0u);
@@ -74,7 +76,8 @@ json json_of(const Credential& credential) {
 
 // Those that match do not count any more; the answer: those that did until now.
 template <class Matches>
-std::vector<Credential> revoke_matching(std::vector<Credential>& credentials, bool end_sessions, WallTime now, Matches matches) {
+std::vector<Credential> revoke_matching(std::vector<Credential>& credentials, bool end_sessions, WallTime now,
+                                        Matches matches) {
   std::vector<Credential> revoked;
   for (Credential& one : credentials) {
     if (!matches(one)) continue;
@@ -92,10 +95,13 @@ std::vector<Credential> revoke_matching(std::vector<Credential>& credentials, bo
 tl::expected<Register, std::string> Register::parse(const std::string& text) {
   json root = json::parse(text, nullptr, false);
   if (root.is_discarded() || !root.is_object()) return tl::unexpected(std::string("no JSON object"));
-  if (auto format = root.find("format"); format == root.end() || *format != kFormat) return tl::unexpected(fmt::format("its format is not {}", kFormat));
+  if (auto format = root.find("format"); format == root.end() || *format != kFormat)
+    return tl::unexpected(fmt::format("its format is not {}", kFormat));
   auto entries = root.find("credentials");
-  if (entries == root.end() || !entries->is_array()) return tl::unexpected(std::string("it has no list \"credentials\""));
-  if (entries->size() > kCredentialsMax) return tl::unexpected(fmt::format("{} credentials; {} are possible", entries->size(), kCredentialsMax));
+  if (entries == root.end() || !entries->is_array())
+    return tl::unexpected(std::string("it has no list \"credentials\""));
+  if (entries->size() > kCredentialsMax)
+    return tl::unexpected(fmt::format("{} credentials; {} are possible", entries->size(), kCredentialsMax));
   Register parsed;
   std::set<std::string> ids;
   for (size_t i = 0; i < entries->size(); ++i) {
@@ -124,12 +130,14 @@ bool Register::add(Credential credential) {
 }
 
 const Credential* Register::find(CredentialKind kind, std::string_view id) const {
-  auto found = std::find_if(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.kind == kind && one.id == id; });
+  auto found = std::find_if(credentials_.begin(), credentials_.end(),
+                            [&](const Credential& one) { return one.kind == kind && one.id == id; });
   return found == credentials_.end() ? nullptr : &*found;
 }
 
 const Credential* Register::find(std::string_view id) const {
-  auto found = std::find_if(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.id == id; });
+  auto found =
+      std::find_if(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.id == id; });
   return found == credentials_.end() ? nullptr : &*found;
 }
 
@@ -142,19 +150,24 @@ const Credential* Register::find_token(std::string_view token) const {
 }
 
 std::vector<Credential> Register::revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now) {
-  return revoke_matching(credentials_, end_sessions, now, [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+  return revoke_matching(credentials_, end_sessions, now,
+                         [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
 }
 
 std::vector<Credential> Register::revoke_job(std::string_view job, bool end_sessions, WallTime now) {
-  return revoke_matching(credentials_, end_sessions, now, [&](const Credential& one) { return !one.job.empty() && one.job == job; });
+  return revoke_matching(credentials_, end_sessions, now,
+                         [&](const Credential& one) { return !one.job.empty() && one.job == job; });
 }
 
 void Register::forget_jobs(WallTime before) {
-  std::erase_if(credentials_, [&](const Credential& one) { return !one.job.empty() && (one.expires < before || (one.revoked && *one.revoked < before)); });
+  std::erase_if(credentials_, [&](const Credential& one) {
+    return !one.job.empty() && (one.expires < before || (one.revoked && *one.revoked < before));
+  });
 }
 
 bool Register::knows(std::string_view tenant_or_id) const {
-  return std::any_of(credentials_.begin(), credentials_.end(), [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+  return std::any_of(credentials_.begin(), credentials_.end(),
+                     [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
 }
 
 bool is_job_name(std::string_view name) {
@@ -168,20 +181,24 @@ std::string why_invalid(const Credential& credential, WallTime now) {
   return {};
 }
 
-// By the calendar of the standard library: the C library's functions want to read the machine's time zone, which the login process cannot.
+// By the calendar of the standard library: the C library's functions want to read the machine's time zone, which the
+// login process cannot.
 std::string to_text(WallTime time) {
   using namespace std::chrono;
   const auto day = floor<days>(time);
   const year_month_day date(day);
   const hh_mm_ss clock(floor<seconds>(time - day));
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", int(date.year()), unsigned(date.month()), unsigned(date.day()), clock.hours().count(), clock.minutes().count(),
-                     clock.seconds().count());
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", int(date.year()), unsigned(date.month()),
+                     unsigned(date.day()), clock.hours().count(), clock.minutes().count(), clock.seconds().count());
 }
 
 std::optional<WallTime> time_from_text(const std::string& text) {
   int year = 0, read = 0;
   unsigned month = 0, day = 0, hour = 0, minute = 0, second = 0;
-  if (std::sscanf(text.c_str(), "%4d-%2u-%2uT%2u:%2u:%2uZ%n", &year, &month, &day, &hour, &minute, &second, &read) != 6 || size_t(read) != text.size()) return std::nullopt;
+  if (std::sscanf(text.c_str(), "%4d-%2u-%2uT%2u:%2u:%2uZ%n", &year, &month, &day, &hour, &minute, &second, &read) !=
+          6 ||
+      size_t(read) != text.size())
+    return std::nullopt;
   return utc_time(year, month, day, hour, minute, second);
 }
 

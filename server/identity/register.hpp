@@ -18,14 +18,15 @@ inline constexpr size_t kCredentialsMax = 65'536;
 inline constexpr size_t kRegisterBytesMax = 32u << 20;
 inline constexpr size_t kJobNameBytesMax = 128;
 inline constexpr unsigned kJobGpusMax = 1024;
-// Tokens of jobs are forgotten when they have not counted for so long: a cluster makes many, and by then nothing that they began runs.
+// Tokens of jobs are forgotten when they have not counted for so long: a cluster makes many, and by then nothing that
+// they began runs.
 inline constexpr std::chrono::hours kJobTokensKeptFor{1};
 
 enum class CredentialKind : uint8_t { certificate, token };
 
 struct Credential {
   CredentialKind kind = CredentialKind::certificate;
-  std::string id;      // a certificate's serial, a token's id
+  std::string id;  // a certificate's serial, a token's id
   std::string tenant;
   WallTime issued, expires;
   std::optional<WallTime> revoked;
@@ -50,8 +51,8 @@ class Register {
   const Credential* find(std::string_view id) const;
   // Looks at every token, whatever it finds: the time says nothing about which there are.
   const Credential* find_token(std::string_view token) const;
-  // Those of a tenant of this name, or the one with this id, that counted until now; all of them do not any more. Those already revoked are
-  // only given `end_sessions`.
+  // Those of a tenant of this name, or the one with this id, that counted until now; all of them do not any more. Those
+  // already revoked are only given `end_sessions`.
   std::vector<Credential> revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now);
   // The same for all tokens of a job.
   std::vector<Credential> revoke_job(std::string_view job, bool end_sessions, WallTime now);

@@ -18,12 +18,13 @@ int error_index() {
   return index;
 }
 
-// Lets the handshake finish whatever the certificate is, so that the client can be told in words: it is refused when it is asked about
-// (shown_certificate), having been allowed nothing that a client without a certificate is not.
+// Lets the handshake finish whatever the certificate is, so that the client can be told in words: it is refused when it
+// is asked about (shown_certificate), having been allowed nothing that a client without a certificate is not.
 int note_verification(int ok, X509_STORE_CTX* verification) {
   auto* connection = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(verification, SSL_get_ex_data_X509_STORE_CTX_idx()));
   if (!ok && !SSL_get_ex_data(connection, error_index()))
-    SSL_set_ex_data(connection, error_index(), reinterpret_cast<void*>(intptr_t(X509_STORE_CTX_get_error(verification))));
+    SSL_set_ex_data(connection, error_index(),
+                    reinterpret_cast<void*>(intptr_t(X509_STORE_CTX_get_error(verification))));
   return 1;
 }
 
@@ -40,13 +41,16 @@ tl::expected<Parts, std::string> read_parts(const IdentityTexts& texts, WallTime
   if (!certificate) return named(kServerCertificateFile, certificate.error());
   auto key = read_key(texts.server_key);
   if (!key) return named(kServerKeyFile, key.error());
-  if (X509_check_private_key(certificate->get(), key->get()) != 1) return named(kServerKeyFile, openssl_error("not the key of " + std::string(kServerCertificateFile)));
+  if (X509_check_private_key(certificate->get(), key->get()) != 1)
+    return named(kServerKeyFile, openssl_error("not the key of " + std::string(kServerCertificateFile)));
   OpensslHandle<EVP_PKEY> signer(X509_get_pubkey(authority->get()));
   if (!signer || X509_verify(certificate->get(), signer.get()) != 1)
     return named(kServerCertificateFile, openssl_error("not signed by " + std::string(kAuthorityCertificateFile)));
-  if (expiry_of(authority->get()) <= now) return named(kAuthorityCertificateFile, "it expired on " + to_words(expiry_of(authority->get())));
+  if (expiry_of(authority->get()) <= now)
+    return named(kAuthorityCertificateFile, "it expired on " + to_words(expiry_of(authority->get())));
   if (expiry_of(certificate->get()) <= now)
-    return named(kServerCertificateFile, fmt::format("it expired on {}; gpuwire admin renew makes a new one", to_words(expiry_of(certificate->get()))));
+    return named(kServerCertificateFile, fmt::format("it expired on {}; gpuwire admin renew makes a new one",
+                                                     to_words(expiry_of(certificate->get()))));
   return Parts{std::move(*authority), std::move(*certificate), std::move(*key)};
 }
 
@@ -56,16 +60,20 @@ bool configure(SSL_CTX* context, const Parts& parts) {
   // Nothing is read beyond the record that is being read: what a client says after its login is for its worker.
   SSL_CTX_set_read_ahead(context, 0);
   SSL_CTX_set_default_read_buffer_len(context, 0);
-  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_mode(context,
+                   SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_max_cert_list(context, long(kCertificateChainBytesMax));
   X509_STORE_set_flags(SSL_CTX_get_cert_store(context), X509_V_FLAG_X509_STRICT);
-  return SSL_CTX_use_certificate(context, parts.certificate.get()) == 1 && SSL_CTX_use_PrivateKey(context, parts.key.get()) == 1 &&
-         X509_STORE_add_cert(SSL_CTX_get_cert_store(context), parts.authority.get()) == 1 && SSL_CTX_add_client_CA(context, parts.authority.get()) == 1;
+  return SSL_CTX_use_certificate(context, parts.certificate.get()) == 1 &&
+         SSL_CTX_use_PrivateKey(context, parts.key.get()) == 1 &&
+         X509_STORE_add_cert(SSL_CTX_get_cert_store(context), parts.authority.get()) == 1 &&
+         SSL_CTX_add_client_CA(context, parts.authority.get()) == 1;
 }
 
 }  // namespace
 
-tl::expected<std::shared_ptr<const ServerIdentity>, std::string> ServerIdentity::make(const IdentityTexts& texts, WallTime now) {
+tl::expected<std::shared_ptr<const ServerIdentity>, std::string> ServerIdentity::make(const IdentityTexts& texts,
+                                                                                      WallTime now) {
   tls::start_openssl();
   auto parts = read_parts(texts, now);
   if (!parts) return Failure(parts.error());
@@ -74,7 +82,8 @@ tl::expected<std::shared_ptr<const ServerIdentity>, std::string> ServerIdentity:
   std::shared_ptr<ServerIdentity> identity(new ServerIdentity);
   identity->credentials_ = std::move(*credentials);
   identity->context_.reset(SSL_CTX_new(TLS_server_method()));
-  if (!identity->context_ || !configure(identity->context_.get(), *parts)) return Failure(openssl_error("the server's TLS settings"));
+  if (!identity->context_ || !configure(identity->context_.get(), *parts))
+    return Failure(openssl_error("the server's TLS settings"));
   return identity;
 }
 
@@ -90,7 +99,8 @@ std::optional<ShownCertificate> ServerIdentity::shown_certificate(SSL* connectio
   if (!certificate) return std::nullopt;
   int error = int(reinterpret_cast<intptr_t>(SSL_get_ex_data(connection, error_index())));
   if (error == X509_V_OK) error = int(SSL_get_verify_result(connection));
-  ShownCertificate shown{.serial = serial_of(certificate), .verify_error = error, .expires = to_words(expiry_of(certificate))};
+  ShownCertificate shown{
+      .serial = serial_of(certificate), .verify_error = error, .expires = to_words(expiry_of(certificate))};
   // A name that nobody vouches for is a stranger's text.
   if (auto tenant = tenant_of(certificate); tenant) shown.tenant = *tenant;
   if (error != X509_V_OK) shown.verify_text = X509_verify_cert_error_string(error);

@@ -1,4 +1,5 @@
-// What the login process judges clients by: the server's certificate and key, the authority, the register. Made anew when a file changes.
+// What the login process judges clients by: the server's certificate and key, the authority, the register. Made anew
+// when a file changes.
 #pragma once
 
 #include <array>
@@ -24,18 +25,21 @@ struct IdentityTexts {
 struct IdentityFileText {
   std::string_view name;
   size_t bytes_max;
-  std::string IdentityTexts::* text;
+  std::string IdentityTexts::*text;
 };
-inline constexpr std::array<IdentityFileText, 4> kIdentityFileTexts{{{kAuthorityCertificateFile, kPemBytesMax, &IdentityTexts::authority},
-                                                                     {kServerCertificateFile, kPemBytesMax, &IdentityTexts::server_certificate},
-                                                                     {kServerKeyFile, kPemBytesMax, &IdentityTexts::server_key},
-                                                                     {kRegisterFile, kRegisterBytesMax, &IdentityTexts::credentials}}};
+inline constexpr std::array<IdentityFileText, 4> kIdentityFileTexts{
+    {{kAuthorityCertificateFile, kPemBytesMax, &IdentityTexts::authority},
+     {kServerCertificateFile, kPemBytesMax, &IdentityTexts::server_certificate},
+     {kServerKeyFile, kPemBytesMax, &IdentityTexts::server_key},
+     {kRegisterFile, kRegisterBytesMax, &IdentityTexts::credentials}}};
 
 // Immutable, shared by the connections that began under it.
 class ServerIdentity {
  public:
-  // The error names the file and the reason: unreadable, key and certificate do not belong together, expired, of another authority.
-  static tl::expected<std::shared_ptr<const ServerIdentity>, std::string> make(const IdentityTexts& texts, WallTime now);
+  // The error names the file and the reason: unreadable, key and certificate do not belong together, expired, of
+  // another authority.
+  static tl::expected<std::shared_ptr<const ServerIdentity>, std::string> make(const IdentityTexts& texts,
+                                                                               WallTime now);
 
   const Register& credentials() const { return credentials_; }
   // A server's end for a connected socket that does not block; null: out of memory. `socket` stays the caller's.

@@ -8,10 +8,13 @@ namespace {
 
 using Choice = std::variant<ChosenTenant, RefusedTenant>;
 
-RefusalKind kind_of(const Credential& credential) { return credential.revoked ? RefusalKind::revoked : RefusalKind::expired; }
+RefusalKind kind_of(const Credential& credential) {
+  return credential.revoked ? RefusalKind::revoked : RefusalKind::expired;
+}
 
 RefusedTenant why_not_verified(const ShownCertificate& shown) {
-  RefusedTenant refused{RefusalKind::certificate, {}, {}, shown.serial};  // whoever is named there: nobody whom we trust says so
+  RefusedTenant refused{
+      RefusalKind::certificate, {}, {}, shown.serial};  // whoever is named there: nobody whom we trust says so
   switch (shown.verify_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       refused.kind = RefusalKind::expired;
@@ -20,7 +23,8 @@ RefusedTenant why_not_verified(const ShownCertificate& shown) {
       break;
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
       refused.kind = RefusalKind::foreign;
-      refused.reason = "the client's certificate is self-signed: this server takes only what its own authority has signed";
+      refused.reason =
+          "the client's certificate is self-signed: this server takes only what its own authority has signed";
       break;
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
@@ -37,12 +41,15 @@ RefusedTenant why_not_verified(const ShownCertificate& shown) {
 
 Choice by_certificate(const ShownCertificate& shown, const Register* credentials, WallTime now) {
   if (shown.verify_error != 0) return why_not_verified(shown);
-  if (shown.tenant.empty()) return RefusedTenant{RefusalKind::certificate, "the client's certificate names no tenant", {}, shown.serial};
+  if (shown.tenant.empty())
+    return RefusedTenant{RefusalKind::certificate, "the client's certificate names no tenant", {}, shown.serial};
   const Credential* known = credentials ? credentials->find(CredentialKind::certificate, shown.serial) : nullptr;
   if (!known || known->tenant != shown.tenant)
-    return RefusedTenant{RefusalKind::foreign, "the client's certificate is not in this server's register", shown.tenant, shown.serial};
+    return RefusedTenant{RefusalKind::foreign, "the client's certificate is not in this server's register",
+                         shown.tenant, shown.serial};
   if (std::string why = why_invalid(*known, now); !why.empty())
-    return RefusedTenant{kind_of(*known), fmt::format("the certificate of tenant {} {}", shown.tenant, why), shown.tenant, shown.serial};
+    return RefusedTenant{kind_of(*known), fmt::format("the certificate of tenant {} {}", shown.tenant, why),
+                         shown.tenant, shown.serial};
   return ChosenTenant{shown.tenant, "tls certificate", shown.serial};
 }
 
@@ -50,7 +57,8 @@ Choice by_token(const Shown& shown, const Register* credentials, WallTime now) {
   const Credential* known = credentials ? credentials->find_token(shown.token) : nullptr;
   if (!known) return RefusedTenant{RefusalKind::token, "this server does not know the token", {}, {}};
   if (std::string why = why_invalid(*known, now); !why.empty())
-    return RefusedTenant{kind_of(*known), fmt::format("the token of tenant {} {}", known->tenant, why), known->tenant, known->id};
+    return RefusedTenant{kind_of(*known), fmt::format("the token of tenant {} {}", known->tenant, why), known->tenant,
+                         known->id};
   return ChosenTenant{known->tenant, shown.tls ? "tls token" : "token", known->id};
 }
 
@@ -82,13 +90,18 @@ Choice choose_tenant(const Shown& shown, const Register* credentials, WallTime n
     const auto* other = std::get_if<ChosenTenant>(&token);
     if (!other) return token;
     if (other->tenant != chosen->tenant)
-      return RefusedTenant{RefusalKind::mismatch, "the client's certificate and its token are of different tenants", chosen->tenant, chosen->credential};
+      return RefusedTenant{RefusalKind::mismatch, "the client's certificate and its token are of different tenants",
+                           chosen->tenant, chosen->credential};
     return choice;
   }
   if (!shown.token.empty()) return by_token(shown, credentials, now);
   if (!shown.unix_tenant.empty()) return ChosenTenant{shown.unix_tenant, "unix", {}};
   if (!shown.open_tenant.empty()) return ChosenTenant{shown.open_tenant, shown.tls ? "tls" : "plain", {}};
-  return RefusedTenant{RefusalKind::no_identity, "this server wants to know who calls: a certificate or a token (gpuwire admin add-tenant makes one)", {}, {}};
+  return RefusedTenant{
+      RefusalKind::no_identity,
+      "this server wants to know who calls: a certificate or a token (gpuwire admin add-tenant makes one)",
+      {},
+      {}};
 }
 
 }  // namespace gpuwire::server

@@ -10,15 +10,27 @@
 namespace gpuwire::server {
 
 // Words for the audit; stable.
-enum class RefusalKind : uint8_t { certificate, revoked, expired, foreign, token, mismatch, no_identity, protocol, tls, timeout, overload };
+enum class RefusalKind : uint8_t {
+  certificate,
+  revoked,
+  expired,
+  foreign,
+  token,
+  mismatch,
+  no_identity,
+  protocol,
+  tls,
+  timeout,
+  overload
+};
 const char* name_of(RefusalKind kind);
 
 struct ShownCertificate {
   std::string serial;
-  std::string tenant;      // empty: it names none
-  int verify_error = 0;    // the first X509_V_ERR of its verification; 0: our authority's, and its time is now
+  std::string tenant;    // empty: it names none
+  int verify_error = 0;  // the first X509_V_ERR of its verification; 0: our authority's, and its time is now
   std::string verify_text;
-  std::string expires;     // for people
+  std::string expires;  // for people
 };
 
 struct Shown {
@@ -33,12 +45,12 @@ struct ChosenTenant {
 };
 struct RefusedTenant {
   RefusalKind kind;
-  std::string reason;               // one line, for the client too: says nothing that it does not know
-  std::string tenant, credential;   // for the audit, as far as known
+  std::string reason;              // one line, for the client too: says nothing that it does not know
+  std::string tenant, credential;  // for the audit, as far as known
 };
 
-// A certificate before a token before a Unix user before the open tenant; what is shown and does not count is refused, whatever else is shown.
-// `credentials`: null when the server has no identity.
+// A certificate before a token before a Unix user before the open tenant; what is shown and does not count is refused,
+// whatever else is shown. `credentials`: null when the server has no identity.
 std::variant<ChosenTenant, RefusedTenant> choose_tenant(const Shown& shown, const Register* credentials, WallTime now);
 
 }  // namespace gpuwire::server

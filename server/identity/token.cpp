@@ -20,7 +20,8 @@ int digit_value(char c) {
 tl::expected<std::string, std::string> new_token() {
   static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::array<uint8_t, 32> secret{};
-  if (RAND_priv_bytes(secret.data(), int(secret.size())) != 1) return tl::unexpected(std::string("no random bytes for a token"));
+  if (RAND_priv_bytes(secret.data(), int(secret.size())) != 1)
+    return tl::unexpected(std::string("no random bytes for a token"));
   std::string token(kTokenPrefix);
   uint32_t bits = 0;
   unsigned held = 0;
@@ -62,6 +63,8 @@ bool from_hex(std::string_view text, TokenHash& hash) {
   return true;
 }
 
-bool same_hash(const TokenHash& one, const TokenHash& other) { return CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0; }
+bool same_hash(const TokenHash& one, const TokenHash& other) {
+  return CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
 
 }  // namespace gpuwire::server

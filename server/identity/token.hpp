@@ -1,5 +1,6 @@
-// Bearer tokens: 256 random bits as text. What the server keeps of one is its SHA-256: nobody can try 2^256 inputs, so that a salt and a slow
-// function, which protect what people invent and remember, would add nothing but a way to keep the server busy.
+// Bearer tokens: 256 random bits as text. What the server keeps of one is its SHA-256: nobody can try 2^256 inputs, so
+// that a salt and a slow function, which protect what people invent and remember, would add nothing but a way to keep
+// the server busy.
 #pragma once
 
 #include <array>

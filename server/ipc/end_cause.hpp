@@ -6,11 +6,11 @@
 namespace gpuwire::server {
 
 enum class EndCause : uint8_t {
-  finished,  // the client said goodbye, or closed between two frames
-  cut,       // the connection went away
-  fault,     // the client sent what cannot be
-  stopped,   // stop() was called
-  internal,  // the server's own failure
+  finished,      // the client said goodbye, or closed between two frames
+  cut,           // the connection went away
+  fault,         // the client sent what cannot be
+  stopped,       // stop() was called
+  internal,      // the server's own failure
   resume_grace,  // the connection was lost, and the client did not come back in time
 };
 

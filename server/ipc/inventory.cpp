@@ -42,8 +42,11 @@ tl::expected<Inventory, std::string> decode_inventory(const std::string& text) {
     Inventory inventory{.summary = root.getSummary()};
     for (auto device : root.getDevices()) {
       auto index = scheduler::DeviceIndex(inventory.devices.size());
-      inventory.devices.push_back(
-          {.index = index, .bytes = device.getBytes(), .taken_bytes = device.getTakenBytes(), .name = device.getName(), .uuid = device.getUuid()});
+      inventory.devices.push_back({.index = index,
+                                   .bytes = device.getBytes(),
+                                   .taken_bytes = device.getTakenBytes(),
+                                   .name = device.getName(),
+                                   .uuid = device.getUuid()});
     }
     return inventory;
   } catch (const kj::Exception& error) {

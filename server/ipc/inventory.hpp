@@ -16,11 +16,11 @@ struct ServerDevice {
   uint64_t bytes = 0;                // of memory in all
   uint64_t taken_bytes = 0;          // of it, when a worker has just made its context there; 0: none was made
   std::string name;
-  std::string uuid;                  // "GPU-..."
+  std::string uuid;  // "GPU-..."
 };
 
 struct Inventory {
-  std::string summary;               // for the line that says where the server listens
+  std::string summary;  // for the line that says where the server listens
   std::vector<ServerDevice> devices;
 };
 

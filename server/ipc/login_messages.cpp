@@ -16,7 +16,9 @@ constexpr size_t kTextBytesMax = 512;  // seven of them stay below kIpcMessageTe
 
 std::string cut(const std::string& text) { return text.substr(0, kTextBytesMax); }
 
-capnp::Data::Reader data_of(const std::string& bytes) { return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()}; }
+capnp::Data::Reader data_of(const std::string& bytes) {
+  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
 std::string bytes_of(capnp::Data::Reader data) { return {data.asChars().begin(), data.size()}; }
 
 template <class Structure, class Fill>
@@ -106,26 +108,41 @@ std::string encode(const LoginRefusal& refusal) {
 }
 
 bool decode(const std::string& text, Arrival& arrival) {
-  return unpack<login_text::Arrival>(
-      text, [&](auto root) { arrival = {root.getPeer(), root.getAddress(), root.getTls(), root.getUnixTenant(), root.getOpenTenant(), root.getManagement()}; });
+  return unpack<login_text::Arrival>(text, [&](auto root) {
+    arrival = {root.getPeer(),       root.getAddress(),    root.getTls(),
+               root.getUnixTenant(), root.getOpenTenant(), root.getManagement()};
+  });
 }
 
 bool decode(const std::string& text, LoginRequestMessage& request) {
   return unpack<login_text::Request>(text, [&](auto root) {
-    request = {root.getTenant(), root.getSecurity(), root.getCredential(), root.getGpus(), root.getMemoryBytes(),
-               root.getProgram(), root.getHost(), root.getProcessId(), root.getPeer(), root.getManagement(), {}, {}};
+    request = {root.getTenant(),
+               root.getSecurity(),
+               root.getCredential(),
+               root.getGpus(),
+               root.getMemoryBytes(),
+               root.getProgram(),
+               root.getHost(),
+               root.getProcessId(),
+               root.getPeer(),
+               root.getManagement(),
+               {},
+               {}};
     request.resume = bytes_of(root.getResume());
     request.ticket = bytes_of(root.getTicket());
   });
 }
 
 bool decode(const std::string& text, LoginQueued& queued) {
-  return unpack<login_text::Queued>(text, [&](auto root) { queued = {root.getPlace(), root.getWaiting(), root.getWhy(), bytes_of(root.getTicket())}; });
+  return unpack<login_text::Queued>(text, [&](auto root) {
+    queued = {root.getPlace(), root.getWaiting(), root.getWhy(), bytes_of(root.getTicket())};
+  });
 }
 
 bool decode(const std::string& text, LoginRefusal& refusal) {
-  return unpack<login_text::Refusal>(
-      text, [&](auto root) { refusal = {root.getPeer(), root.getKind(), root.getReason(), root.getTenant(), root.getCredential()}; });
+  return unpack<login_text::Refusal>(text, [&](auto root) {
+    refusal = {root.getPeer(), root.getKind(), root.getReason(), root.getTenant(), root.getCredential()};
+  });
 }
 
 }  // namespace gpuwire::server

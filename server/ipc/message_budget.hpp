@@ -1,4 +1,5 @@
-// How much a worker process may say to the broker. A session's own worker is not believed: a client may have taken it over.
+// How much a worker process may say to the broker. A session's own worker is not believed: a client may have taken it
+// over.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +10,9 @@
 
 namespace gpuwire::server {
 
-// Counts messages. A worker that has used up what it may say pauses: it is not listened to for kWorkerPauseMs, and its own sends wait. One that waits for its
-// answers has no more messages on the way then than it has threads; one that does not, again and again, floods.
+// Counts messages. A worker that has used up what it may say pauses: it is not listened to for kWorkerPauseMs, and its
+// own sends wait. One that waits for its answers has no more messages on the way then than it has threads; one that
+// does not, again and again, floods.
 class MessageBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -29,7 +31,8 @@ class MessageBudget {
 
  private:
   void refill(Time now) {
-    left_ = std::min(left_ + std::chrono::duration<double>(now - refilled_).count() * kWorkerMessagesPerSecond, kWorkerMessagesAtOnce);
+    left_ = std::min(left_ + std::chrono::duration<double>(now - refilled_).count() * kWorkerMessagesPerSecond,
+                     kWorkerMessagesAtOnce);
     refilled_ = now;
   }
 

@@ -1,4 +1,5 @@
-// One end of a pair between the broker and the login process, or its keeper: messages in order, kept while the pair is full.
+// One end of a pair between the broker and the login process, or its keeper: messages in order, kept while the pair is
+// full.
 #pragma once
 
 #include <chrono>

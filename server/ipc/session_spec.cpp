@@ -22,8 +22,10 @@ constexpr size_t kDevicesMax = 64;
 constexpr const char* kNothing = "/dev/null";
 
 bool is_nothing(int descriptor) {
-  struct stat seen {}, nothing {};
-  return ::fstat(descriptor, &seen) == 0 && ::stat(kNothing, &nothing) == 0 && S_ISCHR(seen.st_mode) && seen.st_rdev == nothing.st_rdev;
+  struct stat seen {
+  }, nothing{};
+  return ::fstat(descriptor, &seen) == 0 && ::stat(kNothing, &nothing) == 0 && S_ISCHR(seen.st_mode) &&
+         seen.st_rdev == nothing.st_rdev;
 }
 
 }  // namespace
@@ -83,7 +85,8 @@ tl::expected<SessionSpec, std::string> decode_session_spec(const std::string& te
     for (auto device : root.getDevices()) order.devices.push_back({device.getIndex(), device.getLimitBytes()});
     auto key = root.getTlsKey().asChars();
     order.tls_key.assign(key.begin(), key.size());
-    if (!order.tls_key.empty() && order.tls_key.size() != kTlsKeyBytes) return tl::unexpected(fmt::format("a TLS key of {} bytes", order.tls_key.size()));
+    if (!order.tls_key.empty() && order.tls_key.size() != kTlsKeyBytes)
+      return tl::unexpected(fmt::format("a TLS key of {} bytes", order.tls_key.size()));
     order.host_memory_bytes = root.getHostMemoryBytes();
     order.ledger_slot = root.getLedgerSlot();
     order.identified = root.getIdentified();

@@ -13,20 +13,22 @@ namespace gpuwire::server {
 
 struct SessionSpec {
   struct Device {
-    uint32_t index = 0;            // of the server: which column of the tenant's page
-    uint64_t limit_bytes = 0;      // what the session is shown as the device's memory; 0: all of it
+    uint32_t index = 0;        // of the server: which column of the tenant's page
+    uint64_t limit_bytes = 0;  // what the session is shown as the device's memory; 0: all of it
   };
-  uint64_t number = 0;             // scheduler::SessionId
-  std::string peer;                // for logs
-  std::string tenant;              // name
-  bool identified = false;         // the client has shown that it is the tenant: what it shares with others goes by that name, not by its key
-  std::vector<Device> devices;     // as the worker's driver counts them; empty: all, without limits
-  std::string tls_key;             // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
+  uint64_t number = 0;      // scheduler::SessionId
+  std::string peer;         // for logs
+  std::string tenant;       // name
+  bool identified = false;  // the client has shown that it is the tenant: what it shares with others goes by that name,
+                            // not by its key
+  std::vector<Device> devices;  // as the worker's driver counts them; empty: all, without limits
+  std::string tls_key;          // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
   uint64_t host_memory_bytes = 0;  // of the server's own memory, that the tenant may hold; 0: no bound
   uint32_t resume_grace_ms = 0;    // how long the session stays without a connection; 0: it ends with its connection
-  uint32_t hang_up_grace_ms = 0;   // the same where the connection was ended and not lost, by the program's end or by something between
-  uint32_t lanes_max = 0;          // further connections for bulk; below 2: none
-  uint32_t ledger_slot = 0;        // which slot of the tenant's page is the session's
+  uint32_t hang_up_grace_ms =
+      0;  // the same where the connection was ended and not lost, by the program's end or by something between
+  uint32_t lanes_max = 0;    // further connections for bulk; below 2: none
+  uint32_t ledger_slot = 0;  // which slot of the tenant's page is the session's
 };
 
 inline constexpr size_t kTlsKeyBytes = 32;

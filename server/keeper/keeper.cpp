@@ -142,7 +142,8 @@ void Keeper::answer(IpcMessage message) {
 
 bool Keeper::give_all() {
   for (const auto& [name, kept] : entries_) {
-    KeptEntry copy{.session = kept.session, .awaited = kept.awaited, .name = kept.name, .text = kept.text, .descriptors = {}};
+    KeptEntry copy{
+        .session = kept.session, .awaited = kept.awaited, .name = kept.name, .text = kept.text, .descriptors = {}};
     for (const OwnedDescriptor& descriptor : kept.descriptors)
       copy.descriptors.emplace_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
     if (!tell(entry_message(KeeperKind::entry, std::move(copy)))) return false;
@@ -179,7 +180,7 @@ void Keeper::broker_gone() {
   for (const auto& [name, entry] : entries_) {
     if (entry.session)
       send_ipc_message(descriptor_of(entry, KeptDescriptor::worker),
-                   word);  // one that cannot be told waits a bit less long for answers
+                       word);  // one that cannot be told waits a bit less long for answers
   }
 }
 

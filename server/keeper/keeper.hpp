@@ -25,8 +25,8 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // Until nobody needs it: there is no broker, and neither a session nor what else is awaited, or the time for one to come is over. The
-  // descriptors close with the process, so workers that run then see their broker's end.
+  // Until nobody needs it: there is no broker, and neither a session nor what else is awaited, or the time for one to
+  // come is over. The descriptors close with the process, so workers that run then see their broker's end.
   void run();
 
  private:

@@ -14,10 +14,13 @@ namespace {
 
 tl::expected<OwnedDescriptor, std::string> open_private(const std::filesystem::path& path) {
   OwnedDescriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600));
-  if (!file) return tl::unexpected(fmt::format("cannot open the audit log {}: {}", path.string(), std::strerror(errno)));
+  if (!file)
+    return tl::unexpected(fmt::format("cannot open the audit log {}: {}", path.string(), std::strerror(errno)));
   struct stat facts {};
-  if (::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) return tl::unexpected(fmt::format("the audit log {} is not a file", path.string()));
-  if (facts.st_mode & 077) return tl::unexpected(fmt::format("the audit log {} is open to others: chmod 600 it", path.string()));
+  if (::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode))
+    return tl::unexpected(fmt::format("the audit log {} is not a file", path.string()));
+  if (facts.st_mode & 077)
+    return tl::unexpected(fmt::format("the audit log {} is open to others: chmod 600 it", path.string()));
   return file;
 }
 
@@ -61,7 +64,10 @@ void AuditLog::write(std::string_view event, const LogFields& fields) {
   std::string text = json_line(line) + "\n";
   if (write_all(file_.get(), text)) return;
   ++lines_lost_;
-  log_event(spdlog::level::err, event, fmt::format("the audit log {} cannot be written ({}); the line was: {}", path_.string(), std::strerror(errno), json_line(line)), line);
+  log_event(spdlog::level::err, event,
+            fmt::format("the audit log {} cannot be written ({}); the line was: {}", path_.string(),
+                        std::strerror(errno), json_line(line)),
+            line);
 }
 
 }  // namespace gpuwire::server

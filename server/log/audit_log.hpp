@@ -17,7 +17,8 @@ class AuditLog {
  public:
   // Without a file: lines go to the server's log.
   AuditLog() = default;
-  // Appends to `file`, made with mode 0600 when it is missing; one that others may read or write is refused. The error names file and cause.
+  // Appends to `file`, made with mode 0600 when it is missing; one that others may read or write is refused. The error
+  // names file and cause.
   static tl::expected<AuditLog, std::string> open(std::filesystem::path file);
 
   // The file may have been moved away (SIGHUP): goes on in a new one of its name. On an error the old one stays in use.

@@ -41,9 +41,11 @@ class TextFormatter final : public spdlog::formatter {
 class JsonFormatter final : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
-    std::string members =
-        view(message.logger_name) == kEventLogger ? std::string(view(message.payload)) : R"("event":"message","text":)" + json_line(std::string(view(message.payload)));
-    std::string line = fmt::format(R"({{"time":"{}","level":"{}",{}}})", utc_time(message.time), level_name(message.level), members);
+    std::string members = view(message.logger_name) == kEventLogger
+                              ? std::string(view(message.payload))
+                              : R"("event":"message","text":)" + json_line(std::string(view(message.payload)));
+    std::string line =
+        fmt::format(R"({{"time":"{}","level":"{}",{}}})", utc_time(message.time), level_name(message.level), members);
     line += '\n';
     out.append(line.data(), line.data() + line.size());
   }
@@ -97,12 +99,14 @@ void start_log(const std::string& name, LogFormat format, const std::string& lev
   spdlog::set_default_logger(logger);
 }
 
-void log_event(spdlog::level::level_enum level, std::string_view event, const std::string& text, const LogFields& fields) {
+void log_event(spdlog::level::level_enum level, std::string_view event, const std::string& text,
+               const LogFields& fields) {
   if (current_format == LogFormat::text || !event_logger) {
     spdlog::log(level, spdlog::string_view_t(text.data(), text.size()));
     return;
   }
-  std::string members = fmt::format(R"("event":{},"text":{},"fields":{})", json_line(std::string(event)), json_line(text), json_line(fields));
+  std::string members = fmt::format(R"("event":{},"text":{},"fields":{})", json_line(std::string(event)),
+                                    json_line(text), json_line(fields));
   event_logger->log(level, spdlog::string_view_t(members.data(), members.size()));
 }
 

@@ -11,7 +11,8 @@
 
 namespace gpuwire::server {
 
-// The fields of an event: an object whose values are strings, numbers and lists of them, in the order in which they are shown.
+// The fields of an event: an object whose values are strings, numbers and lists of them, in the order in which they are
+// shown.
 using LogFields = nlohmann::ordered_json;
 
 enum class LogFormat : uint8_t { text, json };
@@ -19,8 +20,10 @@ enum class LogFormat : uint8_t { text, json };
 // Makes the process's default logger. `level`: debug, info, warn, error or off. For one thread.
 void start_log(const std::string& name, LogFormat format, const std::string& level);
 
-// An event: in a text log `text`, in a JSON log its name and its fields too. Texts from clients may stand in it as they came.
-void log_event(spdlog::level::level_enum level, std::string_view event, const std::string& text, const LogFields& fields);
+// An event: in a text log `text`, in a JSON log its name and its fields too. Texts from clients may stand in it as they
+// came.
+void log_event(spdlog::level::level_enum level, std::string_view event, const std::string& text,
+               const LogFields& fields);
 
 // One line of JSON in ASCII; what is not UTF-8 is replaced, strings are cut to kLogStringBytesMax.
 std::string json_line(LogFields fields);

@@ -35,8 +35,14 @@ void set_blocking(int socket, bool blocking) {
 
 }  // namespace
 
-AuthConnection::AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number, Arrival arrival, OwnedDescriptor socket)
-    : keeper_(keeper), number_(number), arrival_(std::move(arrival)), socket_(io, socket.release()), timer_(io), connection_(socket_.native_handle()) {}
+AuthConnection::AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number,
+                               Arrival arrival, OwnedDescriptor socket)
+    : keeper_(keeper),
+      number_(number),
+      arrival_(std::move(arrival)),
+      socket_(io, socket.release()),
+      timer_(io),
+      connection_(socket_.native_handle()) {}
 
 AuthConnection::Progress AuthConnection::progress() const {
   if (requested_) return Progress::logged_in;
@@ -52,7 +58,8 @@ void AuthConnection::begin() {
   advance();
 }
 
-// --- one step after the other -------------------------------------------------------------------------------------------------------------------
+// --- one step after the other
+// -------------------------------------------------------------------------------------------------------------------
 
 void AuthConnection::advance() {
   auto self = shared_from_this();
@@ -119,7 +126,8 @@ IoStep AuthConnection::read_login() {
   return IoStep::done;
 }
 
-// It is the client's turn only when it has been admitted; until then its silence, and its end, is all that is heard of it.
+// It is the client's turn only when it has been admitted; until then its silence, and its end, is all that is heard of
+// it.
 IoStep AuthConnection::watch() {
   if (IoStep how = write_out(); how == IoStep::want_write) {
     if (!writing_) limit(kAnswerWriteMs);
@@ -159,7 +167,8 @@ void AuthConnection::wait(stream_descriptor::wait_type what, bool& pending) {
   });
 }
 
-// --- who it is ----------------------------------------------------------------------------------------------------------------------------------
+// --- who it is
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 void AuthConnection::log_in() {
   const LoginFrame& login = login_.frame();
@@ -170,7 +179,8 @@ void AuthConnection::log_in() {
               .unix_tenant = arrival_.unix_tenant,
               .open_tenant = arrival_.open_tenant};
   auto choice = choose_tenant(shown, identity ? &identity->credentials() : nullptr, keeper_.now());
-  if (auto* refused = std::get_if<RefusedTenant>(&choice)) return turn_away(refused->kind, refused->reason, refused->tenant, refused->credential);
+  if (auto* refused = std::get_if<RefusedTenant>(&choice))
+    return turn_away(refused->kind, refused->reason, refused->tenant, refused->credential);
   auto& chosen = std::get<ChosenTenant>(choice);
   stage_ = Stage::waiting;
   requested_ = true;
@@ -223,7 +233,8 @@ void AuthConnection::hand_over() {
   finish();
 }
 
-// --- the end ------------------------------------------------------------------------------------------------------------------------------------
+// --- the end
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 void AuthConnection::limit(uint32_t ms) {
   timer_.expires_after(std::chrono::milliseconds(ms));
@@ -247,8 +258,11 @@ void AuthConnection::ended(IoStep how) {
   if (requested_) {
     keeper_.gone(*this, failed ? connection_.failure() : "the client left while it waited");
   } else if (stage_ <= Stage::login) {
-    LoginRefusal refusal{arrival_.peer, name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),
-                         failed ? connection_.failure() : "the client left before it had logged in", {}, {}};
+    LoginRefusal refusal{arrival_.peer,
+                         name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),
+                         failed ? connection_.failure() : "the client left before it had logged in",
+                         {},
+                         {}};
     keeper_.turned_away(*this, std::move(refusal));
     if (failed) {
       // An alert is on its way; closing with unread bytes would take it back.

@@ -17,14 +17,15 @@ namespace gpuwire::server {
 
 class AuthConnection;
 
-// What an auth connection wants of whoever keeps it. None of these may destroy the auth connection at once; `left` is its last.
+// What an auth connection wants of whoever keeps it. None of these may destroy the auth connection at once; `left` is
+// its last.
 class AuthConnectionOwner {
  public:
   // The identity that counts now; null: none.
   virtual std::shared_ptr<const ServerIdentity> identity() const = 0;
   virtual WallTime now() const = 0;
   virtual void requested(AuthConnection& connection, LoginRequestMessage request) = 0;
-  virtual void gone(AuthConnection& connection, std::string why) = 0;     // after requested()
+  virtual void gone(AuthConnection& connection, std::string why) = 0;  // after requested()
   virtual void passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) = 0;
   virtual void turned_away(AuthConnection& connection, LoginRefusal refusal) = 0;  // instead of requested()
   virtual void left(AuthConnection& connection) = 0;
@@ -39,7 +40,8 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   // How far it is; connections that are less far are dropped first when there are too many.
   enum class Progress : uint8_t { refused, silent, speaking, secured, logged_in };
 
-  AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number, Arrival arrival, OwnedDescriptor socket);
+  AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number, Arrival arrival,
+                 OwnedDescriptor socket);
 
   ConnectionId number() const { return number_; }
   const Arrival& arrival() const { return arrival_; }
@@ -82,10 +84,10 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   boost::asio::steady_timer timer_;
   AuthSocket connection_;
   LoginFrameReader login_;
-  std::string out_;       // what the client is still to be sent
+  std::string out_;  // what the client is still to be sent
   Stage stage_ = Stage::greeting;
   size_t lingered_bytes_ = 0;
-  bool requested_ = false;  // the broker knows of it
+  bool requested_ = false;                  // the broker knows of it
   bool reading_ = false, writing_ = false;  // waits under way
 };
 

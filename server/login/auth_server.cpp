@@ -12,11 +12,16 @@
 namespace gpuwire::server {
 
 AuthServer::AuthServer(boost::asio::io_context& io, OwnedDescriptor broker, Clock clock, std::function<void()> closed)
-    : io_(io), clock_(std::move(clock)), broker_(io, std::move(broker), [this](IpcMessage message) { heard(std::move(message)); }, [this] { broker_gone(); }), closed_(std::move(closed)) {}
+    : io_(io),
+      clock_(std::move(clock)),
+      broker_(
+          io, std::move(broker), [this](IpcMessage message) { heard(std::move(message)); }, [this] { broker_gone(); }),
+      closed_(std::move(closed)) {}
 
 AuthServer::~AuthServer() = default;
 
-// --- the broker ---------------------------------------------------------------------------------------------------------------------------------
+// --- the broker
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 void AuthServer::heard(IpcMessage message) {
   switch (login_kind(message)) {
@@ -46,7 +51,8 @@ void AuthServer::read_identity(IpcMessage message) {
   std::string error;
   if (message.more.size() + 1 != size_t(IdentityFile::count)) error = "the broker sent not all files of the identity";
   for (size_t i = 0; i < size_t(IdentityFile::count) && error.empty(); ++i) {
-    auto text = read_descriptor(i == 0 ? message.socket.get() : message.more[i - 1].get(), kIdentityFileTexts[i].name, kIdentityFileTexts[i].bytes_max);
+    auto text = read_descriptor(i == 0 ? message.socket.get() : message.more[i - 1].get(), kIdentityFileTexts[i].name,
+                                kIdentityFileTexts[i].bytes_max);
     if (text) texts.*kIdentityFileTexts[i].text = std::move(*text);
     else error = text.error();
   }
@@ -58,7 +64,8 @@ void AuthServer::read_identity(IpcMessage message) {
   broker_.send(login_message(LoginKind::identity_read, 0, error, error.empty()));
 }
 
-// --- auth connections -------------------------------------------------------------------------------------------------------------------------------------
+// --- auth connections
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 void AuthServer::welcome(IpcMessage message) {
   Arrival arrival;
@@ -66,7 +73,8 @@ void AuthServer::welcome(IpcMessage message) {
   make_room(arrival.address);
   ++from_address_[arrival.address];
   AuthConnectionOwner& keeper = *this;
-  auto connection = std::make_shared<AuthConnection>(io_, keeper, connection_of(message), std::move(arrival), std::move(message.socket));
+  auto connection = std::make_shared<AuthConnection>(io_, keeper, connection_of(message), std::move(arrival),
+                                                     std::move(message.socket));
   strangers_.push_back(connection);
   connection->begin();
 }
@@ -99,12 +107,15 @@ void AuthServer::drop_from(const std::string& address) {
   }
   if (!least) return;
   if (least->progress() != AuthConnection::Progress::refused)
-    turned_away(*least, {least->arrival().peer, name_of(RefusalKind::overload), "too many connections that had not logged in", {}, {}});
+    turned_away(
+        *least,
+        {least->arrival().peer, name_of(RefusalKind::overload), "too many connections that had not logged in", {}, {}});
   least->drop();
 }
 
 void AuthServer::forget_stranger(AuthConnection& connection) {
-  auto found = std::find_if(strangers_.begin(), strangers_.end(), [&](const auto& one) { return one.get() == &connection; });
+  auto found =
+      std::find_if(strangers_.begin(), strangers_.end(), [&](const auto& one) { return one.get() == &connection; });
   if (found == strangers_.end()) return;
   strangers_.erase(found);
   auto count = from_address_.find(connection.arrival().address);
@@ -119,7 +130,9 @@ void AuthServer::requested(AuthConnection& connection, LoginRequestMessage reque
   broker_.send(login_message(LoginKind::request, connection.number(), encode(request)));
 }
 
-void AuthServer::gone(AuthConnection& connection, std::string why) { broker_.send(login_message(LoginKind::gone, connection.number(), std::move(why))); }
+void AuthServer::gone(AuthConnection& connection, std::string why) {
+  broker_.send(login_message(LoginKind::gone, connection.number(), std::move(why)));
+}
 
 void AuthServer::passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) {
   IpcMessage message = login_message(LoginKind::passed, connection.number(), std::move(key));

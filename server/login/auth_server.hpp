@@ -47,7 +47,7 @@ class AuthServer final : private AuthConnectionOwner {
   MessageChannel broker_;
   std::shared_ptr<const ServerIdentity> identity_;
   AuthConnections strangers_;  // not logged in, or refused; oldest first, at most kAuthConnectionsMax
-  std::unordered_map<std::string, size_t> from_address_;  // of these
+  std::unordered_map<std::string, size_t> from_address_;                         // of these
   std::unordered_map<ConnectionId, std::shared_ptr<AuthConnection>> logged_in_;  // at most kLoggedInMax
   const std::function<void()> closed_;
   bool leaving_ = false;

@@ -34,12 +34,14 @@ IoStep AuthSocket::failed(std::string reason) {
 }
 
 IoStep AuthSocket::step_of(int result, const char* what) {
-  if (bytes_received() > kHandshakeBytesMax) return failed(fmt::format("more than {} bytes before the session", kHandshakeBytesMax));
+  if (bytes_received() > kHandshakeBytesMax)
+    return failed(fmt::format("more than {} bytes before the session", kHandshakeBytesMax));
   switch (SSL_get_error(tls_.get(), result)) {
     case SSL_ERROR_WANT_READ: return IoStep::want_read;
     case SSL_ERROR_WANT_WRITE: return IoStep::want_write;
     case SSL_ERROR_ZERO_RETURN: return IoStep::closed;
-    case SSL_ERROR_SYSCALL: return ERR_peek_error() ? failed(fmt::format("{}: {}", what, tls::take_error())) : IoStep::closed;
+    case SSL_ERROR_SYSCALL:
+      return ERR_peek_error() ? failed(fmt::format("{}: {}", what, tls::take_error())) : IoStep::closed;
     default:
       if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return IoStep::closed;
       return failed(fmt::format("{}: {}", what, tls::take_error()));
@@ -99,7 +101,9 @@ void AuthSocket::say_end() {
   SSL_shutdown(tls_.get());
 }
 
-uint64_t AuthSocket::bytes_received() const { return tls_ ? BIO_number_read(SSL_get_rbio(tls_.get())) : plain_bytes_received_; }
+uint64_t AuthSocket::bytes_received() const {
+  return tls_ ? BIO_number_read(SSL_get_rbio(tls_.get())) : plain_bytes_received_;
+}
 
 std::optional<ShownCertificate> AuthSocket::shown_certificate() const {
   return tls_ ? ServerIdentity::shown_certificate(tls_.get()) : std::nullopt;

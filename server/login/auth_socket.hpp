@@ -15,7 +15,8 @@
 
 namespace gpuwire::server {
 
-// done: it went on; want_*: nothing can be done until the socket is ready for it; closed: the client has gone; failed: failure() says why.
+// done: it went on; want_*: nothing can be done until the socket is ready for it; closed: the client has gone; failed:
+// failure() says why.
 enum class IoStep : uint8_t { done, want_read, want_write, closed, failed };
 
 // Borrows a socket that does not block. One thread.

@@ -17,7 +17,8 @@ namespace {
 // For logs and lists: a client's text moves no cursor and breaks no line.
 std::string printable(capnp::Text::Reader text) {
   std::string out(text.begin(), std::min<size_t>(text.size(), kLoginTextBytesMax));
-  std::replace_if(out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '.');
+  std::replace_if(
+      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '.');
   return out;
 }
 
@@ -53,12 +54,17 @@ LoginFrameReader::State LoginFrameReader::filled(size_t bytes) {
 }
 
 LoginFrameReader::State LoginFrameReader::check_header() {
-  if (header_.magic != wire::FrameHeader::kMagic) return set_fault(fmt::format("no frame where the login should begin (found {:#06x})", header_.magic));
-  if (wire::FrameKind(header_.kind) != wire::FrameKind::control || header_.ordinal != uint32_t(wire::ControlOrdinal::login))
-    return set_fault(fmt::format("a frame of kind {} and ordinal {} instead of a login", header_.kind, header_.ordinal));
-  if (header_.flags || header_.bulk_bytes || header_.context) return set_fault("a login frame with flags, a context or bulk");
+  if (header_.magic != wire::FrameHeader::kMagic)
+    return set_fault(fmt::format("no frame where the login should begin (found {:#06x})", header_.magic));
+  if (wire::FrameKind(header_.kind) != wire::FrameKind::control ||
+      header_.ordinal != uint32_t(wire::ControlOrdinal::login))
+    return set_fault(
+        fmt::format("a frame of kind {} and ordinal {} instead of a login", header_.kind, header_.ordinal));
+  if (header_.flags || header_.bulk_bytes || header_.context)
+    return set_fault("a login frame with flags, a context or bulk");
   if (header_.message_words > message_.size())
-    return set_fault(fmt::format("a login of {} bytes is longer than the limit of {}", uint64_t(header_.message_words) * sizeof(capnp::word), wire::kLoginBytesMax));
+    return set_fault(fmt::format("a login of {} bytes is longer than the limit of {}",
+                                 uint64_t(header_.message_words) * sizeof(capnp::word), wire::kLoginBytesMax));
   wanted_ = sizeof header_ + header_.message_words * sizeof(capnp::word);
   return State::incomplete;
 }
@@ -79,7 +85,8 @@ LoginFrameReader::State LoginFrameReader::read_message() {
     frame_.ticket.assign(ticket.begin(), ticket.size());
   });
   for (const std::string& identity : {frame_.resume, frame_.ticket}) {
-    if (!wrong && !identity.empty() && identity.size() != sizeof wire::Preface::session_id) return set_fault("a session's identity of a wrong length");
+    if (!wrong && !identity.empty() && identity.size() != sizeof wire::Preface::session_id)
+      return set_fault("a session's identity of a wrong length");
   }
   return wrong ? set_fault(*wrong) : State::complete;
 }

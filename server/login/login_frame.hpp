@@ -15,7 +15,8 @@
 
 namespace gpuwire::server {
 
-// What a client says about itself. Texts are cut to kLoginTextBytesMax and have no control characters; the token is as it came.
+// What a client says about itself. Texts are cut to kLoginTextBytesMax and have no control characters; the token is as
+// it came.
 struct LoginFrame {
   std::string token;
   uint32_t gpus = 0;
@@ -26,7 +27,8 @@ struct LoginFrame {
   std::string ticket;  // of a place in the queue: the same
 };
 
-// Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login is not for this process.
+// Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login
+// is not for this process.
 class LoginFrameReader {
  public:
   enum class State : uint8_t { incomplete, complete, fault };

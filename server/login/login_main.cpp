@@ -1,4 +1,5 @@
-// gpuwire-login: who connects to a server. Started by the broker, which hands it connections; it holds the server's key, and no files, GPUs or rights.
+// gpuwire-login: who connects to a server. Started by the broker, which hands it connections; it holds the server's
+// key, and no files, GPUs or rights.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -27,15 +28,55 @@ namespace {
 
 constexpr uid_t kNobody = 65534;
 
-// Memory, its sockets, its timer, random numbers and the clock; descriptors that the broker sends are read. Nothing opens, connects or executes. What newer C
-// libraries ask on the way (getrandom counts processors) is among them.
+// Memory, its sockets, its timer, random numbers and the clock; descriptors that the broker sends are read. Nothing
+// opens, connects or executes. What newer C libraries ask on the way (getrandom counts processors) is among them.
 constexpr const char* kSystemCalls[] = {
-    "mmap", "munmap", "mremap", "madvise", "brk",
-    "read", "write", "readv", "writev", "pread64", "close", "fcntl", "ioctl", "fstat", "newfstatat", "lseek",
-    "recvfrom", "recvmsg", "sendto", "sendmsg", "shutdown", "getsockopt", "setsockopt",
-    "epoll_ctl", "epoll_wait", "epoll_pwait", "timerfd_settime", "poll", "ppoll",
-    "futex", "sched_yield", "sched_getaffinity", "sysinfo", "getpid", "gettid", "getrandom", "clock_gettime", "gettimeofday", "time",
-    "rt_sigreturn", "rt_sigaction", "rt_sigprocmask", "sigaltstack", "restart_syscall", "exit", "exit_group",
+    "mmap",
+    "munmap",
+    "mremap",
+    "madvise",
+    "brk",
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "pread64",
+    "close",
+    "fcntl",
+    "ioctl",
+    "fstat",
+    "newfstatat",
+    "lseek",
+    "recvfrom",
+    "recvmsg",
+    "sendto",
+    "sendmsg",
+    "shutdown",
+    "getsockopt",
+    "setsockopt",
+    "epoll_ctl",
+    "epoll_wait",
+    "epoll_pwait",
+    "timerfd_settime",
+    "poll",
+    "ppoll",
+    "futex",
+    "sched_yield",
+    "sched_getaffinity",
+    "sysinfo",
+    "getpid",
+    "gettid",
+    "getrandom",
+    "clock_gettime",
+    "gettimeofday",
+    "time",
+    "rt_sigreturn",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "sigaltstack",
+    "restart_syscall",
+    "exit",
+    "exit_group",
 };
 
 int fail(const std::string& reason) {
@@ -43,12 +84,13 @@ int fail(const std::string& reason) {
   return 1;
 }
 
-// What opens files the first time that it happens: the C library reads the time zone for any calendar date, and Cap'n Proto has a stack trace made, by a
-// library that is loaded for it, when a message cannot be read.
+// What opens files the first time that it happens: the C library reads the time zone for any calendar date, and Cap'n
+// Proto has a stack trace made, by a library that is loaded for it, when a message cannot be read.
 void rehearse() {
   ::tzset();
   LoginFrameReader reader;
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = 1};
+  wire::FrameHeader header{
+      .kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = 1};
   const uint64_t bad_message = ~uint64_t(0);
   for (auto bytes : {std::as_bytes(std::span(&header, 1)), std::as_bytes(std::span(&bad_message, 1))}) {
     auto space = reader.space().first(bytes.size());
@@ -74,10 +116,11 @@ tl::expected<void, std::string> give_up_rights() {
   allow_descriptors();
   auto restricted = restrict_paths({});
   if (!restricted) return tl::unexpected(restricted.error());
-  if (::geteuid() == 0 && (::setgroups(0, nullptr) != 0 || ::setresgid(kNobody, kNobody, kNobody) != 0 || ::setresuid(kNobody, kNobody, kNobody) != 0))
+  if (::geteuid() == 0 && (::setgroups(0, nullptr) != 0 || ::setresgid(kNobody, kNobody, kNobody) != 0 ||
+                           ::setresuid(kNobody, kNobody, kNobody) != 0))
     return tl::unexpected(std::string("cannot become nobody"));
   drop_capabilities();
-  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);  // nobody's other processes may not look in
+  ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);         // nobody's other processes may not look in
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last: a change of credentials clears it
   return {};
 }
@@ -94,7 +137,9 @@ int run() {
   rehearse();
   if (auto confined = give_up_rights(); !confined) return fail(confined.error());
   boost::asio::io_context io(1);
-  AuthServer desk(io, OwnedDescriptor(kIpcMessageDescriptor), [] { return std::chrono::system_clock::now(); }, [&io] { io.stop(); });
+  AuthServer desk(
+      io, OwnedDescriptor(kIpcMessageDescriptor), [] { return std::chrono::system_clock::now(); },
+      [&io] { io.stop(); });
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose runtimes make calls of their own
   if (auto confined = allow_system_calls(kSystemCalls, Violation::kill); !confined) return fail(confined.error());
 #endif
@@ -113,6 +158,7 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 int main(int argc, char** argv) {
   CLI::App app("Finds out who connects to a server. Started by gpuwire serve; of no use by itself.", "gpuwire login");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
-  if (!gpuwire::server::started_by_broker()) return gpuwire::server::fail("is started by gpuwire serve, and of no use by itself");
+  if (!gpuwire::server::started_by_broker())
+    return gpuwire::server::fail("is started by gpuwire serve, and of no use by itself");
   return gpuwire::server::run();
 }

@@ -27,16 +27,21 @@ tl::expected<void, std::string> ManagementLibrary::open_nvidia(const DriverLibra
   }
   auto initialise = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
   auto find = reinterpret_cast<int (*)(const char*, nvmlDevice*)>(::dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2"));
-  if (!initialise || !find) return tl::unexpected(fmt::format("{} lacks nvmlInit_v2 or another basic function", kNvidiaLibrary));
-  if (int status = initialise()) return tl::unexpected(fmt::format("nvmlInit_v2 of {}: error {}", kNvidiaLibrary, status));
+  if (!initialise || !find)
+    return tl::unexpected(fmt::format("{} lacks nvmlInit_v2 or another basic function", kNvidiaLibrary));
+  if (int status = initialise())
+    return tl::unexpected(fmt::format("nvmlInit_v2 of {}: error {}", kNvidiaLibrary, status));
   // The driver's ordinals and the library's may differ: the place on the bus tells which is which.
   std::vector<nvmlDevice> devices;
   for (CUdevice ordinal = 0; ordinal < driver.device_count(); ++ordinal) {
     std::array<char, kBusIdBytes> bus_id{};
     nvmlDevice device = nullptr;
-    CUresult told = driver.table().cuDeviceGetPCIBusId ? driver.table().cuDeviceGetPCIBusId(bus_id.data(), int(bus_id.size()), ordinal) : CUDA_ERROR_NOT_SUPPORTED;
+    CUresult told = driver.table().cuDeviceGetPCIBusId
+                        ? driver.table().cuDeviceGetPCIBusId(bus_id.data(), int(bus_id.size()), ordinal)
+                        : CUDA_ERROR_NOT_SUPPORTED;
     if (int status = told == CUDA_SUCCESS ? find(bus_id.data(), &device) : int(nvml::kNotFound))
-      return tl::unexpected(fmt::format("{} does not know device {} at {}: error {}", kNvidiaLibrary, ordinal, bus_id.data(), status));
+      return tl::unexpected(
+          fmt::format("{} does not know device {} at {}: error {}", kNvidiaLibrary, ordinal, bus_id.data(), status));
     devices.push_back(device);
   }
   nvml::load_table(library, table_);

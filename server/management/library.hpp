@@ -13,8 +13,8 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// NVIDIA's library beside NVIDIA's driver; without it, or with the software device, what the driver itself tells (software_library.hpp).
-// Lives as long as the process.
+// NVIDIA's library beside NVIDIA's driver; without it, or with the software device, what the driver itself tells
+// (software_library.hpp). Lives as long as the process.
 class ManagementLibrary {
  public:
   static ManagementLibrary open(const DriverLibrary& driver);

@@ -25,9 +25,11 @@ namespace management_calls {
 void management_query(Replay& replay, Call& call) {
   auto query = call.message.getRoot<schema::ManagementQuery>();
   auto bytes = query.getArguments();
-  if (bytes.size() > wire::kManagementArgumentBytesMax) throw ProtocolFault{"a management query with more arguments than allowed"};
+  if (bytes.size() > wire::kManagementArgumentBytesMax)
+    throw ProtocolFault{"a management query with more arguments than allowed"};
   std::string values;
-  int status = replay.management()->ask(query.getFunction(), {reinterpret_cast<const char*>(bytes.begin()), bytes.size()}, values);
+  int status = replay.management()->ask(query.getFunction(),
+                                        {reinterpret_cast<const char*>(bytes.begin()), bytes.size()}, values);
   capnp::MallocMessageBuilder message(uint(16 + values.size() / sizeof(capnp::word)));
   auto reply = message.initRoot<schema::ManagementReply>();
   reply.setStatus(status);

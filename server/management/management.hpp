@@ -17,7 +17,8 @@ class Management {
   const ManagementLibrary& library() const { return library_; }
   ManagementLibrary& library() { return library_; }
 
-  // Executes one query: the library's status, and what it gave in `values`. Throws ProtocolFault at arguments that cannot be.
+  // Executes one query: the library's status, and what it gave in `values`. Throws ProtocolFault at arguments that
+  // cannot be.
   int ask(uint32_t function, std::string_view arguments, std::string& values) const;
 
  private:

@@ -30,7 +30,8 @@ unsigned int Arguments::count() {
 
 std::string Arguments::text() {
   auto length = value<uint32_t>();
-  if (length > wire::kManagementTextBytesMax || length > bytes_.size()) throw ProtocolFault{"a management query with too long a text"};
+  if (length > wire::kManagementTextBytesMax || length > bytes_.size())
+    throw ProtocolFault{"a management query with too long a text"};
   std::string text(bytes_.substr(0, length));
   bytes_.remove_prefix(length);
   return text;
@@ -45,12 +46,14 @@ Buffer Arguments::bytes(size_t size) {
 Buffer Arguments::versioned(std::initializer_list<uint32_t> codes) {
   uint32_t code = 0;
   if (bytes_.size() >= sizeof code) std::memcpy(&code, bytes_.data(), sizeof code);
-  if (std::find(codes.begin(), codes.end(), code) == codes.end()) throw ProtocolFault{"a management query with a structure of unknown version"};
+  if (std::find(codes.begin(), codes.end(), code) == codes.end())
+    throw ProtocolFault{"a management query with a structure of unknown version"};
   return bytes(code & 0xffffff);
 }
 
 Buffer Arguments::items(int count, size_t item_bytes) {
-  if (count <= 0 || unsigned(count) > wire::kManagementItemsMax) throw ProtocolFault{"a management query with too many items"};
+  if (count <= 0 || unsigned(count) > wire::kManagementItemsMax)
+    throw ProtocolFault{"a management query with too many items"};
   return bytes(size_t(count) * item_bytes);
 }
 

@@ -1,5 +1,5 @@
-// What the generated replay of management queries is made of: arguments taken out of a message of unknown honesty, memory that no library function
-// can write past, and the values that go back.
+// What the generated replay of management queries is made of: arguments taken out of a message of unknown honesty,
+// memory that no library function can write past, and the values that go back.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace gpuwire::nvml {
 
-// Behind every buffer: a library newer than the description may write a little more than its structure's described size.
+// Behind every buffer: a library newer than the description may write a little more than its structure's described
+// size.
 inline constexpr size_t kBufferSlackBytes = 4096;
 
 class Buffer {
@@ -28,7 +29,9 @@ class Buffer {
   void* data() { return memory_.empty() ? nullptr : memory_.data(); }
   char* text() { return static_cast<char*>(data()); }
   template <class Item>
-  Item* as() { return static_cast<Item*>(data()); }
+  Item* as() {
+    return static_cast<Item*>(data());
+  }
   const char* begin() const { return reinterpret_cast<const char*>(memory_.data()); }
   size_t bytes() const { return bytes_; }
 

@@ -72,13 +72,15 @@ int pci_info(nvmlDevice device, void* out) {
   info.domain = own.domain;
   info.bus = own.bus;
   info.device = own.slot;
-  std::snprintf(info.bus_id_legacy, sizeof info.bus_id_legacy, "%04X:%02X:%02X.0", own.domain & 0xffff, own.bus & 0xff, own.slot & 0xff);
+  std::snprintf(info.bus_id_legacy, sizeof info.bus_id_legacy, "%04X:%02X:%02X.0", own.domain & 0xffff, own.bus & 0xff,
+                own.slot & 0xff);
   std::snprintf(info.bus_id, sizeof info.bus_id, "%08X:%02X:%02X.0", own.domain, own.bus & 0xff, own.slot & 0xff);
   std::memcpy(out, &info, sizeof info);
   return kSuccess;
 }
 
-// What a session may use. Each program of the software device has a memory of its own, so that none of it is ever taken for another.
+// What a session may use. Each program of the software device has a memory of its own, so that none of it is ever taken
+// for another.
 int memory(nvmlDevice device, void* out) {
   const Memory info{of(device).total_bytes, of(device).total_bytes, 0};
   std::memcpy(out, &info, sizeof info);
@@ -128,7 +130,8 @@ Device describe(const DriverTable& cuda, CUdevice ordinal) {
   if (cuda.cuDeviceTotalMem_v2 && cuda.cuDeviceTotalMem_v2(&bytes, ordinal) == CUDA_SUCCESS) out.total_bytes = bytes;
   for (size_t i = 1; i < out.attributes.size(); ++i) {
     int value = 0;
-    if (cuda.cuDeviceGetAttribute && cuda.cuDeviceGetAttribute(&value, CUdevice_attribute(i), ordinal) == CUDA_SUCCESS) out.attributes[i] = value;
+    if (cuda.cuDeviceGetAttribute && cuda.cuDeviceGetAttribute(&value, CUdevice_attribute(i), ordinal) == CUDA_SUCCESS)
+      out.attributes[i] = value;
   }
   char bus_id[32] = {};
   if (cuda.cuDeviceGetPCIBusId) cuda.cuDeviceGetPCIBusId(bus_id, int(sizeof bus_id) - 1, ordinal);

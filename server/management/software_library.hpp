@@ -1,4 +1,5 @@
-// Management queries about devices of which only the driver knows: the software device, or a server without NVIDIA's management library.
+// Management queries about devices of which only the driver knows: the software device, or a server without NVIDIA's
+// management library.
 #pragma once
 
 #include <vector>
@@ -9,8 +10,8 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// Fills in the functions that can be answered from what the driver tells; every other one answers kNotSupported. The devices are by the driver's
-// ordinals, and live as long as the process.
+// Fills in the functions that can be answered from what the driver tells; every other one answers kNotSupported. The
+// devices are by the driver's ordinals, and live as long as the process.
 std::vector<nvmlDevice> software_management(const DriverLibrary& driver, nvml::Table& table);
 
 }  // namespace gpuwire::server

@@ -24,7 +24,9 @@ ClientMetric metric_with(Labels labels) {
 
 class Family {
  public:
-  Family(std::vector<MetricFamily>& all, MetricType type, const char* name, const char* help) : all_(all) { family_ = {name, help, type, {}}; }
+  Family(std::vector<MetricFamily>& all, MetricType type, const char* name, const char* help) : all_(all) {
+    family_ = {name, help, type, {}};
+  }
   // Families without a metric are left out.
   ~Family() {
     if (!family_.metric.empty()) all_.push_back(std::move(family_));
@@ -34,13 +36,12 @@ class Family {
 
   void add(double value, Labels labels = {}) {
     ClientMetric metric = metric_with(std::move(labels));
-    if (family_.type == MetricType::Counter)
-      metric.counter.value = value;
-    else
-      metric.gauge.value = value;
+    if (family_.type == MetricType::Counter) metric.counter.value = value;
+    else metric.gauge.value = value;
     family_.metric.push_back(std::move(metric));
   }
-  // `units`: how many of the histogram's are one of the metric's. A division, so that the bounds are the numbers that people write.
+  // `units`: how many of the histogram's are one of the metric's. A division, so that the bounds are the numbers that
+  // people write.
   void add(const HistogramMetrics& figures, double units, Labels labels) {
     ClientMetric metric = metric_with(std::move(labels));
     uint64_t below = 0;
@@ -69,68 +70,99 @@ struct Writer {
   Family histogram(const char* name, const char* help) { return Family(all, MetricType::Histogram, name, help); }
 
   // One metric for each tenant, `value` of it.
-  template <class Value> void of_tenants(Family&& family, const Snapshot& snapshot, Value value) {
+  template <class Value>
+  void of_tenants(Family&& family, const Snapshot& snapshot, Value value) {
     for (const TenantMetrics& tenant : snapshot.tenants) family.add(value(tenant), {{"tenant", tenant.name}});
   }
   // One for each tenant on each GPU.
-  template <class Value> void of_tenants_gpus(Family&& family, const Snapshot& snapshot, Value value) {
+  template <class Value>
+  void of_tenants_gpus(Family&& family, const Snapshot& snapshot, Value value) {
     for (const TenantMetrics& tenant : snapshot.tenants)
-      for (const TenantDeviceMetrics& device : tenant.devices) family.add(value(device), {{"tenant", tenant.name}, {"gpu", number(device.device)}});
+      for (const TenantDeviceMetrics& device : tenant.devices)
+        family.add(value(device), {{"tenant", tenant.name}, {"gpu", number(device.device)}});
   }
-  template <class Value> void of_gpus(Family&& family, const Snapshot& snapshot, Value value) {
+  template <class Value>
+  void of_gpus(Family&& family, const Snapshot& snapshot, Value value) {
     for (const DeviceMetrics& device : snapshot.devices) family.add(value(device), {{"gpu", number(device.index)}});
   }
 };
 
 void add_server(Writer& out, const Snapshot& snapshot) {
   const ServerMetrics& server = snapshot.server;
-  out.gauge("gpuwire_info", "The server's release and devices").add(1, {{"release", server.release}, {"devices", escaped(server.devices)}});
-  out.gauge("gpuwire_start_time_seconds", "When the server was started, in seconds since 1970").add(server.started_unix_s);
+  out.gauge("gpuwire_info", "The server's release and devices")
+      .add(1, {{"release", server.release}, {"devices", escaped(server.devices)}});
+  out.gauge("gpuwire_start_time_seconds", "When the server was started, in seconds since 1970")
+      .add(server.started_unix_s);
   out.gauge("gpuwire_sessions_max", "Sessions that the server serves at once").add(double(server.sessions_max));
   out.gauge("gpuwire_draining", "1 while the server is shutting down").add(server.draining ? 1 : 0);
-  out.counter("gpuwire_audit_lines_lost_total", "Lines of the audit log that could not be written").add(double(server.audit_lines_lost));
+  out.counter("gpuwire_audit_lines_lost_total", "Lines of the audit log that could not be written")
+      .add(double(server.audit_lines_lost));
 }
 
 void add_gpus(Writer& out, const Snapshot& snapshot) {
   {
     Family info = out.gauge("gpuwire_device_info", "A GPU's name");
-    for (const DeviceMetrics& device : snapshot.devices) info.add(1, {{"gpu", number(device.index)}, {"name", escaped(device.name)}});
+    for (const DeviceMetrics& device : snapshot.devices)
+      info.add(1, {{"gpu", number(device.index)}, {"name", escaped(device.name)}});
   }
-  out.of_gpus(out.gauge("gpuwire_device_memory_bytes", "Memory that tenants may have"), snapshot, [](const DeviceMetrics& d) { return double(d.memory_bytes); });
-  out.of_gpus(out.gauge("gpuwire_device_memory_used_bytes", "Memory that tenants have"), snapshot, [](const DeviceMetrics& d) { return double(d.memory_used_bytes); });
-  out.of_gpus(out.gauge("gpuwire_device_sessions", "Sessions that have the GPU"), snapshot, [](const DeviceMetrics& d) { return double(d.sessions); });
-  out.of_gpus(out.counter("gpuwire_device_gpu_seconds_total", "GPU time charged to tenants"), snapshot, [](const DeviceMetrics& d) { return seconds(d.gpu_time_ns); });
-  out.of_gpus(out.counter("gpuwire_device_system_seconds_total", "GPU time that nobody is charged for: switches and idle leases"), snapshot,
-              [](const DeviceMetrics& d) { return seconds(d.system_time_ns); });
-  out.of_gpus(out.counter("gpuwire_device_lease_hand_overs_total", "Times that the lease went from one session to another"), snapshot,
-              [](const DeviceMetrics& d) { return double(d.hand_overs); });
+  out.of_gpus(out.gauge("gpuwire_device_memory_bytes", "Memory that tenants may have"), snapshot,
+              [](const DeviceMetrics& d) { return double(d.memory_bytes); });
+  out.of_gpus(out.gauge("gpuwire_device_memory_used_bytes", "Memory that tenants have"), snapshot,
+              [](const DeviceMetrics& d) { return double(d.memory_used_bytes); });
+  out.of_gpus(out.gauge("gpuwire_device_sessions", "Sessions that have the GPU"), snapshot,
+              [](const DeviceMetrics& d) { return double(d.sessions); });
+  out.of_gpus(out.counter("gpuwire_device_gpu_seconds_total", "GPU time charged to tenants"), snapshot,
+              [](const DeviceMetrics& d) { return seconds(d.gpu_time_ns); });
+  out.of_gpus(out.counter("gpuwire_device_system_seconds_total",
+                          "GPU time that nobody is charged for: switches and idle leases"),
+              snapshot, [](const DeviceMetrics& d) { return seconds(d.system_time_ns); });
+  out.of_gpus(
+      out.counter("gpuwire_device_lease_hand_overs_total", "Times that the lease went from one session to another"),
+      snapshot, [](const DeviceMetrics& d) { return double(d.hand_overs); });
   Family regimes = out.counter("gpuwire_device_regime_seconds_total", "Time in each regime of sharing");
-  Family drains = out.histogram("gpuwire_drain_seconds", "From a gate's closing until the last work of its session was seen done, by the session's class");
+  Family drains =
+      out.histogram("gpuwire_drain_seconds",
+                    "From a gate's closing until the last work of its session was seen done, by the session's class");
   for (const DeviceMetrics& device : snapshot.devices) {
-    for (const auto& [regime, ns] : device.regime_ns) regimes.add(seconds(ns), {{"gpu", number(device.index)}, {"regime", regime}});
-    for (const auto& [service_class, histogram] : device.drain_us) drains.add(histogram, 1e6, {{"gpu", number(device.index)}, {"class", service_class}});
+    for (const auto& [regime, ns] : device.regime_ns)
+      regimes.add(seconds(ns), {{"gpu", number(device.index)}, {"regime", regime}});
+    for (const auto& [service_class, histogram] : device.drain_us)
+      drains.add(histogram, 1e6, {{"gpu", number(device.index)}, {"class", service_class}});
   }
 }
 
 void add_shares(Writer& out, const Snapshot& snapshot) {
   using Share = TenantDeviceMetrics;
-  out.of_tenants_gpus(out.counter("gpuwire_gpu_seconds_total", "GPU time charged to the tenant"), snapshot, [](const Share& s) { return seconds(s.gpu_time_ns); });
-  out.of_tenants_gpus(out.gauge("gpuwire_memory_used_bytes", "GPU memory that the tenant has"), snapshot, [](const Share& s) { return double(s.memory_used_bytes); });
-  out.of_tenants_gpus(out.gauge("gpuwire_memory_limit_bytes", "GPU memory that the tenant may have; 0: all"), snapshot, [](const Share& s) { return double(s.memory_limit_bytes); });
-  out.of_tenants_gpus(out.gauge("gpuwire_memory_guaranteed_bytes", "GPU memory that is the tenant's whatever others do"), snapshot,
-                      [](const Share& s) { return double(s.memory_guaranteed_bytes); });
-  out.of_tenants_gpus(out.gauge("gpuwire_memory_allowance_bytes", "GPU memory that the tenant's sessions may take now without asking"), snapshot,
-                      [](const Share& s) { return double(s.memory_allowance_bytes); });
+  out.of_tenants_gpus(out.counter("gpuwire_gpu_seconds_total", "GPU time charged to the tenant"), snapshot,
+                      [](const Share& s) { return seconds(s.gpu_time_ns); });
+  out.of_tenants_gpus(out.gauge("gpuwire_memory_used_bytes", "GPU memory that the tenant has"), snapshot,
+                      [](const Share& s) { return double(s.memory_used_bytes); });
+  out.of_tenants_gpus(out.gauge("gpuwire_memory_limit_bytes", "GPU memory that the tenant may have; 0: all"), snapshot,
+                      [](const Share& s) { return double(s.memory_limit_bytes); });
+  out.of_tenants_gpus(
+      out.gauge("gpuwire_memory_guaranteed_bytes", "GPU memory that is the tenant's whatever others do"), snapshot,
+      [](const Share& s) { return double(s.memory_guaranteed_bytes); });
+  out.of_tenants_gpus(
+      out.gauge("gpuwire_memory_allowance_bytes", "GPU memory that the tenant's sessions may take now without asking"),
+      snapshot, [](const Share& s) { return double(s.memory_allowance_bytes); });
 }
 
 void add_tenants(Writer& out, const Snapshot& snapshot) {
   using Tenant = TenantMetrics;
-  out.of_tenants(out.gauge("gpuwire_host_memory_used_bytes", "What the tenant holds of the server's own memory"), snapshot, [](const Tenant& t) { return double(t.host_memory_used_bytes); });
-  out.of_tenants(out.gauge("gpuwire_host_memory_limit_bytes", "What the tenant may hold of the server's own memory; 0: no bound"), snapshot, [](const Tenant& t) { return double(t.host_memory_limit_bytes); });
-  out.of_tenants(out.counter("gpuwire_received_bytes_total", "Bytes from the tenant's clients"), snapshot, [](const Tenant& t) { return double(t.bytes_in); });
-  out.of_tenants(out.counter("gpuwire_sent_bytes_total", "Bytes to the tenant's clients"), snapshot, [](const Tenant& t) { return double(t.bytes_out); });
-  out.of_tenants(out.counter("gpuwire_client_waits_total", "Times that a program of the tenant waited for an answer of the server"), snapshot, [](const Tenant& t) { return double(t.replies); });
-  out.of_tenants(out.counter("gpuwire_sessions_begun_total", "Sessions that were begun"), snapshot, [](const Tenant& t) { return double(t.begun); });
+  out.of_tenants(out.gauge("gpuwire_host_memory_used_bytes", "What the tenant holds of the server's own memory"),
+                 snapshot, [](const Tenant& t) { return double(t.host_memory_used_bytes); });
+  out.of_tenants(
+      out.gauge("gpuwire_host_memory_limit_bytes", "What the tenant may hold of the server's own memory; 0: no bound"),
+      snapshot, [](const Tenant& t) { return double(t.host_memory_limit_bytes); });
+  out.of_tenants(out.counter("gpuwire_received_bytes_total", "Bytes from the tenant's clients"), snapshot,
+                 [](const Tenant& t) { return double(t.bytes_in); });
+  out.of_tenants(out.counter("gpuwire_sent_bytes_total", "Bytes to the tenant's clients"), snapshot,
+                 [](const Tenant& t) { return double(t.bytes_out); });
+  out.of_tenants(out.counter("gpuwire_client_waits_total",
+                             "Times that a program of the tenant waited for an answer of the server"),
+                 snapshot, [](const Tenant& t) { return double(t.replies); });
+  out.of_tenants(out.counter("gpuwire_sessions_begun_total", "Sessions that were begun"), snapshot,
+                 [](const Tenant& t) { return double(t.begun); });
   Family waits = out.histogram("gpuwire_queue_wait_seconds", "From a session's login until it got its GPUs");
   for (const Tenant& tenant : snapshot.tenants) waits.add(tenant.queue_wait_s, 1, {{"tenant", tenant.name}});
 }
@@ -144,18 +176,26 @@ void add_counts(Writer& out, const Snapshot& snapshot) {
   Family sessions = out.gauge("gpuwire_sessions", "Sessions now, by state");
   Family queue = out.gauge("gpuwire_queue_length", "Sessions that wait for GPUs");
   Family ended = out.counter("gpuwire_sessions_ended_total", "Sessions that have ended, by cause");
-  Family left = out.gauge("gpuwire_detached_seconds_left", "Until the first of the tenant's detached sessions ends if its client does not come back; 0: there is none");
-  Family refused = out.counter("gpuwire_logins_refused_total", "Logins that were refused, by reason; tenant is empty when it is not known");
+  Family left = out.gauge(
+      "gpuwire_detached_seconds_left",
+      "Until the first of the tenant's detached sessions ends if its client does not come back; 0: there is none");
+  Family refused = out.counter("gpuwire_logins_refused_total",
+                               "Logins that were refused, by reason; tenant is empty when it is not known");
   for (const TenantMetrics& tenant : snapshot.tenants) {
     queue.add(double(count_of(tenant.sessions, "queued")), {{"tenant", tenant.name}});
     // Each state always, so that a graph of it has no holes.
-    for (const char* state : {"queued", "starting", "granted", "running", "detached", "ending"}) sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
+    for (const char* state : {"queued", "starting", "granted", "running", "detached", "ending"})
+      sessions.add(double(count_of(tenant.sessions, state)), {{"tenant", tenant.name}, {"state", state}});
     double soonest = 0;
     for (const SessionMetrics& session : snapshot.sessions)
-      if (session.tenant == tenant.name && session.detached_left_s > 0 && (soonest == 0 || session.detached_left_s < soonest)) soonest = session.detached_left_s;
+      if (session.tenant == tenant.name && session.detached_left_s > 0 &&
+          (soonest == 0 || session.detached_left_s < soonest))
+        soonest = session.detached_left_s;
     left.add(soonest, {{"tenant", tenant.name}});
-    for (const auto& [cause, count] : tenant.ended) ended.add(double(count), {{"tenant", tenant.name}, {"cause", cause}});
-    for (const auto& [reason, count] : tenant.refused) refused.add(double(count), {{"tenant", tenant.name}, {"reason", reason}});
+    for (const auto& [cause, count] : tenant.ended)
+      ended.add(double(count), {{"tenant", tenant.name}, {"cause", cause}});
+    for (const auto& [reason, count] : tenant.refused)
+      refused.add(double(count), {{"tenant", tenant.name}, {"reason", reason}});
   }
   for (const auto& [reason, count] : snapshot.refused) refused.add(double(count), {{"tenant", ""}, {"reason", reason}});
 }
@@ -175,6 +215,8 @@ std::vector<MetricFamily> metric_families(const Snapshot* snapshot) {
   return std::move(out.all);
 }
 
-std::string metrics_text(const Snapshot* snapshot) { return prometheus::TextSerializer().Serialize(metric_families(snapshot)); }
+std::string metrics_text(const Snapshot* snapshot) {
+  return prometheus::TextSerializer().Serialize(metric_families(snapshot));
+}
 
 }  // namespace gpuwire::server

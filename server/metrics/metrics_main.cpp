@@ -20,7 +20,8 @@ namespace gpuwire::server {
 namespace {
 
 constexpr const char* kDescription =
-    "Offers the figures of the server on this machine to Prometheus, at http://HOST:PORT/metrics. `gpuwire serve` starts it when its configuration has\n"
+    "Offers the figures of the server on this machine to Prometheus, at http://HOST:PORT/metrics. `gpuwire serve` "
+    "starts it when its configuration has\n"
     "metrics_listen; by itself it serves one that has not.\n";
 
 constexpr const char* kFooter =
@@ -29,7 +30,8 @@ constexpr const char* kFooter =
     "Environment:\n"
     "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
     "\n"
-    "Exit status: 0 ended by a signal; 1 with a line on stderr when the address cannot be had or no server runs here; 2 wrong use.";
+    "Exit status: 0 ended by a signal; 1 with a line on stderr when the address cannot be had or no server runs here; "
+    "2 wrong use.";
 
 struct MetricsOptions {
   std::string listen = "127.0.0.1:9751";
@@ -54,7 +56,8 @@ int serve(const MetricsOptions& options) {
   auto listening = server.listen(*where);
   if (!listening) return fail(1, listening.error());
   std::string address = listening->address().to_string();
-  spdlog::info("metrics at http://{}{}{}:{}/metrics", listening->address().is_v6() ? "[" : "", address, listening->address().is_v6() ? "]" : "", listening->port());
+  spdlog::info("metrics at http://{}{}{}:{}/metrics", listening->address().is_v6() ? "[" : "", address,
+               listening->address().is_v6() ? "]" : "", listening->port());
   boost::asio::signal_set signals(io, SIGTERM, SIGINT);
   signals.async_wait([&](boost::system::error_code, int) { io.stop(); });
   io.run();
@@ -68,8 +71,11 @@ int main(int argc, char** argv) {
   gpuwire::server::MetricsOptions options;
   CLI::App app(gpuwire::server::kDescription, "gpuwire metrics");
   app.footer(gpuwire::server::kFooter);
-  app.add_option("--listen", options.listen, "Where Prometheus finds it; port 0 picks a free one")->type_name("HOST:PORT")->capture_default_str();
-  app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")->type_name("PATH");
+  app.add_option("--listen", options.listen, "Where Prometheus finds it; port 0 picks a free one")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")
+      ->type_name("PATH");
   app.add_option("--log-format", options.log_format)->check(CLI::IsMember({"text", "json"}))->group("");
   app.add_flag("--with-parent", options.with_parent)->group("");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;

@@ -23,7 +23,8 @@ using boost::system::error_code;
 
 class MetricsServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(MetricsServer& server, tcp::socket socket) : server_(server), socket_(std::move(socket)), timer_(server.io_) {}
+  Connection(MetricsServer& server, tcp::socket socket)
+      : server_(server), socket_(std::move(socket)), timer_(server.io_) {}
 
   void abort() {
     error_code ignored;
@@ -36,11 +37,13 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
     timer_.async_wait([self = shared_from_this()](error_code error) {
       if (!error) self->end();
     });
-    asio::async_read_until(socket_, asio::dynamic_buffer(head_, kMetricsRequestBytesMax), "\r\n\r\n", [self = shared_from_this()](error_code error, size_t) {
-      if (error == asio::error::not_found) return self->write(http_error(431, "Request Header Fields Too Large"));
-      if (error) return self->end();
-      self->write(http_answer(self->head_, [&] { return self->server_.metrics(); }));
-    });
+    asio::async_read_until(socket_, asio::dynamic_buffer(head_, kMetricsRequestBytesMax), "\r\n\r\n",
+                           [self = shared_from_this()](error_code error, size_t) {
+                             if (error == asio::error::not_found)
+                               return self->write(http_error(431, "Request Header Fields Too Large"));
+                             if (error) return self->end();
+                             self->write(http_answer(self->head_, [&] { return self->server_.metrics(); }));
+                           });
   }
 
  private:
@@ -49,7 +52,8 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
     answer_ = std::move(answer);
     asio::async_write(socket_, asio::buffer(answer_), [self = shared_from_this()](error_code error, size_t) {
       if (error) return self->end();
-      // Closing with unread bytes would reset the connection and lose the answer: the peer closes first, or the time is up.
+      // Closing with unread bytes would reset the connection and lose the answer: the peer closes first, or the time is
+      // up.
       error_code ignored;
       self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
       self->linger();
@@ -76,7 +80,8 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
   std::array<char, 1024> discarded_;
 };
 
-MetricsServer::MetricsServer(asio::io_context& io, std::filesystem::path control) : io_(io), control_(std::move(control)), acceptor_(io), accept_timer_(io) {}
+MetricsServer::MetricsServer(asio::io_context& io, std::filesystem::path control)
+    : io_(io), control_(std::move(control)), acceptor_(io), accept_timer_(io) {}
 
 MetricsServer::~MetricsServer() {
   for (auto& connection : std::exchange(connections_, {})) connection->abort();
@@ -89,7 +94,8 @@ tl::expected<MetricsServer::Endpoint, std::string> MetricsServer::listen(const E
     acceptor_.bind(where);
     acceptor_.listen(int(kMetricsConnectionsMax));
   } catch (const boost::system::system_error& error) {
-    return tl::unexpected(fmt::format("cannot listen on {}:{}: {}", where.address().to_string(), where.port(), error.code().message()));
+    return tl::unexpected(
+        fmt::format("cannot listen on {}:{}: {}", where.address().to_string(), where.port(), error.code().message()));
   }
   accept();
   return acceptor_.local_endpoint();

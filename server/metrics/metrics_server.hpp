@@ -17,10 +17,11 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kMetricsConnectionsMax = 32;       // the oldest goes when one more comes
-inline constexpr size_t kMetricsRequestBytesMax = 8192;    // a request's head
-inline constexpr uint32_t kMetricsConnectionMs = 10'000;   // for a whole exchange
-inline constexpr uint32_t kMetricsFreshMs = 250;           // scrapes within it get the same snapshot, so that a flood of them does not reach the server
+inline constexpr size_t kMetricsConnectionsMax = 32;      // the oldest goes when one more comes
+inline constexpr size_t kMetricsRequestBytesMax = 8192;   // a request's head
+inline constexpr uint32_t kMetricsConnectionMs = 10'000;  // for a whole exchange
+inline constexpr uint32_t kMetricsFreshMs =
+    250;  // scrapes within it get the same snapshot, so that a flood of them does not reach the server
 inline constexpr uint32_t kMetricsAcceptRetryMs = 100;
 
 class MetricsServer {

@@ -45,14 +45,16 @@ std::vector<Object> objects_of(const fs::path& directory) {
     std::error_code left;
     size_t before = objects.size();
     for (const auto& entry : fs::directory_iterator(tenant.path(), left)) {
-      struct stat status{};
+      struct stat status {};
       if (lstat(entry.path().c_str(), &status) != 0) continue;
       bool temporary = entry.path().filename().string().starts_with(kTemporaryPrefix);
       if (temporary && older(status.st_mtim, kTemporaryAgeMax)) unlink(entry.path().c_str());
       else objects.push_back({status.st_mtim, uint64_t(status.st_size), entry.path()});
     }
-    struct stat folder{};
-    if (objects.size() == before && lstat(tenant.path().c_str(), &folder) == 0 && older(folder.st_mtim, kEmptyFolderAgeMax)) rmdir(tenant.path().c_str());
+    struct stat folder {};
+    if (objects.size() == before && lstat(tenant.path().c_str(), &folder) == 0 &&
+        older(folder.st_mtim, kEmptyFolderAgeMax))
+      rmdir(tenant.path().c_str());
   }
   return objects;
 }
@@ -86,10 +88,11 @@ std::tuple<time_t, long, size_t> state_of(const fs::path& directory) {
   for (const char* of : {"tenants", "compiled"}) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(directory / of, error)) {
-      struct stat status{};
+      struct stat status {};
       if (lstat(entry.path().c_str(), &status) != 0) continue;
       ++folders;
-      std::tie(seconds, nanoseconds) = std::max(std::tuple(seconds, nanoseconds), std::tuple(status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
+      std::tie(seconds, nanoseconds) =
+          std::max(std::tuple(seconds, nanoseconds), std::tuple(status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
     }
   }
   return {seconds, nanoseconds, folders};
@@ -103,8 +106,10 @@ CacheContents keep_cache(const fs::path& directory, uint64_t bytes_max) {
   CacheContents left{0, objects.size()};
   for (const Object& object : objects) left.bytes += object.bytes;
   if (left.bytes <= bytes_max && left.images <= kCachedImagesMax) return left;
-  std::ranges::sort(objects, {}, [](const Object& object) { return std::tuple(object.used.tv_sec, object.used.tv_nsec); });
-  uint64_t bytes_wanted = bytes_max - bytes_max / kSpareFraction, images_wanted = kCachedImagesMax - kCachedImagesMax / kSpareFraction;
+  std::ranges::sort(objects, {},
+                    [](const Object& object) { return std::tuple(object.used.tv_sec, object.used.tv_nsec); });
+  uint64_t bytes_wanted = bytes_max - bytes_max / kSpareFraction,
+           images_wanted = kCachedImagesMax - kCachedImagesMax / kSpareFraction;
   for (const Object& object : objects) {
     if (left.bytes <= bytes_wanted && left.images <= images_wanted) break;
     unlink(object.path.c_str());
@@ -114,7 +119,8 @@ CacheContents keep_cache(const fs::path& directory, uint64_t bytes_max) {
   return left;
 }
 
-CacheKeeper::CacheKeeper(fs::path directory, uint64_t bytes_max) : directory_(std::move(directory)), bytes_max_(bytes_max), thread_([this] { run(); }) {}
+CacheKeeper::CacheKeeper(fs::path directory, uint64_t bytes_max)
+    : directory_(std::move(directory)), bytes_max_(bytes_max), thread_([this] { run(); }) {}
 
 CacheKeeper::~CacheKeeper() {
   {

@@ -1,4 +1,5 @@
-// The broker's side of the cache: keeps it within its bound and clears away what workers have left. No worker can reach what it does.
+// The broker's side of the cache: keeps it within its bound and clears away what workers have left. No worker can reach
+// what it does.
 #pragma once
 
 #include <condition_variable>
@@ -16,11 +17,13 @@ struct CacheContents {
   uint64_t bytes = 0, images = 0;
 };
 
-// Removes the images that were used longest ago, of whichever tenant, until `bytes_max` and kCachedImagesMax are kept with some to spare, and what processes that
-// are gone have left: half-written files, folders and links of their own. Gives what is there afterwards. Any number of workers may use the cache meanwhile.
+// Removes the images that were used longest ago, of whichever tenant, until `bytes_max` and kCachedImagesMax are kept
+// with some to spare, and what processes that are gone have left: half-written files, folders and links of their own.
+// Gives what is there afterwards. Any number of workers may use the cache meanwhile.
 CacheContents keep_cache(const std::filesystem::path& directory, uint64_t bytes_max);
 
-// A thread that does so at its start and whenever something in the cache has changed, looked at every kCacheLookS seconds.
+// A thread that does so at its start and whenever something in the cache has changed, looked at every kCacheLookS
+// seconds.
 class CacheKeeper {
  public:
   CacheKeeper(std::filesystem::path directory, uint64_t bytes_max);

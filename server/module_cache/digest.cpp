@@ -9,7 +9,8 @@ namespace gpuwire::server {
 Digest sha256(std::span<const std::byte> bytes) {
   Digest digest{};
   unsigned size = 0;
-  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1 || size != digest.size()) {
+  if (EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1 ||
+      size != digest.size()) {
     throw std::runtime_error("libcrypto has no SHA-256");
   }
   return digest;

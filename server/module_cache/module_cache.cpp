@@ -30,7 +30,7 @@ tl::expected<void, std::string> make_private_directory(const fs::path& path) {
   std::error_code ignored;
   fs::create_directories(path.parent_path(), ignored);
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return tl::unexpected(error_text("cannot create", path));
-  struct stat status{};
+  struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return tl::unexpected(error_text("cannot inspect", path));
   if (!S_ISDIR(status.st_mode)) return tl::unexpected(path.string() + " is not a directory");
   if (status.st_uid != geteuid()) return tl::unexpected(path.string() + " belongs to another user");
@@ -73,7 +73,9 @@ tl::expected<std::unique_ptr<ModuleCache>, std::string> ModuleCache::open(Module
   return std::unique_ptr<ModuleCache>(new ModuleCache(std::move(settings)));
 }
 
-fs::path ModuleCache::folder_of(std::string_view tenant) const { return settings_.directory / "tenants" / tenant_folder(tenant); }
+fs::path ModuleCache::folder_of(std::string_view tenant) const {
+  return settings_.directory / "tenants" / tenant_folder(tenant);
+}
 
 fs::path ModuleCache::prepare(std::string_view tenant) const {
   fs::path folder = folder_of(tenant);
@@ -89,7 +91,7 @@ fs::path ModuleCache::object(std::string_view tenant, const Digest& digest) cons
 std::shared_ptr<const ModuleImage> ModuleCache::find(std::string_view tenant, const Digest& digest) {
   fs::path path = object(tenant, digest);
   OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  struct stat status{};
+  struct stat status {};
   if (!file || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
   auto image = status.st_size > 0 ? ModuleImage::map(file.get(), size_t(status.st_size)) : nullptr;
   if (!image || sha256(image->bytes()) != digest) {
@@ -104,7 +106,7 @@ std::shared_ptr<const ModuleImage> ModuleCache::find(std::string_view tenant, co
 bool ModuleCache::insert(std::string_view tenant, const Digest& digest, std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > settings_.bytes_max) return false;
   fs::path path = object(tenant, digest);
-  struct stat status{};
+  struct stat status {};
   // A file of another size is not what was written there; the right one takes its place.
   if (lstat(path.c_str(), &status) == 0 && uint64_t(status.st_size) == bytes.size()) {
     utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
@@ -122,7 +124,8 @@ bool ModuleCache::insert(std::string_view tenant, const Digest& digest, std::spa
 fs::path ModuleCache::write_temporary(const fs::path& folder, std::span<const std::byte> bytes) {
   // Names one temporary of this process; nothing else depends on its order.
   static std::atomic<uint64_t> counter{0};
-  fs::path temporary = folder / (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "." + std::to_string(counter.fetch_add(1, std::memory_order_relaxed)));
+  fs::path temporary = folder / (std::string(kTemporaryPrefix) + std::to_string(getpid()) + "." +
+                                 std::to_string(counter.fetch_add(1, std::memory_order_relaxed)));
   OwnedDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return {};
   // Not synced: after a crash the digest tells a torn file from a good one.

@@ -32,7 +32,8 @@ std::shared_ptr<ModuleImage> ModuleImage::map(int descriptor, size_t bytes) {
   void* memory = mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   std::shared_ptr<ModuleImage> image(new ModuleImage(static_cast<std::byte*>(memory), bytes, mapped));
-  if (mmap(memory, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, descriptor, 0) == MAP_FAILED) return nullptr;
+  if (mmap(memory, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, descriptor, 0) == MAP_FAILED)
+    return nullptr;
   return image;
 }
 

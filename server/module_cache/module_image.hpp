@@ -9,13 +9,14 @@
 
 namespace gpuwire::server {
 
-// Owns a mapping; at least one page of zeros follows the bytes, so that PTX text ends where it should and a reader who misjudges the
-// size finds nothing of the process's.
+// Owns a mapping; at least one page of zeros follows the bytes, so that PTX text ends where it should and a reader who
+// misjudges the size finds nothing of the process's.
 class ModuleImage {
  public:
   // Room for `bytes` (> 0) that are about to be filled in; keeps the charge that stands for them. Null: no memory.
   static std::shared_ptr<ModuleImage> create(size_t bytes, HostCharge charge = {});
-  // Maps an open file of `bytes` (> 0) bytes, read-only. Null: it cannot be mapped. The file may be unlinked, but not truncated, meanwhile.
+  // Maps an open file of `bytes` (> 0) bytes, read-only. Null: it cannot be mapped. The file may be unlinked, but not
+  // truncated, meanwhile.
   static std::shared_ptr<ModuleImage> map(int descriptor, size_t bytes);
 
   ~ModuleImage();
@@ -27,7 +28,8 @@ class ModuleImage {
   std::span<std::byte> writable() { return {data_, bytes_}; }
 
  private:
-  ModuleImage(std::byte* data, size_t bytes, size_t mapped_bytes) : data_(data), bytes_(bytes), mapped_bytes_(mapped_bytes) {}
+  ModuleImage(std::byte* data, size_t bytes, size_t mapped_bytes)
+      : data_(data), bytes_(bytes), mapped_bytes_(mapped_bytes) {}
   std::byte* data_;
   size_t bytes_;
   size_t mapped_bytes_;

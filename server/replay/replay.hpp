@@ -1,5 +1,5 @@
-// The replay: what a decoded call finds on the server. One Replay per session, owned by the executor thread; nothing in it is touched by
-// another thread unless said so.
+// The replay: what a decoded call finds on the server. One Replay per session, owned by the executor thread; nothing in
+// it is touched by another thread unless said so.
 #pragma once
 
 #include <cuda.h>
@@ -21,15 +21,17 @@
 
 namespace gpuwire::server {
 
-struct DriverTable;       // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the driver lacks it
-class Management;         // server/management/management.hpp
+struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointer per driver function, null when the
+                     // driver lacks it
+class Management;    // server/management/management.hpp
 class CompletionWatcher;  // completion.hpp
 class SessionState;       // session_state.hpp
 
 // Client handle -> the driver's. Every lookup checks kind, generation and presence. Executor thread only.
 class HandleTable {
  public:
-  // `account`: of the memory that the table and the driver's objects behind it take; outlives the table, null: nobody counts.
+  // `account`: of the memory that the table and the driver's objects behind it take; outlives the table, null: nobody
+  // counts.
   explicit HandleTable(HostMemory* account = nullptr);
   ~HandleTable();
   HandleTable(const HandleTable&) = delete;
@@ -46,13 +48,14 @@ class HandleTable {
   // Newest first, for teardown.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
 
-  // What is inserted from now on belongs to `objects` (the frame header's number) and dies with it, streams to `streams`: the two differ for
-  // a green context, whose events, modules and arrays are its primary context's.
+  // What is inserted from now on belongs to `objects` (the frame header's number) and dies with it, streams to
+  // `streams`: the two differ for a green context, whose events, modules and arrays are its primary context's.
   void set_context(uint32_t objects, uint32_t streams) {
     context_ = objects;
     stream_context_ = streams;
   }
-  // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays, textures.
+  // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays,
+  // textures.
   void erase_context(uint32_t context);
 
  private:
@@ -71,7 +74,8 @@ class HandleTable {
   bool out_of_memory_ = false;
 };
 
-// The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after it.
+// The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after
+// it.
 class BulkReader {
  public:
   virtual ~BulkReader() = default;
@@ -85,14 +89,18 @@ class Outbox {
  public:
   virtual ~Outbox() = default;
   virtual void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) = 0;
-  virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) = 0;
+  virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message,
+                      std::span<const std::byte> bulk = {}) = 0;
 
-  // The same with bulk that belongs to `keeper`: large bulk is not copied, and its keeper lives until the client has all of it.
-  virtual void reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
+  // The same with bulk that belongs to `keeper`: large bulk is not copied, and its keeper lives until the client has
+  // all of it.
+  virtual void reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+                          std::shared_ptr<const void> keeper) {
     reply(sequence, message, bulk);
     keeper.reset();
   }
-  virtual void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
+  virtual void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+                           std::shared_ptr<const void> keeper) {
     notice(ordinal, message, bulk);
     keeper.reset();
   }
@@ -106,14 +114,16 @@ struct Call {
   bool answered = false;  // set by a call whose reply is sent by itself, now or later from a waiter thread
 };
 
-// A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to go on; `wait` blocks until it is done; `finish`
-// sends the reply, exactly once, with what either of them answered. query runs on the executor, wait on a waiter thread with the caller's
-// context current, finish on whichever of the two came to the end. When many calls wait already, `events` are watched in place of `wait`, and finish
-// runs on the watcher's thread: a program's threads are not to be counted here, and the frame that ends a wait may be one of those behind it.
+// A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to go on; `wait` blocks until it
+// is done; `finish` sends the reply, exactly once, with what either of them answered. query runs on the executor, wait
+// on a waiter thread with the caller's context current, finish on whichever of the two came to the end. When many calls
+// wait already, `events` are watched in place of `wait`, and finish runs on the watcher's thread: a program's threads
+// are not to be counted here, and the frame that ends a wait may be one of those behind it.
 struct DeviceWait {
   std::function<CUresult()> query;  // may be empty: then it goes to a waiter at once
   std::function<CUresult()> wait;
-  // On the executor: events that have all completed when the wait is over; they live until finish has run. Empty, or gives none: only `wait` will do.
+  // On the executor: events that have all completed when the wait is over; they live until finish has run. Empty, or
+  // gives none: only `wait` will do.
   std::function<std::vector<CUevent>()> events;
   std::function<void(CUresult)> finish;
 };
@@ -125,9 +135,10 @@ class Replay {
   virtual HandleTable& handles() = 0;
   virtual Outbox& outbox() = 0;
 
-  // A call that waits: `work` runs on a waiter thread, where it makes the driver call that waits and sends the reply itself. The caller's
-  // context is made current there. Never waits for a free thread; a session that has too many such calls at once (kBlockedWaitersMax) ends. Executor and
-  // waiters run in CU_STREAM_CAPTURE_MODE_RELAXED: which calls a capture forbids to which thread of the program is the client's to judge.
+  // A call that waits: `work` runs on a waiter thread, where it makes the driver call that waits and sends the reply
+  // itself. The caller's context is made current there. Never waits for a free thread; a session that has too many such
+  // calls at once (kBlockedWaitersMax) ends. Executor and waiters run in CU_STREAM_CAPTURE_MODE_RELAXED: which calls a
+  // capture forbids to which thread of the program is the client's to judge.
   virtual void wait_elsewhere(std::function<void()> work) = 0;
 
   // The native context of the frame being executed, made current on the executor thread before the call runs.
@@ -138,34 +149,37 @@ class Replay {
   // What a reply's `deferred` field carries: the failure not yet told in a reply, once. Any thread.
   virtual CUresult take_deferred() = 0;
 
-  // What the hand-written calls keep from frame to frame. The worker creates it and asks it for the context of every frame
-  // (SessionState::enter), and ends it before the driver goes.
+  // What the hand-written calls keep from frame to frame. The worker creates it and asks it for the context of every
+  // frame (SessionState::enter), and ends it before the driver goes.
   virtual SessionState& state() = 0;
   // Tells when device work is done. Any thread.
   virtual CompletionWatcher& watcher() = 0;
-  // Has the client sent more? Then the executor stops polling for a completion and lets a waiter thread do it. Executor only; cheap.
+  // Has the client sent more? Then the executor stops polling for a completion and lets a waiter thread do it. Executor
+  // only; cheap.
   virtual bool input_waiting() = 0;
   // How long the executor may poll for a completion.
   virtual std::chrono::microseconds poll_time() const = 0;
-  // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any thread.
+  // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any
+  // thread.
   virtual void drain_output() = 0;
   // Before a call is answered: what the driver printed about a failure is there before its error code.
   void explain(CUresult result) {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) drain_output();
   }
 
-  // Most waits are short: asks wait.query for up to poll_time() on the executor while the client sends nothing new, then leaves the rest to
-  // a waiter thread. Sets call.answered. True: finished already.
+  // Most waits are short: asks wait.query for up to poll_time() on the executor while the client sends nothing new,
+  // then leaves the rest to a waiter thread. Sets call.answered. True: finished already.
   virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
 
-  // Executor: streams will wait for answers of the client. From now on calls that are `out_of_turn` may be executed by another thread while
-  // the executor is kept in the driver, before frames that were sent earlier.
+  // Executor: streams will wait for answers of the client. From now on calls that are `out_of_turn` may be executed by
+  // another thread while the executor is kept in the driver, before frames that were sent earlier.
   virtual void expect_answers() = 0;
   // A stream waits for an answer. Any thread.
   virtual void answer_awaited() = 0;
 
-  // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts fast). True once, for
-  // that device: the reference is the caller's from now on, in place of a cuDevicePrimaryCtxRetain of its own.
+  // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts
+  // fast). True once, for that device: the reference is the caller's from now on, in place of a
+  // cuDevicePrimaryCtxRetain of its own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
 
   // The account of what the session takes of this machine's memory; null: nobody counts.
@@ -175,25 +189,29 @@ class Replay {
   virtual Management* management() { return nullptr; }
 };
 
-// A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this reason.
+// A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this
+// reason.
 struct ProtocolFault {
   std::string reason;
 };
 
-// What stands in the dispatch table for each ordinal: decodes, calls, replies. Throws ProtocolFault or kj::Exception on bad bytes.
+// What stands in the dispatch table for each ordinal: decodes, calls, replies. Throws ProtocolFault or kj::Exception on
+// bad bytes.
 using ReplayFunction = void (*)(Replay& replay, Call& call);
 struct ReplayEntry {
   ReplayFunction function = nullptr;
   const char* name = nullptr;
-  bool posted = false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
-  bool out_of_turn = false;  // any thread may execute it, before frames sent earlier (Replay::expect_answers)
-  bool any_context = false;  // executed in whatever state the frame's context is
+  bool posted =
+      false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
+  bool out_of_turn = false;     // any thread may execute it, before frames sent earlier (Replay::expect_answers)
+  bool any_context = false;     // executed in whatever state the frame's context is
   uint64_t bulk_bytes_max = 0;  // raw bytes that the frame may have behind it
 };
 
 // Before any of it is read: throws ProtocolFault when the frame has more raw bytes behind it than its call may carry.
 inline void check_bulk(const ReplayEntry& entry, const wire::FrameHeader& header) {
-  if (header.bulk_bytes <= entry.bulk_bytes_max) [[likely]] return;
+  if (header.bulk_bytes <= entry.bulk_bytes_max) [[likely]]
+    return;
   std::string most = entry.bulk_bytes_max ? "where " + std::to_string(entry.bulk_bytes_max) + " are the most"
                                           : "which it has no use for";
   throw ProtocolFault{"bulk of " + std::to_string(header.bulk_bytes) + " bytes, " + most};

@@ -17,12 +17,31 @@
 namespace gpuwire::server {
 namespace {
 
-// Libraries, and what the C library and the drivers ask about the machine. Of /proc only what is the process's own or the machine's: other processes' memory
-// and environments lie there, too.
+// Libraries, and what the C library and the drivers ask about the machine. Of /proc only what is the process's own or
+// the machine's: other processes' memory and environments lie there, too.
 constexpr const char* kReadable[] = {
-    "/usr", "/lib", "/lib64", "/opt", "/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/nvidia", "/etc/OpenCL", "/etc/vulkan", "/sys",
-    "/proc/driver", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/modules", "/proc/devices", "/proc/filesystems", "/proc/sys",
-    "/run/nvidia-persistenced", "/run/udev",
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/opt",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/localtime",
+    "/etc/nvidia",
+    "/etc/OpenCL",
+    "/etc/vulkan",
+    "/sys",
+    "/proc/driver",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/version",
+    "/proc/modules",
+    "/proc/devices",
+    "/proc/filesystems",
+    "/proc/sys",
+    "/run/nvidia-persistenced",
+    "/run/udev",
 };
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"};
 
@@ -79,7 +98,8 @@ tl::expected<std::string, std::string> confine_process(const ConfinementRules& r
   return restricted;
 }
 
-tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules, const std::vector<std::filesystem::path>& write) {
+tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules,
+                                                  const std::vector<std::filesystem::path>& write) {
   if (rules.level == Confinement::off) return {};
   ConfinementRules of_tenant = rules;
   of_tenant.write = write;
@@ -88,7 +108,8 @@ tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules,
 
 void bound_own_memory(uint64_t bytes) {
   if (bytes == 0) return;
-  // Counted by the kernel when it is mapped, not when it is touched. Address space that a driver keeps free is not writable and does not count.
+  // Counted by the kernel when it is mapped, not when it is touched. Address space that a driver keeps free is not
+  // writable and does not count.
   rlim_t most = data_bytes() + bytes + kHostSlackBytes;
   rlimit bound{most, most};
   ::setrlimit(RLIMIT_DATA, &bound);

@@ -8,45 +8,55 @@
 
 namespace gpuwire::server {
 
-// --- waiting ---------------------------------------------------------------------------------------------------------------------------
-// A thread that sleeps is woken 50 to 300 us late on a virtual machine, and every thread that an answer passes adds its own. A local program spins in
-// its synchronising calls (CUDA's default), so who has cores does the same here.
+// --- waiting
+// ---------------------------------------------------------------------------------------------------------------------------
+// A thread that sleeps is woken 50 to 300 us late on a virtual machine, and every thread that an answer passes adds its
+// own. A local program spins in its synchronising calls (CUDA's default), so who has cores does the same here.
 struct SpinPolicy {
   uint32_t wait_poll_us;    // a synchronisation is polled on the executor for so long, then a waiter takes it
   uint32_t socket_spin_us;  // the executor looks at its socket for so long after the last frame, then sleeps in poll()
   uint32_t watch_spin_us;   // events are polled without sleeping for so long after a new one is watched
 };
-inline constexpr unsigned kSpinCoresMin = 3;     // with fewer cores than this, spinning takes time from the client itself
+inline constexpr unsigned kSpinCoresMin = 3;  // with fewer cores than this, spinning takes time from the client itself
 inline constexpr unsigned kLongSpinCoresMin = 8;
 inline constexpr SpinPolicy kNoSpin{0, 0, 0}, kShortSpin{40, 80, 30}, kLongSpin{20'000, 200, 30};
-inline constexpr unsigned kWaitersMax = 64;      // threads in waiting driver calls; a wait for events beyond that is the watcher's
-inline constexpr unsigned kBlockedWaitersMax = 1024;  // those for calls that only the driver can wait for included; one more ends the session
-inline constexpr size_t kWatchedMax = 64 * 1024; // events watched at once
+inline constexpr unsigned kWaitersMax =
+    64;  // threads in waiting driver calls; a wait for events beyond that is the watcher's
+inline constexpr unsigned kBlockedWaitersMax =
+    1024;  // those for calls that only the driver can wait for included; one more ends the session
+inline constexpr size_t kWatchedMax = 64 * 1024;  // events watched at once
 inline constexpr uint32_t kWatchSleepMinUs = 20;
 inline constexpr uint32_t kWatchSleepMaxUs = 500;
 
-// --- the connection ----------------------------------------------------------------------------------------------------------------------
-inline constexpr size_t kReadBytes = 64u << 10;           // one read; no more than this of a bulk is copied twice
-inline constexpr size_t kReplyBulkBytesMax = 128u << 20;       // bulk of replies and notices that stays in staging until the client has acknowledged it
-inline constexpr size_t kReadAheadReserveBytes = 1u << 20;     // of the window's ring, for the thread that must not wait for room (OutOfOrderReader)
-inline constexpr uint32_t kRoomLookMs = 100;                   // who waits for room looks again after so long, though it is told
-inline constexpr uint32_t kPeerStallMs = 30'000;          // a client that takes nothing for so long has gone
+// --- the connection
+// ----------------------------------------------------------------------------------------------------------------------
+inline constexpr size_t kReadBytes = 64u << 10;  // one read; no more than this of a bulk is copied twice
+inline constexpr size_t kReplyBulkBytesMax =
+    128u << 20;  // bulk of replies and notices that stays in staging until the client has acknowledged it
+inline constexpr size_t kReadAheadReserveBytes =
+    1u << 20;  // of the window's ring, for the thread that must not wait for room (OutOfOrderReader)
+inline constexpr uint32_t kRoomLookMs = 100;      // who waits for room looks again after so long, though it is told
+inline constexpr uint32_t kPeerStallMs = 30'000;  // a client that takes nothing for so long has gone
 
-// --- reading for the executor while it is kept in a call that may wait for an answer of the client -------------------------------------------
-inline constexpr uint32_t kOutOfOrderReaderTickUs = 200;        // kept for one to two of these, and its place is taken
-inline constexpr unsigned kOutOfOrderReaderQuietTicks = 50;     // without an answer to wait for; then the thread sleeps
+// --- reading for the executor while it is kept in a call that may wait for an answer of the client
+// -------------------------------------------
+inline constexpr uint32_t kOutOfOrderReaderTickUs = 200;     // kept for one to two of these, and its place is taken
+inline constexpr unsigned kOutOfOrderReaderQuietTicks = 50;  // without an answer to wait for; then the thread sleeps
 inline constexpr size_t kOutOfTurnBulkBytesMax = wire::kRegionPieceBytes;
 // All that a client may send without an acknowledgement: kept for the executor.
 inline constexpr size_t kKeptBytesMax = wire::kSendWindowBytes + wire::kBulkWindowBytes;
 
-// --- another connection ----------------------------------------------------------------------------------------------------------------
+// --- another connection
+// ----------------------------------------------------------------------------------------------------------------
 inline constexpr size_t kResumesMax = 4;  // connections that are being proved at once; more are dropped
 
-// --- the end -------------------------------------------------------------------------------------------------------------------------------
-inline constexpr uint32_t kEndGraceMs = 800;      // from the client's (or the broker's) end to the worker's own, whatever the driver is doing
+// --- the end
+// -------------------------------------------------------------------------------------------------------------------------------
+inline constexpr uint32_t kEndGraceMs =
+    800;  // from the client's (or the broker's) end to the worker's own, whatever the driver is doing
 inline constexpr uint32_t kEndingNoticeMs = 200;  // for telling the client why
 
-inline constexpr size_t kOutputPieceBytes = 32u << 10;   // device printf text per notice
+inline constexpr size_t kOutputPieceBytes = 32u << 10;  // device printf text per notice
 inline constexpr int kOutputPipeBytes = 1 << 20;
 inline constexpr uint32_t kShareAnswerMs = 2000;  // how long the executor waits for the broker
 

@@ -1,4 +1,5 @@
-// gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a client's socket.
+// gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a
+// client's socket.
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -60,7 +61,9 @@ std::filesystem::path module_cache_folder(const WorkerOptions& options) {
 
 // What the process may still reach: the code of its driver, and the module cache.
 ConfinementRules confinement_rules(const WorkerOptions& options) {
-  ConfinementRules rules{.level = options.confinement, .devices = device_files(), .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
+  ConfinementRules rules{.level = options.confinement,
+                         .devices = device_files(),
+                         .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
   if (options.module_cache != kNoModuleCache) rules.write.push_back(module_cache_folder(options));
   return rules;
 }
@@ -91,13 +94,16 @@ void await_sent(link::Link& link) {
   uint64_t end = link.appended();
   link.unlock();
   constexpr uint32_t kStepMs = 1;
-  for (uint32_t waited_ms = 0; waited_ms < kPeerStallMs && !link.sent(end) && link.state() == link::Link::State::attached; waited_ms += kStepMs) {
+  for (uint32_t waited_ms = 0;
+       waited_ms < kPeerStallMs && !link.sent(end) && link.state() == link::Link::State::attached;
+       waited_ms += kStepMs) {
     link.push(end, std::chrono::milliseconds(kPeerStallMs));
     if (!link.sent(end)) ::poll(nullptr, 0, int(kStepMs));
   }
 }
 
-// Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it is waiting for.
+// Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it
+// is waiting for.
 void close_gently(link::Link& link) {
   await_sent(link);
   auto transport = link.transport();
@@ -122,7 +128,8 @@ void tell_broker(IpcMessageKind kind, uint32_t number, std::string text) {
 }
 
 std::string describe(const ClientFacts& client) {
-  return fmt::format("{} (process {} on {}, release {})", client.program, client.process_id, client.host, client.release);
+  return fmt::format("{} (process {} on {}, release {})", client.program, client.process_id, client.host,
+                     client.release);
 }
 
 // A cache that cannot be had costs time, not correctness.
@@ -144,12 +151,13 @@ struct Prepared {
   CompiledCode& compiled_code;
   BrokerShares& shares;
   IpcGuard& ipc_guard;
-  Management* management;  // null: the session runs a program
+  Management* management;      // null: the session runs a program
   const std::string& machine;  // transport::this_machine()
 };
 
 // Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md), which is wiped.
-tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(OwnedDescriptor socket, std::string& tls_key) {
+tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(OwnedDescriptor socket,
+                                                                                std::string& tls_key) {
   int descriptor = socket.get();
   auto stream = transport::adopt_stream(descriptor);
   if (!stream) return tl::unexpected(std::string("the client's socket cannot be used"));
@@ -171,7 +179,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   OPENSSL_cleanse(key.data(), key.size());
   auto channel = tls::TlsChannel::accept(context, descriptor);
   if (!channel) return tl::unexpected(std::string("out of memory"));
-  if (auto met = channel->handshake(std::chrono::milliseconds(wire::kHandshakeTimeoutMs)); !met) return tl::unexpected(met.error());
+  if (auto met = channel->handshake(std::chrono::milliseconds(wire::kHandshakeTimeoutMs)); !met)
+    return tl::unexpected(met.error());
   return tls::tls_transport(std::move(stream), std::move(channel));
 }
 
@@ -195,7 +204,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     prepared.shares.broker_back();
     if (driver.ledger) driver.ledger->broker_back();
   };
-  // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own hand-over: relaxed would do.
+  // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own
+  // hand-over: relaxed would do.
   std::atomic<ClientWay> way{ClientWay::indirect};
   std::atomic<uint32_t> stay_s{0};
   std::function<void()> welcoming;  // needs what is made behind the session
@@ -208,63 +218,81 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                    .resume_secret = secret,
                    .resume_grace_ms = order.resume_grace_ms,
                    .lanes_max = lanes_max(order, *link.transport()),
-                   .wants_heartbeats = [&](const transport::ConnectionEnd& said) {
-                     way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
-                     return way != ClientWay::same_machine;  // whose system sees every end
-                   },
+                   .wants_heartbeats =
+                       [&](const transport::ConnectionEnd& said) {
+                         way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
+                         return way != ClientWay::same_machine;  // whose system sees every end
+                       },
                    .welcoming = [&] { welcoming(); },
-                   .claim_primary = [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
+                   .claim_primary =
+                       [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
                    .host_memory = driver.ledger ? &driver.ledger->host_memory() : nullptr,
                    .cores = usable_cores(),
-                   .settings = {.module_cache = prepared.module_cache, .tenant = order.identified ? "tenant " + order.tenant : "", .shares = &prepared.shares},
-                   .tenant_known = [&](const std::string& tenant) {
-                     prepared.ipc_guard.belongs_to(tenant);
-                     std::vector<std::filesystem::path> own{prepared.compiled_code.belongs_to(tenant)};
-                     if (prepared.module_cache && !tenant.empty()) own.push_back(prepared.module_cache->prepare(tenant));
-                     std::erase(own, std::filesystem::path());
-                     return confine_to_tenant(prepared.rules, own);
-                   },
+                   .settings = {.module_cache = prepared.module_cache,
+                                .tenant = order.identified ? "tenant " + order.tenant : "",
+                                .shares = &prepared.shares},
+                   .tenant_known =
+                       [&](const std::string& tenant) {
+                         prepared.ipc_guard.belongs_to(tenant);
+                         std::vector<std::filesystem::path> own{prepared.compiled_code.belongs_to(tenant)};
+                         if (prepared.module_cache && !tenant.empty())
+                           own.push_back(prepared.module_cache->prepare(tenant));
+                         std::erase(own, std::filesystem::path());
+                         return confine_to_tenant(prepared.rules, own);
+                       },
                    .management = prepared.management,
                    .gate = driver.gated ? &driver.gated->gate : nullptr});
   link::Heartbeat heartbeat(link, link::GivingUp::closes);
-  Resumption resumption({.link = link,
-                         .id = message.id,
-                         .secret = secret,
-                         .open = [](OwnedDescriptor socket, std::string tls_key) { return open_transport(std::move(socket), tls_key); },
-                         .proved = [&](const transport::Transport& connection, const resume::Heard& heard) {
-                           way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine), {heard.address, heard.machine});
-                         },
-                         .refused = [](std::string why) { tell_broker(IpcMessageKind::resume_refused, 0, std::move(why)); },
-                         .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); },
-                         .lanes_max = [&] { return session.lanes(); }});
+  Resumption resumption(
+      {.link = link,
+       .id = message.id,
+       .secret = secret,
+       .open = [](OwnedDescriptor socket, std::string tls_key) { return open_transport(std::move(socket), tls_key); },
+       .proved =
+           [&](const transport::Transport& connection, const resume::Heard& heard) {
+             way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine),
+                          {heard.address, heard.machine});
+           },
+       .refused = [](std::string why) { tell_broker(IpcMessageKind::resume_refused, 0, std::move(why)); },
+       .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); },
+       .lanes_max = [&] { return session.lanes(); }});
   Watchdog watchdog(kIpcMessageDescriptor, link.transport(),
-                {.stop =
-                     [&](std::string reason) {
-                       broker_back();  // a broker that has gone for good answers nothing any more
-                       session.stop(EndCause::stopped, std::move(reason));
-                     },
-                 .gone = [&] { if (driver.gated) driver.gated->gate.interrupt(); },
-                 .hung_up = [&] { session.connection_hung_up(); },
-                 .grace_over = [&] {
-                   session.stop(EndCause::resume_grace, fmt::format("the client did not come back within {} s", stay_s.load()));
-                 },
-                 .hear = [&](IpcMessage said) {
-                   if (said.kind == IpcMessageKind::warn) session.say(said.text);
-                   else if (said.kind == IpcMessageKind::attach) resumption.arrive(std::move(said.socket), std::move(said.text));
-                   else if (said.kind == IpcMessageKind::unattended) {
-                     prepared.shares.broker_away();
-                     if (driver.ledger) driver.ledger->broker_away();
-                   } else if (said.kind == IpcMessageKind::adopted) {
-                     reports.tell_again();
-                     broker_back();
-                   } else if (said.kind == IpcMessageKind::memory_answer && driver.ledger) {
-                     driver.ledger->heard(said);
-                   } else {
-                     prepared.shares.heard(std::move(said));
-                   }
-                 }});
+                    {.stop =
+                         [&](std::string reason) {
+                           broker_back();  // a broker that has gone for good answers nothing any more
+                           session.stop(EndCause::stopped, std::move(reason));
+                         },
+                     .gone =
+                         [&] {
+                           if (driver.gated) driver.gated->gate.interrupt();
+                         },
+                     .hung_up = [&] { session.connection_hung_up(); },
+                     .grace_over =
+                         [&] {
+                           session.stop(EndCause::resume_grace,
+                                        fmt::format("the client did not come back within {} s", stay_s.load()));
+                         },
+                     .hear =
+                         [&](IpcMessage said) {
+                           if (said.kind == IpcMessageKind::warn) session.say(said.text);
+                           else if (said.kind == IpcMessageKind::attach)
+                             resumption.arrive(std::move(said.socket), std::move(said.text));
+                           else if (said.kind == IpcMessageKind::unattended) {
+                             prepared.shares.broker_away();
+                             if (driver.ledger) driver.ledger->broker_away();
+                           } else if (said.kind == IpcMessageKind::adopted) {
+                             reports.tell_again();
+                             broker_back();
+                           } else if (said.kind == IpcMessageKind::memory_answer && driver.ledger) {
+                             driver.ledger->heard(said);
+                           } else {
+                             prepared.shares.heard(std::move(said));
+                           }
+                         }});
   auto watch_connection = [&] {
-    transport::notice_lost_peer(link.transport()->descriptor(), session.heartbeats() ? transport::LostPeer::by_heartbeat : transport::LostPeer::replaceable);
+    transport::notice_lost_peer(link.transport()->descriptor(), session.heartbeats()
+                                                                    ? transport::LostPeer::by_heartbeat
+                                                                    : transport::LostPeer::replaceable);
   };
   link.observe([&](link::Link::State state) {
     uint32_t stay = stay_ms(way, link.kind_of_loss(), {order.resume_grace_ms, order.hang_up_grace_ms});
@@ -315,12 +343,15 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
 std::unique_ptr<Management> open_management(const WorkerOptions& options, const DriverLibrary& driver) {
   if (!options.management) return nullptr;
   auto management = std::make_unique<Management>(ManagementLibrary::open(driver));
-  if (!management->library().note().empty()) tell_broker(IpcMessageKind::note, 0, "no management library: " + management->library().note());
+  if (!management->library().note().empty())
+    tell_broker(IpcMessageKind::note, 0, "no management library: " + management->library().note());
   return management;
 }
 
 // Null: NVML shows the devices as they are.
-tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(IpcMessage& message, const SessionSpec& order, Management* management) {
+tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(IpcMessage& message,
+                                                                                const SessionSpec& order,
+                                                                                Management* management) {
   OwnedDescriptor page = management ? take(message, SpecDescriptor::tenant_page) : OwnedDescriptor();
   if (!page) return nullptr;
   auto view = ManagementView::open(std::move(page), order, management->library().devices());
@@ -341,14 +372,16 @@ int run(WorkerOptions options) {
     return 1;
   }
   if (!confined->empty()) tell_broker(IpcMessageKind::note, 0, *confined);
-  CompiledCode compiled_code(options.module_cache == kNoModuleCache ? std::filesystem::path() : module_cache_folder(options) / "compiled");
+  CompiledCode compiled_code(options.module_cache == kNoModuleCache ? std::filesystem::path()
+                                                                    : module_cache_folder(options) / "compiled");
   auto driver = DriverLibrary::open(options.driver);
   if (!driver) {
     tell_broker(IpcMessageKind::failed, 0, driver.error());
     return 1;
   }
   std::unique_ptr<Management> management = open_management(options, *driver);
-  CallTable calls = management ? make_call_table(management_replay_table(), {}) : make_call_table(session_replay_table(), generated_replay_table());
+  CallTable calls = management ? make_call_table(management_replay_table(), {})
+                               : make_call_table(session_replay_table(), generated_replay_table());
   auto welcome = build_welcome(*driver, calls);
   std::unique_ptr<ModuleCache> cache = open_module_cache(options);
   std::string inventory = encode(inventory_of(*driver));
@@ -363,12 +396,15 @@ int run(WorkerOptions options) {
   tell_broker(IpcMessageKind::ready, uint32_t(driver->device_count()), inventory);
   IpcMessage message;
   for (;;) {
-    if (receive_ipc_message(kIpcMessageDescriptor, true, message) != IpcMessageReceived::message || message.kind == IpcMessageKind::stop) return 0;
+    if (receive_ipc_message(kIpcMessageDescriptor, true, message) != IpcMessageReceived::message ||
+        message.kind == IpcMessageKind::stop)
+      return 0;
     if (message.kind != IpcMessageKind::session || !message.socket) continue;
     auto order = decode_session_spec(message.text);
     OPENSSL_cleanse(message.text.data(), message.text.size());  // may hold the connection's key
     if (!order) {
-      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), "the broker's order cannot be read: " + order.error());
+      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal),
+                  "the broker's order cannot be read: " + order.error());
       return 1;
     }
     auto view = open_management_view(message, *order, management.get());
@@ -378,7 +414,9 @@ int run(WorkerOptions options) {
     }
     tl::expected<SessionDriver, std::string> session_driver;
     if (!options.management)
-      session_driver = SessionDriver::open(message, *order, guarded, {.software = driver->software(), .cores = usable_cores(), .broker = kIpcMessageDescriptor});
+      session_driver = SessionDriver::open(
+          message, *order, guarded,
+          {.software = driver->software(), .cores = usable_cores(), .broker = kIpcMessageDescriptor});
     if (!session_driver) {
       tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), session_driver.error());
       return 1;
@@ -403,12 +441,14 @@ int main(int argc, char** argv) {
   WorkerOptions options;
   options.driver.software_library = default_software_library();
   CLI::App app("The process of one gpuwire session. Started by gpuwire-serve; of no use by itself.", "gpuwire worker");
-  std::map<std::string, DeviceChoice> devices{{"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
+  std::map<std::string, DeviceChoice> devices{
+      {"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
   app.add_option("--software-devices", options.driver.software_devices);
   app.add_option("--software-memory", options.driver.software_memory_bytes);
   app.add_option("--software-library", options.driver.software_library);
-  std::map<std::string, Confinement> levels{{"enforce", Confinement::enforce}, {"log", Confinement::log}, {"off", Confinement::off}};
+  std::map<std::string, Confinement> levels{
+      {"enforce", Confinement::enforce}, {"log", Confinement::log}, {"off", Confinement::off}};
   app.add_option("--confinement", options.confinement)->transform(CLI::CheckedTransformer(levels));
   app.add_flag("--management", options.management);
   app.add_option("--module-cache", options.module_cache);

@@ -20,7 +20,10 @@ namespace {
 struct Sample {
   Sample() {
     app.add_option("-s,--server", server, "The server")->type_name("SERVER");
-    app.add_option("--sort", sort, "Which order")->type_name("KEY")->check(CLI::IsMember({"gpu", "memory"}))->capture_default_str();
+    app.add_option("--sort", sort, "Which order")
+        ->type_name("KEY")
+        ->check(CLI::IsMember({"gpu", "memory"}))
+        ->capture_default_str();
     app.add_flag("--secret-flag", secret)->group("");
     app.add_subcommand("add-tenant", "Adds one")->add_option("NAME", name, "Which")->required();
     app.add_subcommand("revoke", "Takes one away");
@@ -67,7 +70,9 @@ TEST_CASE("the version and the help are no mistakes") {
 TEST_CASE("a misspelt command or option is told with the one that was meant") {
   auto command = Sample().parse({"addtenant", "anna"});
   CHECK(command.code == kUsageError);
-  CHECK(command.err == "gpuwire sample: \"addtenant\" is not known; did you mean add-tenant?\n`gpuwire sample --help` says what there is\n");
+  CHECK(command.err ==
+        "gpuwire sample: \"addtenant\" is not known; did you mean add-tenant?\n`gpuwire sample --help` says what there "
+        "is\n");
   CHECK(has(Sample().parse({"--sever", "gpu7", "revoke"}).err, "did you mean --server?"));
   CHECK(has(Sample().parse({"--sever=gpu7", "revoke"}).err, "did you mean --server?"));
   auto nothing_like_it = Sample().parse({"fly"});

@@ -93,7 +93,9 @@ TEST_CASE("a confined worker writes in the folders of its rules only") {
   CHECK(confined([&] { return open_error(outside, O_WRONLY | O_CREAT); }, rules) == EACCES);
 }
 
-TEST_CASE("when the tenant is known, every thread of a worker keeps the tenant's folder and loses what it could write before") {
+TEST_CASE(
+    "when the tenant is known, every thread of a worker keeps the tenant's folder and loses what it could write "
+    "before") {
   if (!kernel_has_landlock()) return;
   gpuwire::test::TemporaryDirectory cache;
   fs::path mine = cache.path() / "mine", others = cache.path() / "others";
@@ -118,7 +120,9 @@ TEST_CASE("when the tenant is known, every thread of a worker keeps the tenant's
               stage.notify_all();
               other.join();
               if (from_thread != EACCES) return 3;
-              if (open_error(others / "before", O_RDONLY) != EACCES || open_error(cache.path() / "lock", O_RDWR | O_CREAT) != EACCES) return 4;
+              if (open_error(others / "before", O_RDONLY) != EACCES ||
+                  open_error(cache.path() / "lock", O_RDWR | O_CREAT) != EACCES)
+                return 4;
               if (::rename((others / "before").c_str(), (mine / "taken").c_str()) == 0) return 5;
               if (open_error(mine / "file", O_WRONLY | O_CREAT) != 0) return 6;
               if (open_error("/usr/bin/env", O_RDONLY) != 0) return 7;
@@ -134,11 +138,15 @@ TEST_CASE("a worker maps no more memory for itself than its session may have") {
   constexpr uint64_t kMiB = 1u << 20;
   CHECK(confined([] {
           bound_own_memory(64 * kMiB);
-          auto map = [](uint64_t bytes) { return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED; };
+          auto map = [](uint64_t bytes) {
+            return ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) !=
+                   MAP_FAILED;
+          };
           if (!map(kHostSlackBytes)) return 1;
           if (map(128 * kMiB)) return 2;
           // Address space that is kept free is no memory.
-          if (::mmap(nullptr, 1ull << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED) return 3;
+          if (::mmap(nullptr, 1ull << 40, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+            return 3;
           rlimit more{RLIM_INFINITY, RLIM_INFINITY};
           return ::setrlimit(RLIMIT_DATA, &more) == 0 ? 4 : 0;
         }) == 0);

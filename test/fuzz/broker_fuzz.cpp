@@ -1,4 +1,5 @@
-// The input is what a process of the server's own says on its pair of sockets, and what a user of the machine says on the control socket or to the metrics.
+// The input is what a process of the server's own says on its pair of sockets, and what a user of the machine says on
+// the control socket or to the metrics.
 #include <cstdlib>
 #include <string>
 #include <string_view>

@@ -16,7 +16,8 @@ namespace {
 using namespace fatbin::test;
 
 const std::string kPtxText =
-    ".version 8.0\n.target sm_75\n.address_size 64\n.global .align 4 .b8 table[16] = {1, 2};\n.visible .entry k(.param .u64 a) { .reg .u64 %rd<2>; ld.param.u64 "
+    ".version 8.0\n.target sm_75\n.address_size 64\n.global .align 4 .b8 table[16] = {1, 2};\n.visible .entry k(.param "
+    ".u64 a) { .reg .u64 %rd<2>; ld.param.u64 "
     "%rd1, [a]; ret; }\n";
 
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
@@ -50,17 +51,28 @@ void add_images(const WriteInput& write) {
   write("text", kPtxText);
   write("elf", elf);
   write("plain", text_of(build_container({{.contents = kPtxText}, {.kind = kElf, .sm = 80, .contents = elf}})));
-  write("lz4", text_of(build_container({{.sm = 80, .contents = kPtxText, .flags = kLz4, .options = "--compile-only"}})));
-  write("zstd", text_of(build_container({{.kind = kElf, .sm = 80, .contents = elf, .flags = kZstd}, {.sm = 90, .contents = kPtxText, .flags = kZstd | kExactly}})));
-  Bytes first = build_container({{.sm = 80, .contents = kPtxText}}), second = build_container({{.sm = 80, .contents = kPtxText, .flags = kLz4}});
+  write("lz4",
+        text_of(build_container({{.sm = 80, .contents = kPtxText, .flags = kLz4, .options = "--compile-only"}})));
+  write("zstd", text_of(build_container({{.kind = kElf, .sm = 80, .contents = elf, .flags = kZstd},
+                                         {.sm = 90, .contents = kPtxText, .flags = kZstd | kExactly}})));
+  Bytes first = build_container({{.sm = 80, .contents = kPtxText}}),
+        second = build_container({{.sm = 80, .contents = kPtxText, .flags = kLz4}});
   std::span<const uint8_t> containers[] = {first, second};
   if (auto linked = fatbin::write_linked_image(containers)) write("linked", text_of(*linked));
 }
 
 void add_broker_messages(const WriteInput& write) {
-  server::SessionSpec order{.number = 7, .peer = "127.0.0.1:4711", .tenant = "anna", .identified = true, .devices = {{0, 1 << 30}}, .host_memory_bytes = 1 << 30, .ledger_slot = 3};
+  server::SessionSpec order{.number = 7,
+                            .peer = "127.0.0.1:4711",
+                            .tenant = "anna",
+                            .identified = true,
+                            .devices = {{0, 1 << 30}},
+                            .host_memory_bytes = 1 << 30,
+                            .ledger_slot = 3};
   write("order", server::encode(order));
-  server::Inventory inventory{.summary = "1 x device", .devices = {{.index = 0, .bytes = 1 << 30, .taken_bytes = 1 << 20, .name = "device", .uuid = "GPU-1"}}};
+  server::Inventory inventory{
+      .summary = "1 x device",
+      .devices = {{.index = 0, .bytes = 1 << 30, .taken_bytes = 1 << 20, .name = "device", .uuid = "GPU-1"}}};
   write("inventory", server::encode(inventory));
   std::string note(24, '\0');
   note[0] = char(server::IpcMessageKind::note);

@@ -1,4 +1,5 @@
-// Writes the corpus: a small input for each preface, frame and message. The first byte of an input is the fuzz function's own.
+// Writes the corpus: a small input for each preface, frame and message. The first byte of an input is the fuzz
+// function's own.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -24,11 +25,17 @@ using namespace gpuwire::wire;
 
 std::filesystem::path g_folder;
 
-void write(const std::string& name, const std::string& bytes) { std::ofstream(g_folder / name, std::ios::binary) << '\x10' << bytes; }
+void write(const std::string& name, const std::string& bytes) {
+  std::ofstream(g_folder / name, std::ios::binary) << '\x10' << bytes;
+}
 
 std::string frame(FrameKind kind, uint32_t ordinal, capnp::MessageBuilder& message, size_t bulk = 0) {
   auto words = message.getSegmentsForOutput()[0];
-  FrameHeader header{.kind = uint8_t(kind), .ordinal = ordinal, .sequence = 1, .message_words = uint32_t(words.size()), .bulk_bytes = bulk};
+  FrameHeader header{.kind = uint8_t(kind),
+                     .ordinal = ordinal,
+                     .sequence = 1,
+                     .message_words = uint32_t(words.size()),
+                     .bulk_bytes = bulk};
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   bytes.append(reinterpret_cast<const char*>(words.begin()), words.asBytes().size());
   return bytes + std::string(bulk, 'b');
@@ -58,7 +65,9 @@ void add_streams() {
   write("server_stream", repeated(g_server_stream));
 }
 
-kj::ArrayPtr<const kj::byte> some_data() { return kj::arrayPtr(reinterpret_cast<const kj::byte*>("sixteen bytes..."), 16); }
+kj::ArrayPtr<const kj::byte> some_data() {
+  return kj::arrayPtr(reinterpret_cast<const kj::byte*>("sixteen bytes..."), 16);
+}
 
 void add_handshake() {
   write("preface", std::string(reinterpret_cast<const char*>(encode(own_preface()).data()), sizeof(Preface)));
@@ -81,18 +90,28 @@ void add_handshake() {
 
 void add_calls() {
   auto call = [](SessionOrdinal ordinal) { return uint32_t(ordinal); };
-  add<schema::Launch>("launch", FrameKind::posted, call(SessionOrdinal::launch), [](auto launch) { launch.setParameters(some_data()); });
-  add<schema::CopyToDevice>("copy_to_device", FrameKind::posted, call(SessionOrdinal::copy_to_device), [](auto copy) { copy.setDestination(1 << 20); }, 37);
-  add<schema::CopyFromDevice>("copy_from_device", FrameKind::called, call(SessionOrdinal::copy_from_device), [](auto copy) { copy.setBytes(64); });
-  add<schema::Copy2D>("copy_2d", FrameKind::called, call(SessionOrdinal::copy_2d_to_device), [](auto copy) { copy.setHeight(4); }, 16);
-  add<schema::ModuleOffer>("module_offer", FrameKind::called, call(SessionOrdinal::module_offer), [](auto offer) { offer.setDigest(some_data()); });
-  add<schema::ModuleData>("module_data", FrameKind::posted, call(SessionOrdinal::module_data), [](auto data) { data.setDigest(some_data()); }, 100);
+  add<schema::Launch>("launch", FrameKind::posted, call(SessionOrdinal::launch),
+                      [](auto launch) { launch.setParameters(some_data()); });
+  add<schema::CopyToDevice>(
+      "copy_to_device", FrameKind::posted, call(SessionOrdinal::copy_to_device),
+      [](auto copy) { copy.setDestination(1 << 20); }, 37);
+  add<schema::CopyFromDevice>("copy_from_device", FrameKind::called, call(SessionOrdinal::copy_from_device),
+                              [](auto copy) { copy.setBytes(64); });
+  add<schema::Copy2D>(
+      "copy_2d", FrameKind::called, call(SessionOrdinal::copy_2d_to_device), [](auto copy) { copy.setHeight(4); }, 16);
+  add<schema::ModuleOffer>("module_offer", FrameKind::called, call(SessionOrdinal::module_offer),
+                           [](auto offer) { offer.setDigest(some_data()); });
+  add<schema::ModuleData>(
+      "module_data", FrameKind::posted, call(SessionOrdinal::module_data),
+      [](auto data) { data.setDigest(some_data()); }, 100);
   add<schema::ModuleLoad>("module_load", FrameKind::called, call(SessionOrdinal::module_load), [](auto load) {
     load.setDigest(some_data());
     load.initJitOptions(2)[1].setValue(7);
   });
-  add<schema::ModuleFunction>("module_function", FrameKind::called, call(SessionOrdinal::module_function), [](auto function) { function.setName("_Z3addPf"); });
-  add<schema::HostFunction>("host_function", FrameKind::posted, call(SessionOrdinal::host_function), [](auto function) { function.setCallback(3); });
+  add<schema::ModuleFunction>("module_function", FrameKind::called, call(SessionOrdinal::module_function),
+                              [](auto function) { function.setName("_Z3addPf"); });
+  add<schema::HostFunction>("host_function", FrameKind::posted, call(SessionOrdinal::host_function),
+                            [](auto function) { function.setCallback(3); });
 }
 
 void add_answers() {
@@ -112,10 +131,14 @@ void add_answers() {
                                  names.set(1, "second");
                                });
   auto notice = [](NoticeOrdinal ordinal) { return uint32_t(ordinal); };
-  add<schema::Completion>("completion", FrameKind::notice, notice(NoticeOrdinal::completion), [](auto done) { done.setSequence(9); });
-  add<schema::DeferredError>("deferred_error", FrameKind::notice, notice(NoticeOrdinal::deferred_error), [](auto error) { error.setMessage("why"); });
-  add<schema::CopyData>("copy_data", FrameKind::notice, notice(NoticeOrdinal::copy_data), [](auto copy) { copy.setLast(true); }, 33);
-  add<schema::Ending>("ending", FrameKind::notice, notice(NoticeOrdinal::ending), [](auto ending) { ending.setReason("maintenance"); });
+  add<schema::Completion>("completion", FrameKind::notice, notice(NoticeOrdinal::completion),
+                          [](auto done) { done.setSequence(9); });
+  add<schema::DeferredError>("deferred_error", FrameKind::notice, notice(NoticeOrdinal::deferred_error),
+                             [](auto error) { error.setMessage("why"); });
+  add<schema::CopyData>(
+      "copy_data", FrameKind::notice, notice(NoticeOrdinal::copy_data), [](auto copy) { copy.setLast(true); }, 33);
+  add<schema::Ending>("ending", FrameKind::notice, notice(NoticeOrdinal::ending),
+                      [](auto ending) { ending.setReason("maintenance"); });
   FrameHeader acknowledgement{.kind = uint8_t(FrameKind::acknowledge), .sequence = 7};
   write("acknowledge", std::string(reinterpret_cast<const char*>(&acknowledgement), sizeof acknowledgement));
 }
@@ -156,7 +179,8 @@ void add_logins() {
   };
   Preface own = own_preface();
   own.flags = kPrefaceLogin;
-  std::string preface(reinterpret_cast<const char*>(encode(own).data()), sizeof(Preface)), reason = "all places are taken";
+  std::string preface(reinterpret_cast<const char*>(encode(own).data()), sizeof(Preface)),
+      reason = "all places are taken";
   std::string queued = answer([](auto root) {
     auto place = root.initQueued();
     place.setPlace(3);
@@ -168,7 +192,8 @@ void add_logins() {
   write("queued", preface + queued + queued + admitted);
   write("refused", preface + answer([](auto root) { root.setRefused("revoked"); }));
   Preface refusing = refusing_preface(RefusalCode::busy, reason);
-  write("refusing_preface", std::string(reinterpret_cast<const char*>(encode(refusing).data()), sizeof(Preface)) + reason);
+  write("refusing_preface",
+        std::string(reinterpret_cast<const char*>(encode(refusing).data()), sizeof(Preface)) + reason);
 }
 
 void add_login_frames() {

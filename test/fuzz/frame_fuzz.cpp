@@ -1,5 +1,5 @@
-// Any bytes, read by everything that reads bytes from the other side. Nothing may crash, hang or allocate without bound; what it makes of the
-// bytes must not depend on the pieces they come in.
+// Any bytes, read by everything that reads bytes from the other side. Nothing may crash, hang or allocate without
+// bound; what it makes of the bytes must not depend on the pieces they come in.
 #include "test/fuzz/frame_fuzz.hpp"
 
 #include <algorithm>
@@ -82,7 +82,9 @@ void read_reply(uint32_t ordinal, kj::ArrayPtr<const capnp::word> words) {
 
 void read_frame(const FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
   switch (FrameKind(header.kind)) {
-    case FrameKind::control: return header.ordinal == uint32_t(ControlOrdinal::hello) ? read_as<schema::Hello>(words) : read_as<schema::Welcome>(words);
+    case FrameKind::control:
+      return header.ordinal == uint32_t(ControlOrdinal::hello) ? read_as<schema::Hello>(words)
+                                                               : read_as<schema::Welcome>(words);
     case FrameKind::posted:
     case FrameKind::called: return read_call(header.ordinal, words);
     case FrameKind::reply: return read_reply(header.ordinal, words);

@@ -1,5 +1,6 @@
-// The input is a program image as a client sends it. Everything that looks into one before a driver does: sizes, containers, what is compressed in them, what it
-// is charged for. Nothing reads past the image's end, and nothing is decompressed that has not been charged.
+// The input is a program image as a client sends it. Everything that looks into one before a driver does: sizes,
+// containers, what is compressed in them, what it is charged for. Nothing reads past the image's end, and nothing is
+// decompressed that has not been charged.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -24,7 +25,8 @@ void read_containers(std::span<const uint8_t> image) {
   for (const fatbin::Entry& entry : *entries) {
     if (entry.decompressed_bytes > kHostBytesMax) continue;
     auto contents = fatbin::decompress(entry);
-    if (contents && entry.compression != fatbin::Compression::none && contents->size() > entry.decompressed_bytes) std::abort();
+    if (contents && entry.compression != fatbin::Compression::none && contents->size() > entry.decompressed_bytes)
+      std::abort();
   }
   fatbin::select_entry(*entries, {8, 0});
   fatbin::select_entry(*entries, {9, 0}, true);

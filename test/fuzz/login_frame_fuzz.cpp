@@ -1,5 +1,5 @@
-// The input is what a client says where its login is expected, in pieces. What comes of it does not depend on the pieces, the reader takes no byte that is not
-// the login's, and what it keeps fits a log.
+// The input is what a client says where its login is expected, in pieces. What comes of it does not depend on the
+// pieces, the reader takes no byte that is not the login's, and what it keeps fits a log.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -34,7 +34,8 @@ Outcome read(std::span<const std::byte> bytes, size_t piece) {
 }
 
 void check_text(const std::string& text) {
-  bool fine = text.size() <= kLoginTextBytesMax && std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  bool fine = text.size() <= kLoginTextBytesMax &&
+              std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; });
   if (!fine) std::abort();
 }
 

@@ -1,5 +1,6 @@
-// The input is what a server says to a client that logs in: its preface and answers, in pieces, then the end. Whatever it is, the client is admitted, or has
-// one line of text about why not, and shows nothing on the terminal that could do something to it.
+// The input is what a server says to a client that logs in: its preface and answers, in pieces, then the end. Whatever
+// it is, the client is admitted, or has one line of text about why not, and shows nothing on the terminal that could do
+// something to it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -44,8 +45,9 @@ class Recorded final : public transport::Transport {
 };
 
 void check_line(const std::string& line) {
-  bool fine = !line.empty() && line.size() < 4096 &&
-              std::none_of(line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; });
+  bool fine = !line.empty() && line.size() < 4096 && std::none_of(line.begin(), line.end(), [](char c) {
+    return static_cast<unsigned char>(c) < ' ' || c == 0x7f;
+  });
   if (!fine) std::abort();
 }
 
@@ -54,7 +56,8 @@ void check_line(const std::string& line) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   client::Entry entry{.host = "gpu7", .gpus = data[0] % 3u};
-  auto entered = client::enter(std::make_unique<Recorded>(std::as_bytes(std::span(data + 1, size - 1)), 1 + size_t(data[0])), entry, check_line);
+  auto entered = client::enter(
+      std::make_unique<Recorded>(std::as_bytes(std::span(data + 1, size - 1)), 1 + size_t(data[0])), entry, check_line);
   if (!entered) check_line(entered.error().cause);
   return 0;
 }

@@ -10,7 +10,24 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 
 // Values at the edges of fields of every width.
-constexpr uint64_t kEdges[] = {0, 1, 7, 8, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x10000, 0x10001, 0x7fffffff, 0x80000000, 0xffffffff, 64ull << 20, (64ull << 20) + 1, ~0ull};
+constexpr uint64_t kEdges[] = {0,
+                               1,
+                               7,
+                               8,
+                               0x7f,
+                               0x80,
+                               0xff,
+                               0x7fff,
+                               0x8000,
+                               0xffff,
+                               0x10000,
+                               0x10001,
+                               0x7fffffff,
+                               0x80000000,
+                               0xffffffff,
+                               64ull << 20,
+                               (64ull << 20) + 1,
+                               ~0ull};
 
 size_t place(const Bytes& bytes, std::mt19937_64& random) { return bytes.empty() ? 0 : random() % bytes.size(); }
 
@@ -30,11 +47,15 @@ void change_once(Bytes& bytes, const Bytes& other, std::mt19937_64& random) {
       break;
     }
     case 3: bytes.resize(at); break;
-    case 4: bytes.erase(bytes.begin() + ptrdiff_t(at), bytes.begin() + ptrdiff_t(std::min(bytes.size(), at + 1 + random() % 64))); break;
+    case 4:
+      bytes.erase(bytes.begin() + ptrdiff_t(at),
+                  bytes.begin() + ptrdiff_t(std::min(bytes.size(), at + 1 + random() % 64)));
+      break;
     case 5: bytes.insert(bytes.begin() + ptrdiff_t(at), 1 + random() % 64, uint8_t(random())); break;
     case 6: {
       size_t from = place(other, random), count = std::min<size_t>(other.size() - from, 1 + random() % 256);
-      bytes.insert(bytes.begin() + ptrdiff_t(at), other.begin() + ptrdiff_t(from), other.begin() + ptrdiff_t(from + count));
+      bytes.insert(bytes.begin() + ptrdiff_t(at), other.begin() + ptrdiff_t(from),
+                   other.begin() + ptrdiff_t(from + count));
       break;
     }
     default:

@@ -1,4 +1,5 @@
-// Runs the corpus through the fuzz function, then random changes of it until the time is over. A crash leaves its input in a file.
+// Runs the corpus through the fuzz function, then random changes of it until the time is over. A crash leaves its input
+// in a file.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +27,8 @@ std::string g_keep = "frame_fuzz_input";
 // Only system calls: whatever broke may be broken here too.
 void keep_input(int signal_number) {
   int file = open(g_keep.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
-  if (file >= 0 && g_current) [[maybe_unused]] ssize_t written = write(file, g_current->data(), g_current->size());
+  if (file >= 0 && g_current) [[maybe_unused]]
+    ssize_t written = write(file, g_current->data(), g_current->size());
   static const char text[] = "crashed; the input is kept\n";
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
   signal(signal_number, SIG_DFL);
@@ -58,14 +60,10 @@ int main(int argc, char** argv) {
   std::vector<Bytes> corpus;
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
-    if (word == "--seconds" && i + 1 < argc)
-      seconds = std::atof(argv[++i]);
-    else if (word == "--seed" && i + 1 < argc)
-      seed = std::strtoull(argv[++i], nullptr, 10);
-    else if (word == "--keep" && i + 1 < argc)
-      g_keep = argv[++i];
-    else
-      load(word, corpus);
+    if (word == "--seconds" && i + 1 < argc) seconds = std::atof(argv[++i]);
+    else if (word == "--seed" && i + 1 < argc) seed = std::strtoull(argv[++i], nullptr, 10);
+    else if (word == "--keep" && i + 1 < argc) g_keep = argv[++i];
+    else load(word, corpus);
   }
   if (corpus.empty()) {
     std::fprintf(stderr, "usage: %s [--seconds N] [--seed N] [--keep FILE] CORPUS...\n", argv[0]);
@@ -77,10 +75,11 @@ int main(int argc, char** argv) {
   uint64_t tried = 0;
   auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   while (std::chrono::steady_clock::now() < end) {
-    for (int i = 0; i < 64; ++i, ++tried) try_input(gpuwire::test::mutate(corpus[random() % corpus.size()], corpus[random() % corpus.size()], random));
+    for (int i = 0; i < 64; ++i, ++tried)
+      try_input(gpuwire::test::mutate(corpus[random() % corpus.size()], corpus[random() % corpus.size()], random));
   }
-  std::printf("%zu inputs of the corpus and %llu changes of them, seed %llu\n", corpus.size(), static_cast<unsigned long long>(tried),
-              static_cast<unsigned long long>(seed));
+  std::printf("%zu inputs of the corpus and %llu changes of them, seed %llu\n", corpus.size(),
+              static_cast<unsigned long long>(tried), static_cast<unsigned long long>(seed));
   if (g_frames_decoded) std::printf("%llu frames\n", static_cast<unsigned long long>(g_frames_decoded));
   return 0;
 }

@@ -1,4 +1,5 @@
-// Code inside a worker's confinement that does what it is told: linked into the mock driver, it stands for a worker that a client has taken over.
+// Code inside a worker's confinement that does what it is told: linked into the mock driver, it stands for a worker
+// that a client has taken over.
 #include "test/hostile/worker_orders.hpp"
 
 #include <cerrno>
@@ -78,7 +79,9 @@ std::vector<SharedPage> shared_pages() {
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0, end = 0;
     char rights[5] = {};
-    if (line.find("memfd:gpuwire") == std::string::npos || std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, rights) != 3 || rights[1] != 'w') continue;
+    if (line.find("memfd:gpuwire") == std::string::npos ||
+        std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, rights) != 3 || rights[1] != 'w')
+      continue;
     pages.push_back({reinterpret_cast<uint64_t*>(begin), (end - begin) / sizeof(uint64_t)});
   }
   return pages;
@@ -128,7 +131,8 @@ uint64_t flood_the_broker() {
 
 uint64_t take_memory() {
   uint64_t bytes = 0;
-  while (bytes < kTakenBytesMax && ::mmap(nullptr, kTakenAtOnceBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED)
+  while (bytes < kTakenBytesMax && ::mmap(nullptr, kTakenAtOnceBytes, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED)
     bytes += kTakenAtOnceBytes;
   return bytes >> 20;
 }

@@ -1,4 +1,5 @@
-// A worker that a client has taken over, in a real server with real confinement: it finds nothing of another session, and nobody else notices it.
+// A worker that a client has taken over, in a real server with real confinement: it finds nothing of another session,
+// and nobody else notices it.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -36,7 +37,8 @@ struct Allocated {
   uint64_t address = 0;
 };
 
-// Two tenants: strangers on this machine, of whom one is hostile, and this user, by a Unix socket, who has something to lose.
+// Two tenants: strangers on this machine, of whom one is hostile, and this user, by a Unix socket, who has something to
+// lose.
 struct Fixture {
   TemporaryDirectory folder;
   fs::path cache = folder.path() / "cache", socket = folder.path() / "socket";
@@ -46,7 +48,8 @@ struct Fixture {
 
   Fixture() {
     std::ofstream(folder.path() / "server.toml") << fmt::format(
-        "[server]\nopen_tenant = \"strangers\"\n[tenants.strangers]\nhost_memory = \"256MiB\"\nmemory.limit = \"6GiB\"\n"
+        "[server]\nopen_tenant = \"strangers\"\n[tenants.strangers]\nhost_memory = \"256MiB\"\nmemory.limit = "
+        "\"6GiB\"\n"
         "[tenants.neighbour]\nunix_users = [\"{}\"]\nmemory.limit = \"1GiB\"\n",
         ::geteuid());
     std::string owner = "tenant neighbour";
@@ -54,13 +57,15 @@ struct Fixture {
     image_file = own / server::hex(server::sha256(image));
     // What the hostile worker knows of others, however it came by that.
     std::string targets;
-    for (const fs::path& path : {image_file, own, cache, cache / "tenants", cache / "compiled", folder.path() / "server.toml", socket, folder.path(), fs::path("/etc/shadow")})
+    for (const fs::path& path : {image_file, own, cache, cache / "tenants", cache / "compiled",
+                                 folder.path() / "server.toml", socket, folder.path(), fs::path("/etc/shadow")})
       targets += path.string() + ":";
     ::setenv("GPUWIRE_TEST_TARGETS", targets.c_str(), 1);
-    ::setenv("GPUWIRE_TEST_ROUNDS", std::getenv("GPUWIRE_HOSTILE_ROUNDS") ? std::getenv("GPUWIRE_HOSTILE_ROUNDS") : "20000", 1);
-    server = std::make_unique<ServerProcess>(std::vector<std::string>{"--listen", "unix:" + socket.string(), "--config", (folder.path() / "server.toml").string(),
-                                                                      "--device", "software", "--software-library", GPUWIRE_TEST_HOSTILE_DRIVER, "--module-cache",
-                                                                      cache.string()});
+    ::setenv("GPUWIRE_TEST_ROUNDS",
+             std::getenv("GPUWIRE_HOSTILE_ROUNDS") ? std::getenv("GPUWIRE_HOSTILE_ROUNDS") : "20000", 1);
+    server = std::make_unique<ServerProcess>(std::vector<std::string>{
+        "--listen", "unix:" + socket.string(), "--config", (folder.path() / "server.toml").string(), "--device",
+        "software", "--software-library", GPUWIRE_TEST_HOSTILE_DRIVER, "--module-cache", cache.string()});
     REQUIRE_MESSAGE(server->port() != 0, server->log());
   }
 
@@ -73,24 +78,34 @@ struct Fixture {
   }
   static Allocated allocate(WireClient& client, uint32_t context, uint64_t bytes) {
     Allocated allocated;
-    auto answer = client.reply(client.send_call<schema::CuMemAllocV2Params>(FrameKind::called, kMemAlloc, context, [&](auto params) { params.setBytesize(bytes); }));
-    if (answer) answer->with<schema::CuMemAllocV2Results>([&](auto results) { allocated = {results.getResult(), results.getDptr()}; });
+    auto answer = client.reply(client.send_call<schema::CuMemAllocV2Params>(
+        FrameKind::called, kMemAlloc, context, [&](auto params) { params.setBytesize(bytes); }));
+    if (answer)
+      answer->with<schema::CuMemAllocV2Results>([&](auto results) {
+        allocated = {results.getResult(), results.getDptr()};
+      });
     return allocated;
   }
-  static uint64_t order(WireClient& client, Order what) { return allocate(client, client.retain_primary(), uint64_t(what)).address; }
+  static uint64_t order(WireClient& client, Order what) {
+    return allocate(client, client.retain_primary(), uint64_t(what)).address;
+  }
 
   // The neighbour's image reaches the cache.
   void keep_image(WireClient& client) {
     server::Digest digest = server::sha256(image);
     auto name = kj::arrayPtr(digest.data(), digest.size());
-    REQUIRE(client.reply(client.send_call<schema::ModuleOffer>(FrameKind::called, uint32_t(SessionOrdinal::module_offer), 0, [&](auto params) {
-      params.setDigest(name);
-      params.setBytes(image.size());
-    })));
-    client.send_call<schema::ModuleData>(FrameKind::posted, uint32_t(SessionOrdinal::module_data), 0, [&](auto params) {
-      params.setDigest(name);
-      params.setLast(true);
-    }, image);
+    REQUIRE(client.reply(client.send_call<schema::ModuleOffer>(
+        FrameKind::called, uint32_t(SessionOrdinal::module_offer), 0, [&](auto params) {
+          params.setDigest(name);
+          params.setBytes(image.size());
+        })));
+    client.send_call<schema::ModuleData>(
+        FrameKind::posted, uint32_t(SessionOrdinal::module_data), 0,
+        [&](auto params) {
+          params.setDigest(name);
+          params.setLast(true);
+        },
+        image);
     REQUIRE(client.ping() == 0);
     REQUIRE(fs::exists(image_file));
   }
@@ -107,7 +122,8 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "a worker that was taken over reaches no file of another tenant, of the server or of another process") {
+TEST_CASE_FIXTURE(
+    Fixture, "a worker that was taken over reaches no file of another tenant, of the server or of another process") {
   if (!kernel_has_landlock()) return;
   WireClient neighbour, hostile;
   begin_neighbour(neighbour);
@@ -126,20 +142,23 @@ TEST_CASE_FIXTURE(Fixture, "a worker that reaches for other processes or the net
     CAPTURE(uint64_t(what));
     WireClient hostile;
     REQUIRE(hostile.open_session(server->port()));
-    hostile.send_call<schema::CuMemAllocV2Params>(FrameKind::called, kMemAlloc, hostile.retain_primary(), [&](auto params) { params.setBytesize(uint64_t(what)); });
+    hostile.send_call<schema::CuMemAllocV2Params>(FrameKind::called, kMemAlloc, hostile.retain_primary(),
+                                                  [&](auto params) { params.setBytesize(uint64_t(what)); });
     CHECK(hostile.closed_by_server());
   }
   CHECK(server->log_gets(fmt::format("signal {}", SIGSYS)));
   check_undisturbed(neighbour);
 }
 
-TEST_CASE_FIXTURE(Fixture, "whatever a worker writes in the memory that it shares with the broker, others get what is theirs") {
+TEST_CASE_FIXTURE(Fixture,
+                  "whatever a worker writes in the memory that it shares with the broker, others get what is theirs") {
   WireClient neighbour;
   begin_neighbour(neighbour);
   {
     WireClient hostile;
     REQUIRE(hostile.open_session(server->port()));
-    // 1, the tenant's page and the session's; or the broker has seen what no worker writes, and ended it before it could answer.
+    // 1, the tenant's page and the session's; or the broker has seen what no worker writes, and ended it before it
+    // could answer.
     uint64_t found = order(hostile, Order::scribble);
     CAPTURE(found);
     CHECK((found == 3 || hostile.closed_by_server()));
@@ -150,7 +169,8 @@ TEST_CASE_FIXTURE(Fixture, "whatever a worker writes in the memory that it share
   WireClient again;
   CHECK(eventually([&] {
     WireClient fresh;
-    return fresh.open_session(server->port()) && allocate(fresh, fresh.retain_primary(), 16 * kMiB).result == CUDA_SUCCESS;
+    return fresh.open_session(server->port()) &&
+           allocate(fresh, fresh.retain_primary(), 16 * kMiB).result == CUDA_SUCCESS;
   }));
 }
 
@@ -158,14 +178,16 @@ TEST_CASE_FIXTURE(Fixture, "messages without end or sense from a worker keep the
   WireClient neighbour, hostile;
   begin_neighbour(neighbour);
   REQUIRE(hostile.open_session(server->port()));
-  hostile.send_call<schema::CuMemAllocV2Params>(FrameKind::called, kMemAlloc, hostile.retain_primary(),
-                                                [](auto params) { params.setBytesize(uint64_t(Order::flood_the_broker)); });
+  hostile.send_call<schema::CuMemAllocV2Params>(
+      FrameKind::called, kMemAlloc, hostile.retain_primary(),
+      [](auto params) { params.setBytesize(uint64_t(Order::flood_the_broker)); });
   check_undisturbed(neighbour);
   hostile.close();
   check_undisturbed(neighbour);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a worker gets no more private memory than its tenant may have and the slack that each worker has") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a worker gets no more private memory than its tenant may have and the slack that each worker has") {
   WireClient hostile;
   REQUIRE(hostile.open_session(server->port()));
   // 256 MiB of the tenant's, 2 GiB of slack, and the mock's two devices, which are this machine's memory.

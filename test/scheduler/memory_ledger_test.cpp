@@ -14,7 +14,8 @@ constexpr uint64_t kMiB = 1u << 20;
 constexpr uint64_t kDeviceBytes = 4096 * kMiB;
 constexpr unsigned kScenarios = 10000, kSteps = 150;
 
-// One device, and what a broker does with the ledger: raise, and when that fails take back what others do not use and raise again.
+// One device, and what a broker does with the ledger: raise, and when that fails take back what others do not use and
+// raise again.
 class Model {
  public:
   explicit Model(uint64_t seed) : random_(seed), ledger_({kDeviceBytes}) {}
@@ -40,7 +41,9 @@ class Model {
 
  private:
   unsigned pick(unsigned least, unsigned most) { return std::uniform_int_distribution<unsigned>(least, most)(random_); }
-  uint64_t some_bytes(uint64_t most) { return std::uniform_int_distribution<uint64_t>(1, most)(random_) >> pick(0, 12); }
+  uint64_t some_bytes(uint64_t most) {
+    return std::uniform_int_distribution<uint64_t>(1, most)(random_) >> pick(0, 12);
+  }
 
   void act(TenantId tenant) {
     uint64_t& used = used_[tenant];
@@ -86,7 +89,8 @@ class Model {
   // A guarantee was set while its memory was lent.
   bool still_indebted() {
     uint64_t claims = 0;
-    for (auto& [tenant, used] : used_) claims += std::max(ledger_.allowance(tenant, 0), ledger_.share(tenant, 0).guaranteed_bytes);
+    for (auto& [tenant, used] : used_)
+      claims += std::max(ledger_.allowance(tenant, 0), ledger_.share(tenant, 0).guaranteed_bytes);
     return claims > kDeviceBytes;
   }
 

@@ -1,4 +1,5 @@
-// Placement against what the queue promises: scenarios of arrivals, ends, memory that comes and goes, and changed settings, each from a seed.
+// Placement against what the queue promises: scenarios of arrivals, ends, memory that comes and goes, and changed
+// settings, each from a seed.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -22,9 +23,11 @@ struct Seen {
 
 class Scenario {
  public:
-  explicit Scenario(uint64_t seed) : random_(seed), devices_(pick(1, 6)), sessions_max_(pick(0, 3)), placement_(make_devices()) {
+  explicit Scenario(uint64_t seed)
+      : random_(seed), devices_(pick(1, 6)), sessions_max_(pick(0, 3)), placement_(make_devices()) {
     used_.assign(devices_, 0);
-    placement_.set_memory([this](TenantId, DeviceIndex device) { return kDevice - used_[device]; }, [](TenantId, DeviceIndex) { return kDevice; });
+    placement_.set_memory([this](TenantId, DeviceIndex device) { return kDevice - used_[device]; },
+                          [](TenantId, DeviceIndex) { return kDevice; });
     unsigned tenants = pick(1, 4);
     for (unsigned i = 0; i < tenants; ++i) tenant_max_.push_back(pick(0, 4));
   }
@@ -40,7 +43,9 @@ class Scenario {
  private:
   static constexpr uint64_t kDevice = 16 * kGiB;
   unsigned pick(unsigned least, unsigned most) { return std::uniform_int_distribution<unsigned>(least, most)(random_); }
-  std::vector<Placement::Device> make_devices() const { return std::vector<Placement::Device>(devices_, {kDevice, sessions_max_}); }
+  std::vector<Placement::Device> make_devices() const {
+    return std::vector<Placement::Device>(devices_, {kDevice, sessions_max_});
+  }
 
   void act() {
     switch (pick(0, 9)) {
@@ -55,7 +60,9 @@ class Scenario {
   }
 
   PlacementRequest some_request() {
-    PlacementRequest request{.session = SessionId(++sessions_), .tenant = TenantId(pick(0, unsigned(tenant_max_.size()) - 1)), .service_class = ServiceClass(pick(0, 3))};
+    PlacementRequest request{.session = SessionId(++sessions_),
+                             .tenant = TenantId(pick(0, unsigned(tenant_max_.size()) - 1)),
+                             .service_class = ServiceClass(pick(0, 3))};
     request.gpus = pick(1, 4) == 1 ? pick(1, devices_) : 1;
     request.memory_bytes = pick(0, 2) ? pick(1, 17) * kGiB : 0;
     if (pick(0, 3) == 0) {
@@ -102,9 +109,12 @@ class Scenario {
     if (request.tenant_sessions_max) CHECK(sessions_of(request.tenant) < request.tenant_sessions_max);
     waiting_.erase(session);
     for (auto& [other, one] : waiting_) {
-      bool in_front = std::pair(one.request.service_class, one.arrival) < std::pair(request.service_class, seen.arrival);
-      bool wants = std::any_of(placed.devices.begin(), placed.devices.end(), [&](DeviceIndex device) { return may_use(one.request, device); });
-      bool own_limit = one.request.tenant_sessions_max && sessions_of(one.request.tenant) >= one.request.tenant_sessions_max;
+      bool in_front =
+          std::pair(one.request.service_class, one.arrival) < std::pair(request.service_class, seen.arrival);
+      bool wants = std::any_of(placed.devices.begin(), placed.devices.end(),
+                               [&](DeviceIndex device) { return may_use(one.request, device); });
+      bool own_limit =
+          one.request.tenant_sessions_max && sessions_of(one.request.tenant) >= one.request.tenant_sessions_max;
       if (!in_front || !wants || own_limit) continue;
       CHECK(one.request.service_class == request.service_class);
       CHECK(++one.overtaken <= kOvertakenMax);
@@ -113,10 +123,13 @@ class Scenario {
   }
 
   size_t sessions_on(DeviceIndex device) const {
-    return size_t(std::count_if(running_.begin(), running_.end(), [&](auto& one) { return std::count(one.second.second.begin(), one.second.second.end(), device) != 0; }));
+    return size_t(std::count_if(running_.begin(), running_.end(), [&](auto& one) {
+      return std::count(one.second.second.begin(), one.second.second.end(), device) != 0;
+    }));
   }
   size_t sessions_of(TenantId tenant) const {
-    return size_t(std::count_if(running_.begin(), running_.end(), [&](auto& one) { return one.second.first.tenant == tenant; }));
+    return size_t(
+        std::count_if(running_.begin(), running_.end(), [&](auto& one) { return one.second.first.tenant == tenant; }));
   }
 
   void leave() {
@@ -184,8 +197,13 @@ class Scenario {
   uint64_t sessions_ = 0, arrivals_ = 0;
 };
 
-PlacementRequest asks(uint64_t session, uint64_t gib = 0, unsigned gpus = 1, ServiceClass service_class = ServiceClass::batch) {
-  return {.session = SessionId(session), .tenant = TenantId(session), .service_class = service_class, .gpus = gpus, .memory_bytes = gib * kGiB};
+PlacementRequest asks(uint64_t session, uint64_t gib = 0, unsigned gpus = 1,
+                      ServiceClass service_class = ServiceClass::batch) {
+  return {.session = SessionId(session),
+          .tenant = TenantId(session),
+          .service_class = service_class,
+          .gpus = gpus,
+          .memory_bytes = gib * kGiB};
 }
 std::vector<DeviceIndex> devices_of(const PlacementAnswer& answer) {
   auto* placed = std::get_if<Placed>(&answer);
@@ -222,9 +240,11 @@ TEST_CASE("what can never be is refused with the reason") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}, {8 * kGiB}});
   placement.set_memory({}, [](TenantId tenant, DeviceIndex) { return tenant == TenantId(7) ? 4 * kGiB : 64 * kGiB; });
   CHECK(reason_of(placement.ask(asks(1, 0, 3))) == "3 GPUs asked for, and this server has 2 GPUs for the tenant");
-  CHECK(reason_of(placement.ask(asks(2, 20))) == "20 GiB asked for, and the tenant can never have that much: 16 GiB at most on a GPU");
+  CHECK(reason_of(placement.ask(asks(2, 20))) ==
+        "20 GiB asked for, and the tenant can never have that much: 16 GiB at most on a GPU");
   CHECK(reason_of(placement.ask(asks(3, 12, 2))) ==
-        "12 GiB on each of 2 GPUs asked for, and the tenant can never have that much: 16 GiB at most on a GPU, and enough on 1 GPU only");
+        "12 GiB on each of 2 GPUs asked for, and the tenant can never have that much: 16 GiB at most on a GPU, and "
+        "enough on 1 GPU only");
   CHECK(reason_of(placement.ask(asks(7, 6))).find("4 GiB at most") != std::string::npos);
   CHECK(placement.waiting().empty());
 }

@@ -63,7 +63,8 @@ class Desk {
     decide();
     work(id);
   }
-  // Lets time pass; sessions in flight are busy, and those that wait at an open gate come through it. Decides when the policy wants to.
+  // Lets time pass; sessions in flight are busy, and those that wait at an open gate come through it. Decides when the
+  // policy wants to.
   void pass(Duration duration) {
     const Time until = now + duration;
     decide();
@@ -106,7 +107,8 @@ class Desk {
 // With a session of red (kA) and one of blue (kB) on the same device.
 class Pair : public Desk {
  public:
-  explicit Pair(const TenantPolicy& red = {}, const TenantPolicy& blue = {}, const Policy::Settings& settings = {}) : Desk(settings) {
+  explicit Pair(const TenantPolicy& red = {}, const TenantPolicy& blue = {}, const Policy::Settings& settings = {})
+      : Desk(settings) {
     tenant(kRed, red);
     tenant(kBlue, blue);
     session(kA, kRed);
@@ -114,7 +116,9 @@ class Pair : public Desk {
   }
   Duration charged() const { return policy.gpu_time(kRed, 0) + policy.gpu_time(kBlue, 0); }
   // Red's part of what both were charged.
-  double share_of_red() const { return std::chrono::duration<double>(policy.gpu_time(kRed, 0)) / std::chrono::duration<double>(charged()); }
+  double share_of_red() const {
+    return std::chrono::duration<double>(policy.gpu_time(kRed, 0)) / std::chrono::duration<double>(charged());
+  }
 };
 
 }  // namespace gpuwire::scheduler::test

@@ -17,7 +17,8 @@ TEST_CASE("A sole session's gate is open, without a bound, also while it rests")
   CHECK(desk.policy.account(kA).regime == Regime::free);
 }
 
-TEST_CASE("A session that waits beside one that works is granted after that one's turn, and the work in flight is bounded") {
+TEST_CASE(
+    "A session that waits beside one that works is granted after that one's turn, and the work in flight is bounded") {
   Pair desk;
   desk.wait(kA);
   desk.decide();
@@ -31,7 +32,7 @@ TEST_CASE("A session that waits beside one that works is granted after that one'
   CHECK(desk.gates[kA].in_flight_max == 500us);
   desk.pass(21ms);
   CHECK_FALSE(desk.open(kA));
-  CHECK_FALSE(desk.open(kB));      // it has not drained
+  CHECK_FALSE(desk.open(kB));  // it has not drained
   desk.wait(kA);
   desk.decide();
   CHECK(desk.open(kB));
@@ -86,12 +87,16 @@ TEST_CASE("A tenant's several sessions share its turns") {
   desk.saturate({kA, kB, kC, kD});
   desk.pass(4s);
   CHECK(desk.share_of_red() == doctest::Approx(0.5).epsilon(0.02));
-  const auto of = [&](SessionId id) { return std::chrono::duration<double>(desk.policy.account(id).gpu_time) / std::chrono::duration<double>(desk.charged()); };
+  const auto of = [&](SessionId id) {
+    return std::chrono::duration<double>(desk.policy.account(id).gpu_time) /
+           std::chrono::duration<double>(desk.charged());
+  };
   CHECK(of(kB) == doctest::Approx(1.0 / 6).epsilon(0.05));
   CHECK(of(kD) == doctest::Approx(1.0 / 6).epsilon(0.05));
 }
 
-TEST_CASE("A kernel that never ends is charged, does not hold up a higher class, and its equals only for a bounded time") {
+TEST_CASE(
+    "A kernel that never ends is charged, does not hold up a higher class, and its equals only for a bounded time") {
   Pair desk;
   desk.tenant(kGreen, {.service_class = ServiceClass::interactive});
   desk.session(kC, kGreen);
@@ -195,7 +200,9 @@ TEST_CASE("What comes unasked behind a gate that has seen its drain keeps nobody
   CHECK(desk.open(kC));
 }
 
-TEST_CASE("A higher class that is in flight without any progress lets the lower one run beside it, and goes before nobody until it has drained") {
+TEST_CASE(
+    "A higher class that is in flight without any progress lets the lower one run beside it, and goes before nobody "
+    "until it has drained") {
   Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive}, {.batch_floor = 0});
   desk.begin_work(kB);
   desk.hang(kB);
@@ -216,7 +223,9 @@ TEST_CASE("A higher class that is in flight without any progress lets the lower 
   CHECK_FALSE(desk.open(kA));
 }
 
-TEST_CASE("Who does not come to its turn is passed over, for longer each time, and pays for the time that it was waited for") {
+TEST_CASE(
+    "Who does not come to its turn is passed over, for longer each time, and pays for the time that it was waited "
+    "for") {
   Pair desk;
   desk.saturate({kB});
   desk.wait(kA);
@@ -237,7 +246,8 @@ TEST_CASE("Who does not come to its turn is passed over, for longer each time, a
 
 TEST_CASE("Batch gets its floor beside an interactive tenant that never leaves the GPU") {
   for (const double floor : {0.05, 0.2}) {
-    Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive}, {.batch_floor = floor});
+    Pair desk({.service_class = ServiceClass::batch}, {.service_class = ServiceClass::interactive},
+              {.batch_floor = floor});
     desk.saturate({kA, kB});
     desk.pass(4s);
     CHECK(desk.share_of_red() > 0.9 * floor);
@@ -263,7 +273,9 @@ TEST_CASE("Turns are granted by weight, whoever uses them") {
   Pair desk({.weight = 3}, {.weight = 1});
   desk.saturate({kA, kB});
   desk.pass(2s);
-  const auto granted = [&](TenantId tenant) { return std::chrono::duration<double>(desk.policy.granted(tenant, 0)).count(); };
+  const auto granted = [&](TenantId tenant) {
+    return std::chrono::duration<double>(desk.policy.granted(tenant, 0)).count();
+  };
   CHECK(granted(kRed) / granted(kBlue) == doctest::Approx(3).epsilon(0.1));
 }
 
@@ -320,7 +332,8 @@ TEST_CASE("A realtime tenant above its cap counts as batch until it has paid bac
 }
 
 TEST_CASE("A scavenger gets its floor while others saturate the device") {
-  Pair desk({.service_class = ServiceClass::scavenger, .share_min = 0.05}, {.service_class = ServiceClass::interactive});
+  Pair desk({.service_class = ServiceClass::scavenger, .share_min = 0.05},
+            {.service_class = ServiceClass::interactive});
   desk.saturate({kA, kB});
   desk.pass(2s);
   CHECK(desk.share_of_red() > 0.045);

@@ -1,4 +1,5 @@
-// Deterministic scenarios from 64-bit seeds: choices, and the loop that runs many of them and names the seed that fails.
+// Deterministic scenarios from 64-bit seeds: choices, and the loop that runs many of them and names the seed that
+// fails.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,9 @@ class Choices {
   }
   double unit() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }  // [0, 1)
   bool chance(double probability) { return unit() < probability; }
-  int64_t between(int64_t low, int64_t high) { return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1)); }  // both included
+  int64_t between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1));
+  }  // both included
   double log_between(double low, double high) { return low * std::exp(unit() * std::log(high / low)); }
   template <class T, size_t N>
   const T& pick(const T (&of)[N]) {
@@ -38,7 +41,8 @@ class Choices {
 // Runs one scenario; `verbose` prints what happens. Returns what was wrong, or nothing.
 using Scenario = std::function<std::string(uint64_t seed, bool verbose)>;
 
-// A program's main: PROGRAM [--scenarios N] [--first SEED] [--shard I/N]  or  PROGRAM --seed N, which replays one verbosely.
+// A program's main: PROGRAM [--scenarios N] [--first SEED] [--shard I/N]  or  PROGRAM --seed N, which replays one
+// verbosely.
 inline int run_scenarios(int argc, char** argv, const Scenario& scenario, uint64_t scenarios) {
   uint64_t first = 1;
   unsigned shard = 0, shards = 1;
@@ -46,7 +50,8 @@ inline int run_scenarios(int argc, char** argv, const Scenario& scenario, uint64
     const uint64_t value = std::strtoull(argv[i + 1], nullptr, 0);
     if (std::strcmp(argv[i], "--seed") == 0) {
       const std::string wrong = scenario(value, true);
-      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(value), wrong.empty() ? "all held" : wrong.c_str());
+      std::printf("seed %llu: %s\n", static_cast<unsigned long long>(value),
+                  wrong.empty() ? "all held" : wrong.c_str());
       return wrong.empty() ? 0 : 1;
     }
     if (std::strcmp(argv[i], "--scenarios") == 0) scenarios = value;
@@ -61,8 +66,8 @@ inline int run_scenarios(int argc, char** argv, const Scenario& scenario, uint64
     const std::string wrong = scenario(seed, false);
     if (wrong.empty()) continue;
     ++failures;
-    std::printf("seed %llu: %s\n  replay: %s --seed %llu\n", static_cast<unsigned long long>(seed), wrong.c_str(), argv[0],
-                static_cast<unsigned long long>(seed));
+    std::printf("seed %llu: %s\n  replay: %s --seed %llu\n", static_cast<unsigned long long>(seed), wrong.c_str(),
+                argv[0], static_cast<unsigned long long>(seed));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   std::printf("%llu scenarios from seed %llu, %.0f per second, %d failed\n", static_cast<unsigned long long>(done),

@@ -13,7 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 
 Workload stream(Duration kernel) { return {.kernel = kernel}; }
-Workload steps(Duration busy, Duration rest) { return {.kernel = std::min<Duration>(busy, 50us), .burst = busy, .rest_min = rest, .rest_max = rest}; }
+Workload steps(Duration busy, Duration rest) {
+  return {.kernel = std::min<Duration>(busy, 50us), .burst = busy, .rest_min = rest, .rest_max = rest};
+}
 
 struct Couple {
   explicit Couple(const Workload& a, const Workload& b, TenantPolicy of_a = {}, TenantPolicy of_b = {}) : world(1, 1) {
@@ -87,7 +89,8 @@ TEST_CASE("A heavy weight gets its share side by side, too") {
   CHECK(a + b > 1.2 * alone);
 }
 
-TEST_CASE("A tenant that never pauses ends what two do side by side, until all have been measured, and gets its third") {
+TEST_CASE(
+    "A tenant that never pauses ends what two do side by side, until all have been measured, and gets its third") {
   Couple couple(steps(155us, 315us), steps(155us, 315us));
   couple.rates(200ms);
   REQUIRE(couple.regime() == Regime::co_run);
@@ -110,10 +113,12 @@ TEST_CASE("A tenant that never pauses ends what two do side by side, until all h
   CHECK(total > 0.98);
 }
 
-TEST_CASE("Batch tenants go on side by side between the requests of an interactive one, which are as fast as beside nobody") {
+TEST_CASE(
+    "Batch tenants go on side by side between the requests of an interactive one, which are as fast as beside nobody") {
   Couple couple(steps(155us, 315us), steps(155us, 315us));
   couple.world.tenant(TenantId(3), {.service_class = ServiceClass::interactive});
-  const SessionId requests = couple.world.add({.tenant = TenantId(3), .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}});
+  const SessionId requests = couple.world.add(
+      {.tenant = TenantId(3), .workload = {.kernel = 97us, .burst = 4850us, .rest_min = 5ms, .rest_max = 15ms}});
   couple.world.run(2s);
   const auto [a, b] = couple.rates();
   const double alone = 155.0 / 470.0;
@@ -123,14 +128,18 @@ TEST_CASE("Batch tenants go on side by side between the requests of an interacti
   CHECK(took[took.size() / 2] < 1.08 * 0.00485);
 }
 
-TEST_CASE("A tenant that pauses for a moment after each burst is waited for, and gets its half beside one that never pauses") {
+TEST_CASE(
+    "A tenant that pauses for a moment after each burst is waited for, and gets its half beside one that never "
+    "pauses") {
   Couple couple(steps(155us, 400us), stream(100us));
   const auto [a, b] = couple.rates();
   CHECK(a > 0.45 * 155.0 / 555.0);
   CHECK(b > 0.45);
 }
 
-TEST_CASE("A loop that waits for each kernel keeps no batch tenant from what it leaves of the GPU, and batch is not left with nothing") {
+TEST_CASE(
+    "A loop that waits for each kernel keeps no batch tenant from what it leaves of the GPU, and batch is not left "
+    "with nothing") {
   // Pauses that are longer than the gate lingers are batch's; of shorter ones it gets a part.
   for (const auto& [rest, least, kept] : {std::tuple<Duration, double, double>{1500us, 0.3, 0.75},
                                           {200us, 0.06, 0.9},
@@ -147,9 +156,11 @@ TEST_CASE("A loop that waits for each kernel keeps no batch tenant from what it 
 }
 
 TEST_CASE("Neighbours of a session whose work does not drain wait for a moment once, and then run beside it") {
-  // A kernel of hours stands for all of these: a host function that waits, pages that travel, an executor in a driver call.
+  // A kernel of hours stands for all of these: a host function that waits, pages that travel, an executor in a driver
+  // call.
   for (const ServiceClass of : {ServiceClass::batch, ServiceClass::interactive}) {
-    Couple couple(stream(1h), {.kernel = 100us, .burst = 200us, .rest_min = 3ms, .rest_max = 9ms}, {.service_class = of});
+    Couple couple(stream(1h), {.kernel = 100us, .burst = 200us, .rest_min = 3ms, .rest_max = 9ms},
+                  {.service_class = of});
     couple.world.run(4s);
     const auto& neighbour = couple.world.sessions()[1];
     CAPTURE(static_cast<int>(of));
@@ -187,7 +198,9 @@ TEST_CASE("Long kernels that take turns with short requests keep them from nothi
   CHECK(took[took.size() * 9 / 10] < 0.012);
 }
 
-TEST_CASE("Programs that launch a kernel at a time look like one long burst, and come to run side by side within 100 ms all the same") {
+TEST_CASE(
+    "Programs that launch a kernel at a time look like one long burst, and come to run side by side within 100 ms all "
+    "the same") {
   Workload launches = steps(155us, 315us);
   launches.kernel = 5us;
   launches.bursts_seen = 30;
@@ -222,7 +235,8 @@ TEST_CASE("Sessions that run side by side do so again when one of them has been 
   CHECK(turns < 300ms);
 }
 
-TEST_CASE("Side by side is left within 100 ms when the programs come to need all of the GPU, and not tried all the time") {
+TEST_CASE(
+    "Side by side is left within 100 ms when the programs come to need all of the GPU, and not tried all the time") {
   Couple couple(steps(155us, 315us), steps(155us, 315us));
   couple.rates(200ms);
   REQUIRE(couple.regime() == Regime::co_run);
@@ -271,7 +285,8 @@ TEST_CASE("Where weights are far apart a turn stays within its bound, and the sh
   CHECK(couple.world.sessions()[1].longest_wait < 260ms);
 }
 
-TEST_CASE("What may be in flight stays bounded for a while after an equal was there, and is unbounded again after that") {
+TEST_CASE(
+    "What may be in flight stays bounded for a while after an equal was there, and is unbounded again after that") {
   Couple couple(stream(100us), {.kernel = 100us, .burst = 100us, .rest_min = 1h, .rest_max = 1h});
   couple.world.run(1s + 500ms);
   CHECK(couple.world.sessions()[0].gate.in_flight_max == 500us);

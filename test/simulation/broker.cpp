@@ -53,7 +53,8 @@ void Broker::check_end() {
   std::lock_guard lock(state_->mutex);
   const bool known = state_->phase == SessionPhase::running || state_->phase == SessionPhase::detached;
   if (!known || state_->ended != 1)
-    fail_(fmt::format("the broker believes the session to be {} and has heard of {} ends", name_of(state_->phase), state_->ended));
+    fail_(fmt::format("the broker believes the session to be {} and has heard of {} ends", name_of(state_->phase),
+                      state_->ended));
 }
 
 }  // namespace gpuwire::simulation

@@ -79,7 +79,9 @@ void notice(server::Replay& replay, server::Call& call) {
 std::vector<std::byte> g_managed;
 std::map<uint64_t, uint64_t> g_captures;  // digest, by thread
 
-std::span<std::byte> chunk_of(uint64_t number) { return std::span(g_managed).subspan(managed_chunk(number) * kManagedChunkBytes, kManagedChunkBytes); }
+std::span<std::byte> chunk_of(uint64_t number) {
+  return std::span(g_managed).subspan(managed_chunk(number) * kManagedChunkBytes, kManagedChunkBytes);
+}
 
 void managed_write(server::Replay& replay, server::Call& call) {
   uint64_t number = begin(call);
@@ -163,7 +165,8 @@ std::unique_ptr<Stream> g_stream;
 
 void callback(server::Replay& replay, server::Call& call) {
   uint64_t number = begin(call);
-  finish(replay, call, replay.state().callbacks().enqueue(replay, nullptr, number, server::HostCallbacks::Kind::host_function));
+  finish(replay, call,
+         replay.state().callbacks().enqueue(replay, nullptr, number, server::HostCallbacks::Kind::host_function));
   if (!g_stream) g_stream = std::make_unique<Stream>();
   g_stream->run(std::move(g_driver->host_functions.back()));
   g_driver->host_functions.pop_back();
@@ -173,14 +176,16 @@ void callback_done(server::Replay& replay, server::Call& call) {
   begin(call);
   // Its number, which begin() reads, and the host function's.
   auto message = call.message.getRoot<schema::CopyData>();
-  if (!replay.state().callbacks().done(message.getOffset())) g_verdict->fail("a host function was answered twice, or never asked for");
+  if (!replay.state().callbacks().done(message.getOffset()))
+    g_verdict->fail("a host function was answered twice, or never asked for");
   finish(replay, call, CUDA_SUCCESS);
 }
 
 // As a driver that keeps its caller: only the out-of-order reader can find the answers that it waits for.
 void drain(server::Replay& replay, server::Call& call) {
   begin(call);
-  while (replay.state().callbacks().unanswered() != 0 && !g_verdict->failed()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  while (replay.state().callbacks().unanswered() != 0 && !g_verdict->failed())
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   finish(replay, call, CUDA_SUCCESS);
 }
 

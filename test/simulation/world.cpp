@@ -39,7 +39,9 @@ class Network {
   Network(const Scenario& scenario) : scenario_(scenario), random_(scenario.seed) {}
 
   std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> connect() {
-    uint64_t cut = made_ >= scenario_.cuts ? ~0ull : scenario_.sweeps ? scenario_.sweep_from + made_ : random_() % (scenario_.cut_bytes_max + 1);
+    uint64_t cut = made_ >= scenario_.cuts ? ~0ull
+                   : scenario_.sweeps      ? scenario_.sweep_from + made_
+                                           : random_() % (scenario_.cut_bytes_max + 1);
     bool from_client = random_() % 2;
     bool swallows = scenario_.swallows && random_() % 4 == 0;
     uint64_t swallow = swallows ? std::exchange(cut, ~0ull) : ~0ull;
@@ -75,48 +77,63 @@ class Network {
   std::vector<uint64_t> cut_at_;
 };
 
-// How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was well, and gets another.
+// How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was
+// well, and gets another.
 constexpr std::chrono::milliseconds kLook{1};
 
 // The worker's part: a session over a fake driver, its executor, and the watchdog's looks at the heartbeat.
 class Worker {
  public:
   Worker(std::unique_ptr<transport::Transport> transport, bool heartbeats, Verdict& verdict)
-      : broker_([&verdict](std::string what) { verdict.fail(std::move(what)); }), reports_(broker_.workers_end()), link_(std::move(transport), kLimits), calls_(server_calls()), verdict_(verdict) {
+      : broker_([&verdict](std::string what) { verdict.fail(std::move(what)); }),
+        reports_(broker_.workers_end()),
+        link_(std::move(transport), kLimits),
+        calls_(server_calls()),
+        verdict_(verdict) {
     set_driver(&driver_);
     link_.observe([this](link::Link::State state) {
       told_ = state;
-      reports_.tell(state == link::Link::State::attached ? server::IpcMessageKind::attached : server::IpcMessageKind::detached, 0, {});
+      reports_.tell(
+          state == link::Link::State::attached ? server::IpcMessageKind::attached : server::IpcMessageKind::detached, 0,
+          {});
     });
     welcome_.initRoot<schema::Welcome>().initSessionId(16);
     resume::make_random(id_);
     resume::make_random(secret_);
-    session_ = std::make_unique<server::Session>(server::SessionParts{.link = &link_,
-                                                                      .driver = &driver_.table,
-                                                                      .calls = &calls_,
-                                                                      .welcome = &welcome_,
-                                                                      .id = id_,
-                                                                      .resume_secret = secret_,
-                                                                      .resume_grace_ms = 60'000,
-                                                                      .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
-                                                                      .welcoming = [this] { reports_.tell(server::IpcMessageKind::begun, 0, {}); },
-                                                                      .cores = 2,
-                                                                      .captures_output = false});
-    resumption_ = std::make_unique<server::Resumption>(server::Resumption::Parts{
-        .link = link_,
-        .id = id_,
-        .secret = secret_,
-        .open = [this](server::OwnedDescriptor, std::string name) { return take(name); },
-        .proved = [](const transport::Transport&, const resume::Heard&) {},
-        .refused = [this](const std::string& why) { if (why.ends_with("other attempts are under way")) too_many_ = true; },
-        .fault = [this](std::string why) { if (!done_) verdict_.fail(why); }});
+    session_ = std::make_unique<server::Session>(
+        server::SessionParts{.link = &link_,
+                             .driver = &driver_.table,
+                             .calls = &calls_,
+                             .welcome = &welcome_,
+                             .id = id_,
+                             .resume_secret = secret_,
+                             .resume_grace_ms = 60'000,
+                             .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
+                             .welcoming = [this] { reports_.tell(server::IpcMessageKind::begun, 0, {}); },
+                             .cores = 2,
+                             .captures_output = false});
+    resumption_ = std::make_unique<server::Resumption>(
+        server::Resumption::Parts{.link = link_,
+                                  .id = id_,
+                                  .secret = secret_,
+                                  .open = [this](server::OwnedDescriptor, std::string name) { return take(name); },
+                                  .proved = [](const transport::Transport&, const resume::Heard&) {},
+                                  .refused =
+                                      [this](const std::string& why) {
+                                        if (why.ends_with("other attempts are under way")) too_many_ = true;
+                                      },
+                                  .fault =
+                                      [this](std::string why) {
+                                        if (!done_) verdict_.fail(why);
+                                      }});
     thread_ = std::thread([this] { serve(); });
-    if (heartbeats) watchdog_ = std::thread([this] {
-      while (!done_) {
-        if (begun_) heartbeat_.look(link::Heartbeat::Clock::now());
-        link_.wait(0, kLook);
-      }
-    });
+    if (heartbeats)
+      watchdog_ = std::thread([this] {
+        while (!done_) {
+          if (begun_) heartbeat_.look(link::Heartbeat::Clock::now());
+          link_.wait(0, kLook);
+        }
+      });
   }
   ~Worker() { join(); }
   // The client has taken its leave, or tried to: a session that closes does not get another connection for its goodbye.
@@ -148,12 +165,14 @@ class Worker {
       appended = link_.appended();
     }
     constexpr uint64_t kMost = kLimits.ring_bytes + kLimits.bulk_bytes_max;
-    if (appended > kMost && !link_.acknowledged(appended - kMost)) verdict_.fail("the worker keeps more than its window");
+    if (appended > kMost && !link_.acknowledged(appended - kMost))
+      verdict_.fail("the worker keeps more than its window");
   }
   // When nothing happens to the session any more.
   void check_end() {
     resumption_.reset();  // which may be about to tell
-    if (told_ != link::Link::State::attached && link_.state() == link::Link::State::attached) verdict_.fail("the session is taken for detached, and is not");
+    if (told_ != link::Link::State::attached && link_.state() == link::Link::State::attached)
+      verdict_.fail("the session is taken for detached, and is not");
     broker_.check_end();
   }
   const resume::SessionId& id() const { return id_; }
@@ -176,7 +195,8 @@ class Worker {
     auto end = session_->begin();
     begun_ = !end;
     if (!end) end = session_->run();
-    if (end->cause != server::EndCause::finished && end->cause != server::EndCause::cut) verdict_.fail("the worker's session ended: " + end->reason);
+    if (end->cause != server::EndCause::finished && end->cause != server::EndCause::cut)
+      verdict_.fail("the worker's session ended: " + end->reason);
     done_ = true;
     reports_.tell(server::IpcMessageKind::ended, uint32_t(end->cause), end->reason);
     session_->release();
@@ -196,20 +216,26 @@ class Worker {
   Verdict& verdict_;
   std::unique_ptr<server::Session> session_;
   std::atomic<bool> begun_{false};  // behind Welcome; before it nothing else may be sent
-  std::atomic<bool> done_{false};  // a hint for who waits; the thread is joined before anything else is looked at
+  std::atomic<bool> done_{false};   // a hint for who waits; the thread is joined before anything else is looked at
   std::mutex arriving_mutex_, waiting_mutex_;
-  std::atomic<bool> too_many_{false};                                           // by arrive()'s own thread, while it is in there
-  unsigned arrived_ = 0;                                                        // under arriving_mutex_
-  std::map<std::string, std::unique_ptr<transport::Transport>> waiting_;        // under waiting_mutex_
+  std::atomic<bool> too_many_{false};  // by arrive()'s own thread, while it is in there
+  unsigned arrived_ = 0;               // under arriving_mutex_
+  std::map<std::string, std::unique_ptr<transport::Transport>> waiting_;  // under waiting_mutex_
   std::unique_ptr<server::Resumption> resumption_;
   std::thread thread_, watchdog_;
 };
 
-// The way to the server again, from the question and the proof on: the login is the broker's. Called by the client's thread that receives.
+// The way to the server again, from the question and the proof on: the login is the broker's. Called by the client's
+// thread that receives.
 class SimulatedReconnector final : public client::Reconnector {
  public:
   SimulatedReconnector(const Scenario& scenario, Network& network, Worker& worker, Verdict& verdict)
-      : scenario_(scenario), network_(network), worker_(worker), verdict_(verdict), random_(~scenario.seed), crashes_(scenario.broker_crashes) {}
+      : scenario_(scenario),
+        network_(network),
+        worker_(worker),
+        verdict_(verdict),
+        random_(~scenario.seed),
+        crashes_(scenario.broker_crashes) {}
   ~SimulatedReconnector() override { join(); }
   void join() {
     for (auto& thread : others_) thread.join();
@@ -222,11 +248,13 @@ class SimulatedReconnector final : public client::Reconnector {
       if (crashes_ != 0 && random_() % 2) {
         --crashes_;
         worker_.crash_broker();
-        if (random_() % 8 == 0) return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_DEVICE_UNAVAILABLE, "the broker is being started"});
+        if (random_() % 8 == 0)
+          return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_DEVICE_UNAVAILABLE, "the broker is being started"});
       }
       uint64_t attempt = ++attempts_;
       if (scenario_.doubles && random_() % 3 == 0 && others_.size() < kDoublesMax) {
-        // Made for the same loss and given up, or lost on the way while a newer one is made: with an earlier number, or with the same.
+        // Made for the same loss and given up, or lost on the way while a newer one is made: with an earlier number, or
+        // with the same.
         uint64_t other = attempt;
         if (random_() % 2) attempt = ++attempts_;
         others_.emplace_back([this, other, received] { ask(other, received); });
@@ -251,7 +279,8 @@ class SimulatedReconnector final : public client::Reconnector {
       near = std::move(ours);
       worker_.arrive(std::move(theirs));
     }
-    auto server_received = resume::ask(*near, {worker_.id(), worker_.secret(), attempt, received}, std::chrono::minutes(1));
+    auto server_received =
+        resume::ask(*near, {worker_.id(), worker_.secret(), attempt, received}, std::chrono::minutes(1));
     if (!server_received) return tl::unexpected(server_received.error());
     return Reconnected{std::move(near), *server_received};
   }
@@ -272,12 +301,15 @@ void check_executed(Executed& executed, const Scenario& scenario, uint64_t answe
   std::vector<uint64_t> next(scenario.threads + 1, 0);
   for (uint64_t number : executed.numbers) {
     size_t thread = number >> 32;
-    if (thread >= next.size() || (number & 0xffffffff) != ++next[thread]) return verdict.fail(fmt::format("call {:#x} was executed out of order, or twice", number));
+    if (thread >= next.size() || (number & 0xffffffff) != ++next[thread])
+      return verdict.fail(fmt::format("call {:#x} was executed out of order, or twice", number));
   }
-  if (next.back() != answered) return verdict.fail(fmt::format("{} answers were executed, {} were given", next.back(), answered));
+  if (next.back() != answered)
+    return verdict.fail(fmt::format("{} answers were executed, {} were given", next.back(), answered));
   next.pop_back();
   for (uint64_t last : next)
-    if (last != scenario.calls + 1) return verdict.fail(fmt::format("{} calls of a thread were executed, {} were made", last, scenario.calls + 1));
+    if (last != scenario.calls + 1)
+      return verdict.fail(fmt::format("{} calls of a thread were executed, {} were made", last, scenario.calls + 1));
 }
 
 }  // namespace
@@ -340,11 +372,18 @@ Scenario scenario_of(uint64_t seed) {
 }
 
 std::string describe(const Scenario& s) {
-  std::string text = fmt::format("{} threads, {} calls each, bulk up to {} bytes, {} cuts {} bytes, pieces of {}, delays of {} looks, {} crashes of the broker", s.threads, s.calls,
-                                 s.bulk_bytes_max, s.cuts, s.sweeps ? fmt::format("one after the other from {}", s.sweep_from) : fmt::format("within {}", s.cut_bytes_max),
-                                 s.piece_bytes_max, s.delay_looks_max, s.broker_crashes);
-  const std::pair<bool, const char*> with[] = {{s.swallows, "some swallow instead"}, {s.doubles, "connections made twice"}, {s.callbacks, "host functions"},
-                                               {s.managed, "managed memory"},        {s.captures, "captures"},              {s.forks, "a fork"}};
+  std::string text = fmt::format(
+      "{} threads, {} calls each, bulk up to {} bytes, {} cuts {} bytes, pieces of {}, delays of {} looks, {} crashes "
+      "of the broker",
+      s.threads, s.calls, s.bulk_bytes_max, s.cuts,
+      s.sweeps ? fmt::format("one after the other from {}", s.sweep_from) : fmt::format("within {}", s.cut_bytes_max),
+      s.piece_bytes_max, s.delay_looks_max, s.broker_crashes);
+  const std::pair<bool, const char*> with[] = {{s.swallows, "some swallow instead"},
+                                               {s.doubles, "connections made twice"},
+                                               {s.callbacks, "host functions"},
+                                               {s.managed, "managed memory"},
+                                               {s.captures, "captures"},
+                                               {s.forks, "a fork"}};
   for (auto [there, what] : with)
     if (there) text += fmt::format(", {}", what);
   return text;
@@ -370,7 +409,8 @@ Outcome run(const Scenario& scenario) {
     client::ConnectedSession& session = **started;
     auto reconnector = std::make_unique<SimulatedReconnector>(scenario, network, worker, verdict);
     SimulatedReconnector& way = *reconnector;
-    session.outlive_connections(std::move(reconnector), std::chrono::minutes(1), scenario.swallows ? kLook : std::chrono::milliseconds(0));
+    session.outlive_connections(std::move(reconnector), std::chrono::minutes(1),
+                                scenario.swallows ? kLook : std::chrono::milliseconds(0));
     functions.start(session, scenario.threads, verdict);
     if (scenario.cuts) worker.link().detach();
     run_program(session, scenario, verdict, [&] { worker.check_bounds(); });

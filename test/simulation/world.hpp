@@ -1,4 +1,5 @@
-// A whole client session and a whole worker session in one process, over connections that break where a seed says and are replaced.
+// A whole client session and a whole worker session in one process, over connections that break where a seed says and
+// are replaced.
 #pragma once
 
 #include <atomic>
@@ -20,12 +21,13 @@
 
 namespace gpuwire::simulation {
 
-// Calls of the simulated program; the server's side of them is in server_calls.cpp. Each carries its number, and bulk that tells it.
+// Calls of the simulated program; the server's side of them is in server_calls.cpp. Each carries its number, and bulk
+// that tells it.
 enum class Ordinal : uint32_t {
-  note = 900,    // posted or called: is written down
-  echo = 901,    // called: the bulk comes back
-  later = 902,   // called: a waiter thread answers with bulk of the number's
-  notice = 903,  // posted: a CopyData notice with bulk of the number's
+  note = 900,           // posted or called: is written down
+  echo = 901,           // called: the bulk comes back
+  later = 902,          // called: a waiter thread answers with bulk of the number's
+  notice = 903,         // posted: a CopyData notice with bulk of the number's
   managed_write = 904,  // posted: a chunk of the memory that both sides have, which the program has changed
   managed_work = 905,   // posted: the device changes all of it
   managed_read = 906,   // called: a chunk of it
@@ -78,19 +80,21 @@ void end_scene();
 struct Scenario {
   uint64_t seed = 1;
   unsigned threads = 2;
-  unsigned calls = 40;            // of each thread
+  unsigned calls = 40;  // of each thread
   size_t bulk_bytes_max = 4096;
   uint64_t cut_bytes_max = 8000;  // a connection breaks after at most so many in one direction
   unsigned cuts = 20;             // connections that break; the next one lasts
   size_t piece_bytes_max = 0;
   unsigned delay_looks_max = 0;
-  bool shared_memory = false;     // connections are rings in shared memory; pieces and delays are then theirs
-  bool sweeps = false;            // connections are cut at one byte after the other, from sweep_from on
+  bool shared_memory = false;  // connections are rings in shared memory; pieces and delays are then theirs
+  bool sweeps = false;         // connections are cut at one byte after the other, from sweep_from on
   uint64_t sweep_from = 0;
-  bool doubles = false;           // every now and then two connections are made for one loss, and arrive in any order
-  unsigned broker_crashes = 0;    // the broker is killed so often while connections are lost, and the next one is told again
+  bool doubles = false;  // every now and then two connections are made for one loss, and arrive in any order
+  unsigned broker_crashes =
+      0;  // the broker is killed so often while connections are lost, and the next one is told again
   bool callbacks = false, managed = false, captures = false, forks = false;  // what the program does
-  bool swallows = false;          // some connections do not break, but swallow what is sent from then on: only heartbeats find out
+  bool swallows =
+      false;  // some connections do not break, but swallow what is sent from then on: only heartbeats find out
 };
 Scenario scenario_of(uint64_t seed);
 std::string describe(const Scenario& scenario);
@@ -99,11 +103,12 @@ struct Outcome {
   std::string failure;  // empty: all was as without a cut
   unsigned cuts = 0;
   uint64_t bytes_sent_again = 0;
-  std::vector<uint64_t> cut_at;   // after how many bytes in one direction connections were to break
+  std::vector<uint64_t> cut_at;  // after how many bytes in one direction connections were to break
 };
 Outcome run(const Scenario& scenario);
 
-// The program's host functions: a thread of its own runs them, in the order in which the stream comes to them, and answers.
+// The program's host functions: a thread of its own runs them, in the order in which the stream comes to them, and
+// answers.
 class HostFunctions {
  public:
   ~HostFunctions() { stop(); }
@@ -126,8 +131,10 @@ class HostFunctions {
   std::thread thread_;
 };
 
-// The simulated program: `threads` threads that call, post and check, and look at the bounds after each step. Returns when they are done.
-void run_program(client::Session& session, const Scenario& scenario, Verdict& verdict, const std::function<void()>& each_step);
+// The simulated program: `threads` threads that call, post and check, and look at the bounds after each step. Returns
+// when they are done.
+void run_program(client::Session& session, const Scenario& scenario, Verdict& verdict,
+                 const std::function<void()>& each_step);
 
 // Takes CopyData and HostCallback notices, and checks the former.
 class Notices final : public client::NoticeHandler {
@@ -135,7 +142,8 @@ class Notices final : public client::NoticeHandler {
   Notices(Verdict& verdict, HostFunctions& functions) : verdict_(verdict), functions_(functions) {}
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) override;
   client::BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) override;
-  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) override;
+  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
+                   std::span<const std::byte> text) override;
   void ended(CUresult result, std::string_view reason) override;
   std::atomic<uint64_t> taken{0};
 

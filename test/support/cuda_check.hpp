@@ -1,5 +1,6 @@
-// What the CUDA programs of the tests share: checks that end the program, a seeded generator, device arrays, comparisons that name their tolerance.
-// `close` prints "NAME: right, within TOLERANCE"; `checksum` prints "CHECKSUM NAME HEX", which the runner compares between native and remote.
+// What the CUDA programs of the tests share: checks that end the program, a seeded generator, device arrays,
+// comparisons that name their tolerance. `close` prints "NAME: right, within TOLERANCE"; `checksum` prints "CHECKSUM
+// NAME HEX", which the runner compares between native and remote.
 #pragma once
 
 #include <cmath>
@@ -12,20 +13,20 @@
 
 #include "../../examples/check.hpp"
 
-#define CHECK_LIBRARY(call)                                                              \
-  do {                                                                                   \
-    int check_status = static_cast<int>(call);                                           \
-    if (check_status != 0) {                                                             \
+#define CHECK_LIBRARY(call)                                                                    \
+  do {                                                                                         \
+    int check_status = static_cast<int>(call);                                                 \
+    if (check_status != 0) {                                                                   \
       std::fprintf(stderr, "%s:%d: %s: status %d\n", __FILE__, __LINE__, #call, check_status); \
-      std::exit(EXIT_FAILURE);                                                           \
-    }                                                                                    \
+      std::exit(EXIT_FAILURE);                                                                 \
+    }                                                                                          \
   } while (0)
-#define EXPECT(condition)                                                                \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);     \
-      std::exit(EXIT_FAILURE);                                                           \
-    }                                                                                    \
+#define EXPECT(condition)                                                            \
+  do {                                                                               \
+    if (!(condition)) {                                                              \
+      std::fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(EXIT_FAILURE);                                                       \
+    }                                                                                \
   } while (0)
 
 namespace check {

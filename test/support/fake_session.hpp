@@ -98,18 +98,21 @@ class FakeSession final : public client::Session, public client::Road {
   client::SessionStats& stats() noexcept override { return stats_; }
   CUresult state() const noexcept override { return state_; }
 
-  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk& bulk, Slot& slot) noexcept override {
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk& bulk,
+                 Slot& slot) noexcept override {
     if (before_frames_) before_frames_(ordinal);
     if (state_ != CUDA_SUCCESS) return state_;
     building_.lock();
-    current_ = {kind, ordinal, context, ++sequence_, std::vector<uint64_t>(words_max), std::vector<std::byte>(bulk.bytes)};
+    current_ = {
+        kind, ordinal, context, ++sequence_, std::vector<uint64_t>(words_max), std::vector<std::byte>(bulk.bytes)};
     if (bulk.gather) {
       (*bulk.gather)(0, current_.bulk);
     } else if (bulk.bytes) {
       std::memcpy(current_.bulk.data(), bulk.data, bulk.bytes);
     }
     if (kind == wire::FrameKind::called) in_flight_max_ = std::max<size_t>(in_flight_max_, ++in_flight_);
-    slot.words = kj::ArrayPtr<capnp::word>(reinterpret_cast<capnp::word*>(current_.words.data()), current_.words.size());
+    slot.words =
+        kj::ArrayPtr<capnp::word>(reinterpret_cast<capnp::word*>(current_.words.data()), current_.words.size());
     slot.sequence = current_.sequence;
     return CUDA_SUCCESS;
   }

@@ -19,10 +19,12 @@ namespace gpuwire::client {
 
 namespace {
 
-// More than twice the exported names, so that a search is short. What does not fit is counted with the calls that have no name.
+// More than twice the exported names, so that a search is short. What does not fit is counted with the calls that have
+// no name.
 constexpr size_t kFunctionsMax = 2048;
 
-// All relaxed: each counter stands for itself and is read when the program ends. `name` is set once, by the thread that finds it null.
+// All relaxed: each counter stands for itself and is read when the program ends. `name` is set once, by the thread that
+// finds it null.
 struct FunctionCosts {
   std::atomic<const char*> name{nullptr};
   std::atomic<uint64_t> calls{0}, waits{0}, wait_ns{0}, ns{0}, sent{0}, received{0};
@@ -36,7 +38,8 @@ FunctionCosts* costs_of(const char* name) noexcept {
   static_assert(kFunctionsMax == size_t{1} << (64 - 53));
   for (size_t tried = 0; tried < kFunctionsMax; ++tried, at = (at + 1) % kFunctionsMax) {
     const char* there = g_functions[at].name.load(std::memory_order_relaxed);
-    if (!there && g_functions[at].name.compare_exchange_strong(there, name, std::memory_order_relaxed)) return &g_functions[at];
+    if (!there && g_functions[at].name.compare_exchange_strong(there, name, std::memory_order_relaxed))
+      return &g_functions[at];
     if (there == name) return &g_functions[at];
   }
   return nullptr;
@@ -98,11 +101,14 @@ void table(std::string& text, const SessionStats& stats) {
     rest.wait_ns -= std::min(rest.wait_ns, row.wait_ns);
   }
   if (rest.waits) all.push_back(rest);
-  std::sort(all.begin(), all.end(), [](const Row& a, const Row& b) { return a.waits != b.waits ? a.waits > b.waits : a.ns > b.ns; });
-  line(text, "%-48s %9s %7s %10s %10s %12s %12s", "function", "calls", "waits", "ms waited", "ms in all", "sent", "received");
+  std::sort(all.begin(), all.end(),
+            [](const Row& a, const Row& b) { return a.waits != b.waits ? a.waits > b.waits : a.ns > b.ns; });
+  line(text, "%-48s %9s %7s %10s %10s %12s %12s", "function", "calls", "waits", "ms waited", "ms in all", "sent",
+       "received");
   for (const Row& row : all) {
-    line(text, "%-48.*s %9" PRIu64 " %7" PRIu64 " %10.2f %10.2f %12s %12s", int(row.name.size()), row.name.data(), row.calls, row.waits,
-         double(row.wait_ns) / 1e6, double(row.ns) / 1e6, bytes_text(row.sent).c_str(), bytes_text(row.received).c_str());
+    line(text, "%-48.*s %9" PRIu64 " %7" PRIu64 " %10.2f %10.2f %12s %12s", int(row.name.size()), row.name.data(),
+         row.calls, row.waits, double(row.wait_ns) / 1e6, double(row.ns) / 1e6, bytes_text(row.sent).c_str(),
+         bytes_text(row.received).c_str());
   }
 }
 
@@ -112,23 +118,26 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
   auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
   // Several processes of a program may write to one terminal: each says whose account it is.
   line(text, "account of %s, process %ld", program_invocation_short_name, long(getpid()));
-  for (size_t i = 0; i < owner.devices.size(); ++i) line(text, "device %zu: %s", i, owner.devices[i].facts->name.c_str());
+  for (size_t i = 0; i < owner.devices.size(); ++i)
+    line(text, "device %zu: %s", i, owner.devices[i].facts->name.c_str());
   Road* road = road_of(owner.server->connection());
   line(text, "server: %s over %s, release %s, driver %s", server.address.c_str(), road ? road->road_name() : "?",
        server.release.c_str(), server.driver_name.c_str());
   auto count = [&](CallClass call_class) { return value(g_by_class[unsigned(call_class)]); };
-  line(text, "calls: %" PRIu64 " local, %" PRIu64 " posted, %" PRIu64 " called", count(CallClass::local), count(CallClass::posted),
-       count(CallClass::called));
-  line(text, "sent %s in %" PRIu64 " writes, received %s", bytes_text(value(stats.bytes_sent)).c_str(), value(stats.flushes),
-       bytes_text(value(stats.bytes_received)).c_str());
+  line(text, "calls: %" PRIu64 " local, %" PRIu64 " posted, %" PRIu64 " called", count(CallClass::local),
+       count(CallClass::posted), count(CallClass::called));
+  line(text, "sent %s in %" PRIu64 " writes, received %s", bytes_text(value(stats.bytes_sent)).c_str(),
+       value(stats.flushes), bytes_text(value(stats.bytes_received)).c_str());
   if (Road::Lanes lanes = road ? road->lanes() : Road::Lanes(); lanes.bytes)
-    line(text, "lanes: %u further connections for bulk, of which the last used %u, %s over them", lanes.opened, lanes.in_use, bytes_text(lanes.bytes).c_str());
+    line(text, "lanes: %u further connections for bulk, of which the last used %u, %s over them", lanes.opened,
+         lanes.in_use, bytes_text(lanes.bytes).c_str());
   if (value(stats.losses))
-    line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(stats.losses), double(value(stats.detached_ns)) / 1e6,
-         bytes_text(value(stats.bytes_sent_again)).c_str());
+    line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(stats.losses),
+         double(value(stats.detached_ns)) / 1e6, bytes_text(value(stats.bytes_sent_again)).c_str());
   line(text, "images: %" PRIu64 " used, %" PRIu64 " sent (%s)", value(g_images.used), value(g_images.sent),
        bytes_text(value(g_images.sent_bytes)).c_str());
-  line(text, "waits: %" PRIu64 ", %.2f ms; elapsed %.1f ms", value(stats.waits), double(value(stats.wait_ns)) / 1e6, double(elapsed_ns) / 1e6);
+  line(text, "waits: %" PRIu64 ", %.2f ms; elapsed %.1f ms", value(stats.waits), double(value(stats.wait_ns)) / 1e6,
+       double(elapsed_ns) / 1e6);
 }
 
 }  // namespace
@@ -141,7 +150,8 @@ AccountDepth account_depth(const char* value) noexcept {
 
 ImageTraffic& image_traffic() noexcept { return g_images; }
 
-void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after, uint64_t ns) noexcept {
+void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after,
+                  uint64_t ns) noexcept {
   add(g_by_class[unsigned(call_class)], 1);
   FunctionCosts* costs = costs_of(name);
   if (!costs) return;
@@ -161,8 +171,7 @@ void print_account(const Process& owner, AccountDepth depth, uint64_t elapsed_ns
     if (depth == AccountDepth::calls) table(text, owner.server->connection().stats());
     // One write, not through stdio: the program may hold its lock, or have closed it.
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-  } catch (...) {
-  }
+  } catch (...) {}
 }
 
 }  // namespace gpuwire::client

@@ -25,7 +25,8 @@ struct ImageTraffic {
 ImageTraffic& image_traffic() noexcept;
 
 // One call of one function. `name` is a string that lives as long as the program. Any thread; takes no lock.
-void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after, uint64_t ns) noexcept;
+void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after,
+                  uint64_t ns) noexcept;
 
 // The account on standard error. `elapsed_ns`: since the stub was loaded.
 void print_account(const Process& process, AccountDepth depth, uint64_t elapsed_ns) noexcept;

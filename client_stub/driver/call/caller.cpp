@@ -21,14 +21,16 @@ Caller enter(Needs needs) noexcept {
   caller.session = &caller.server->connection();
   if (needs == Needs::nothing) return caller;
   caller.error = caller.session->state();
-  if (caller.error) [[unlikely]] return caller;
+  if (caller.error) [[unlikely]]
+    return caller;
   if (needs == Needs::context) {
     if (!context) {
       caller.error = CUDA_ERROR_INVALID_CONTEXT;
       return caller;
     }
     caller.error = context_health(*context);
-    if (caller.error) [[unlikely]] return caller;
+    if (caller.error) [[unlikely]]
+      return caller;
   } else if (!context || !context->alive.load(std::memory_order_relaxed)) {
     return caller;
   }
@@ -61,7 +63,8 @@ CUresult leave(const Caller& caller, CUresult result) noexcept {
   ContextState* context = caller.state;
   if (!context) return result;
   if (result == CUDA_SUCCESS) [[likely]] {
-    if (context->deferred.load(std::memory_order_relaxed) == 0) [[likely]] return result;
+    if (context->deferred.load(std::memory_order_relaxed) == 0) [[likely]]
+      return result;
     return CUresult(context->deferred.exchange(0, std::memory_order_relaxed));
   }
   if (is_sticky(result)) {
@@ -139,12 +142,12 @@ CUresult announce_streams(const Caller& caller) noexcept {
       others = true;
       continue;
     }
-    CUresult error = post<schema::CuStreamCreateParams>(
-        *caller.session, forward_ordinal::cuStreamCreate, caller.context,
-        message_words<schema::CuStreamCreateParams>(), [&](auto params) {
-          params.setPhStream(own.stream);
-          params.setFlags(CU_STREAM_DEFAULT);
-        });
+    CUresult error =
+        post<schema::CuStreamCreateParams>(*caller.session, forward_ordinal::cuStreamCreate, caller.context,
+                                           message_words<schema::CuStreamCreateParams>(), [&](auto params) {
+                                             params.setPhStream(own.stream);
+                                             params.setFlags(CU_STREAM_DEFAULT);
+                                           });
     if (error) return error;
     own.announced = true;
   }
@@ -160,7 +163,8 @@ uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, 
   if (handle > uint64_t(2)) [[likely]] {
     if (!handles().known(wire::HandleKind::stream, handle)) {
       error = CUDA_ERROR_INVALID_HANDLE;
-    } else if (caller.state && caller.server->captures.any()) [[unlikely]] {  // of whatever context: the stream may be another's
+    } else if (caller.state && caller.server->captures.any())
+        [[unlikely]] {  // of whatever context: the stream may be another's
       error = caller.server->captures.permit_work(*caller.state, handle);
     }
     return handle;
@@ -179,9 +183,7 @@ CUresult before_work(const Caller& caller) noexcept {
   return t_unannounced ? announce_streams(caller) : CUDA_SUCCESS;
 }
 
-void note_address(const Caller& caller, uint64_t address) noexcept {
-  caller.server->pinned_pointers.look_at(address);
-}
+void note_address(const Caller& caller, uint64_t address) noexcept { caller.server->pinned_pointers.look_at(address); }
 
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept {
   caller.server->pinned_pointers.look_through(data);
@@ -198,7 +200,8 @@ void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t seque
   }
   raise(context->work, sequence);
   // Synchronising a primary context waits for its green ones.
-  if (context->is_green()) [[unlikely]] raise(context->base->work, sequence);
+  if (context->is_green()) [[unlikely]]
+    raise(context->base->work, sequence);
   caller.server->managed_memory.note_work();
 }
 

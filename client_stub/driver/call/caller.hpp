@@ -1,5 +1,5 @@
-// What every driver call begins with: is the driver initialised, which context is current on this thread, which session serves it. Used by
-// the generated functions and the hand-written ones.
+// What every driver call begins with: is the driver initialised, which context is current on this thread, which session
+// serves it. Used by the generated functions and the hand-written ones.
 #pragma once
 
 #include <cuda.h>
@@ -19,31 +19,36 @@ struct ContextState;
 enum class Needs : uint8_t {
   nothing,      // works before cuInit
   initialised,  // else CUDA_ERROR_NOT_INITIALIZED
-  context,      // a current, live context, else CUDA_ERROR_INVALID_CONTEXT or CUDA_ERROR_CONTEXT_IS_DESTROYED; returns the context's sticky error if it has one
+  context,  // a current, live context, else CUDA_ERROR_INVALID_CONTEXT or CUDA_ERROR_CONTEXT_IS_DESTROYED; returns the
+            // context's sticky error if it has one
 };
 
 struct Caller {
-  Session* session = nullptr;    // the connection of `server`
+  Session* session = nullptr;       // the connection of `server`
   ServerSession* server = nullptr;  // both set unless Needs::nothing
-  uint32_t context = 0;          // what goes into the frame header
-  uint64_t context_handle = 0;   // the handle of the context whose memory and modules those of the current one are: owner()
-  ContextState* state = nullptr; // the current context, context.hpp; set for Needs::context
-  CUresult error = CUDA_SUCCESS; // not success: return it, and nothing else is set
+  uint32_t context = 0;             // what goes into the frame header
+  uint64_t context_handle =
+      0;  // the handle of the context whose memory and modules those of the current one are: owner()
+  ContextState* state = nullptr;  // the current context, context.hpp; set for Needs::context
+  CUresult error = CUDA_SUCCESS;  // not success: return it, and nothing else is set
 };
 
 Caller enter(Needs needs) noexcept;
-// The context that what this caller allocates, loads or creates belongs to, streams apart. Null when there is no current one.
+// The context that what this caller allocates, loads or creates belongs to, streams apart. Null when there is no
+// current one.
 ContextState* owner(const Caller& caller) noexcept;
 
-// The result of a forwarded call on its way to the program: notes sticky errors in the current context. A success becomes the deferred
-// error of an earlier posted call, if the context has one: this is where those surface (call() itself ignores a reply's `deferred`, because
-// the notice that tells the same failure is always read before that reply).
+// The result of a forwarded call on its way to the program: notes sticky errors in the current context. A success
+// becomes the deferred error of an earlier posted call, if the context has one: this is where those surface (call()
+// itself ignores a reply's `deferred`, because the notice that tells the same failure is always read before that
+// reply).
 CUresult leave(const Caller& caller, CUresult result) noexcept;
 
 // What travels for a device argument: the server's ordinal. error: CUDA_ERROR_INVALID_DEVICE.
 int32_t server_device(CUdevice device, CUresult& error) noexcept;
 
-// --- handles ------------------------------------------------------------------------------------------------------------------------------
+// --- handles
+// ------------------------------------------------------------------------------------------------------------------------------
 // Any thread; lookups take no lock.
 
 // Chooses a handle. 0: too many.
@@ -59,8 +64,8 @@ void forget_handle(wire::HandleKind kind, uint64_t handle) noexcept;
 // asked for; the server hears of it by before_work(). A look-up: nothing is sent or waited for. error:
 // CUDA_ERROR_INVALID_HANDLE, or why no work may be sent there while streams capture.
 uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, CUresult& error) noexcept;
-// What a call tells the device may be addresses of pinned memory, which the device must know before the frame leaves (host_regions): an
-// address, or bytes that hold some.
+// What a call tells the device may be addresses of pinned memory, which the device must know before the frame leaves
+// (host_regions): an address, or bytes that hold some.
 void note_address(const Caller& caller, uint64_t address) noexcept;
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept;
 // The one step between resolving and beginning a frame that is work in a stream, or waits for some; after the last
@@ -68,7 +73,8 @@ void note_addresses_in(const Caller& caller, std::span<const std::byte> data) no
 // regions, of which it makes those that are wanted; and the thread's own streams that the server has not heard of.
 // Managed memory is out of the program's reach from here on. Not success: the session is over.
 CUresult before_work(const Caller& caller) noexcept;
-// Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire handle, frame's sequence.
+// Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire
+// handle, frame's sequence.
 void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept;
 
 }  // namespace gpuwire::client

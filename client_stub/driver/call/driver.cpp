@@ -30,8 +30,9 @@ namespace {
 
 void* exported_address(std::string_view symbol) noexcept {
   auto symbols = exported_symbols();
-  auto found = std::lower_bound(symbols.begin(), symbols.end(), symbol,
-                                [](const ExportedSymbol& row, std::string_view name) { return std::string_view(row.name) < name; });
+  auto found = std::lower_bound(
+      symbols.begin(), symbols.end(), symbol,
+      [](const ExportedSymbol& row, std::string_view name) { return std::string_view(row.name) < name; });
   return found != symbols.end() && std::string_view(found->name) == symbol ? found->address : nullptr;
 }
 

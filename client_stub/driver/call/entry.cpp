@@ -40,8 +40,8 @@ uint64_t now_ns() noexcept {
   return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
 }
 
-// How many frames of each kind had been sent when the thread's call began, and what the thread had sent and waited for. Host functions of
-// the program run on a thread of their own, so calls do not nest.
+// How many frames of each kind had been sent when the thread's call began, and what the thread had sent and waited for.
+// Host functions of the program run on a thread of their own, so calls do not nest.
 struct Sent {
   uint64_t posted, called;
 };
@@ -55,11 +55,12 @@ Sent sent_so_far() noexcept {
   return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
 }
 
-// What the description allows a call to send is not always sent: the class that the call turned out to have. Frames of other threads
-// in between can only leave it at what is described.
+// What the description allows a call to send is not always sent: the class that the call turned out to have. Frames of
+// other threads in between can only leave it at what is described.
 CallClass actual_class(CallClass described) noexcept {
   Sent now = sent_so_far();
-  if (described == CallClass::local || (now.posted == t_before.posted && now.called == t_before.called)) return CallClass::local;
+  if (described == CallClass::local || (now.posted == t_before.posted && now.called == t_before.called))
+    return CallClass::local;
   return now.called == t_before.called ? CallClass::posted : described;
 }
 
@@ -83,7 +84,8 @@ void observe_from_environment() noexcept {
     if (g_trace < 0) {
       int error = errno;
       char line[kTracePathShownMax + 128];
-      std::snprintf(line, sizeof line, "cannot write the trace file %.*s: %s", int(kTracePathShownMax), path, std::strerror(error));
+      std::snprintf(line, sizeof line, "cannot write the trace file %.*s: %s", int(kTracePathShownMax), path,
+                    std::strerror(error));
       say(line);
     }
   }
@@ -108,9 +110,9 @@ void observe_end(uint64_t started, const char* name, CallClass described, CUresu
   text[sizeof text - 1] = 0;
   char line[kTraceLineBytesMax + 256];
   const char* result_name = error_name(result);
-  int length = std::snprintf(line, sizeof line, "%.6f %ld %s(%s) %s = %s %.1f us\n", double(started - g_started_ns) / 1e9,
-                             long(::syscall(SYS_gettid)), name, text, class_name(call_class), result_name ? result_name : "?",
-                             double(ended - started) / 1e3);
+  int length = std::snprintf(line, sizeof line, "%.6f %ld %s(%s) %s = %s %.1f us\n",
+                             double(started - g_started_ns) / 1e9, long(::syscall(SYS_gettid)), name, text,
+                             class_name(call_class), result_name ? result_name : "?", double(ended - started) / 1e3);
   if (length <= 0) return;
   [[maybe_unused]] ssize_t written = ::write(g_trace, line, std::min(size_t(length), sizeof line - 1));
 }
@@ -125,8 +127,8 @@ bool hold_one(uint64_t address) noexcept {
 }  // namespace
 
 void HeldArguments::hold(const void* arguments) noexcept {
-  // What a call reads or writes at one pointer is shorter than this; a longer list ends in memory that is already accessible, or faults
-  // before the call takes a lock.
+  // What a call reads or writes at one pointer is shorter than this; a longer list ends in memory that is already
+  // accessible, or faults before the call takes a lock.
   constexpr uint64_t kReachBytes = 4096;
   if (!process()) return;
   const auto& call = *static_cast<const trace::Arguments<1>*>(arguments);

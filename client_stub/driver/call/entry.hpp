@@ -19,13 +19,15 @@ extern std::atomic<uint8_t> g_entry;
 // Called once, when the library is loaded: GPUWIRE_TRACE names a file, GPUWIRE_STATS asks for an account at the end.
 void observe_from_environment() noexcept;
 
-// Slow path, out of line: counts the call, and writes a trace line if tracing is on. `print` formats the arguments (generated).
+// Slow path, out of line: counts the call, and writes a trace line if tracing is on. `print` formats the arguments
+// (generated).
 using ArgumentPrinter = void (*)(const void* arguments, char* out, unsigned out_bytes);
 uint64_t observe_begin() noexcept;
-void observe_end(uint64_t started, const char* name, CallClass call_class, CUresult result, ArgumentPrinter print, const void* arguments) noexcept;
+void observe_end(uint64_t started, const char* name, CallClass call_class, CUresult result, ArgumentPrinter print,
+                 const void* arguments) noexcept;
 
-// Keeps managed memory that a call's arguments point to accessible while the call runs: what the call reads and writes under its locks must
-// not fault. `arguments`: a trace::Arguments object.
+// Keeps managed memory that a call's arguments point to accessible while the call runs: what the call reads and writes
+// under its locks must not fault. `arguments`: a trace::Arguments object.
 class HeldArguments {
  public:
   HeldArguments(uint8_t entry, const void* arguments) noexcept {
@@ -49,7 +51,8 @@ class HeldArguments {
 // A call that waits is about to return: writes what device code has printed. Out of line.
 void write_device_output() noexcept;
 
-// A call is about to return an error to the program: keeps it in the error log and tells the program's callbacks. Out of line.
+// A call is about to return an error to the program: keeps it in the error log and tells the program's callbacks. Out
+// of line.
 void note_failure(const char* name, CUresult result) noexcept;
 
 // What is an answer rather than a failure, and what exit handlers get when the driver has gone.
@@ -62,16 +65,17 @@ struct Process;
 void print_account(const Process& process) noexcept;
 
 template <class Body>
-inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments, Body&& body) noexcept {
+inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
+                          Body&& body) noexcept {
   uint8_t entry = g_entry.load(std::memory_order_relaxed);
   if (entry == 0) [[likely]] {
     CUresult result = CUDA_ERROR_UNKNOWN;
     try {
       result = body();
-    } catch (...) {
-    }
+    } catch (...) {}
     if (call_class == CallClass::called) write_device_output();
-    if (is_failure(result)) [[unlikely]] note_failure(name, result);
+    if (is_failure(result)) [[unlikely]]
+      note_failure(name, result);
     return result;
   }
   HeldArguments held(entry, arguments);
@@ -79,18 +83,17 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
     CUresult result = CUDA_ERROR_UNKNOWN;
     try {
       result = body();
-    } catch (...) {
-    }
+    } catch (...) {}
     if (call_class == CallClass::called) write_device_output();
-    if (is_failure(result)) [[unlikely]] note_failure(name, result);
+    if (is_failure(result)) [[unlikely]]
+      note_failure(name, result);
     return result;
   }
   uint64_t started = observe_begin();
   CUresult result = CUDA_ERROR_UNKNOWN;
   try {
     result = body();
-  } catch (...) {
-  }
+  } catch (...) {}
   if (call_class == CallClass::called) write_device_output();
   observe_end(started, name, call_class, result, print, arguments);
   if (is_failure(result)) note_failure(name, result);

@@ -16,7 +16,8 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr std::string_view kSomeAreMissing = "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
+constexpr std::string_view kSomeAreMissing =
+    "The provided buffer is not large enough to hold all messages. Some messages will be missing\n";
 
 // A callback whose own calls fail is not called again for them.
 thread_local constinit bool t_in_callback __attribute__((tls_model("initial-exec"))) = false;
@@ -27,8 +28,8 @@ std::string line_of(const std::string& message) {
   tm local{};
   ::localtime_r(&now.tv_sec, &local);
   char head[96];
-  std::snprintf(head, sizeof head, "[%02d:%02d:%02d.%03d][%ld][CUDA][E] ", local.tm_hour, local.tm_min, local.tm_sec, int(now.tv_usec / 1000),
-                long(::syscall(SYS_gettid)));
+  std::snprintf(head, sizeof head, "[%02d:%02d:%02d.%03d][%ld][CUDA][E] ", local.tm_hour, local.tm_min, local.tm_sec,
+                int(now.tv_usec / 1000), long(::syscall(SYS_gettid)));
   return head + message + "\n";
 }
 
@@ -44,7 +45,8 @@ ErrorLog& error_log() noexcept {
 void ErrorLog::note(const char* function, CUresult result) noexcept {
   try {
     const char* name = error_name(result);
-    std::string message = "Returning " + std::to_string(int(result)) + " (" + (name ? name : "?") + ") from " + function;
+    std::string message =
+        "Returning " + std::to_string(int(result)) + " (" + (name ? name : "?") + ") from " + function;
     std::vector<Callback> callbacks;
     {
       std::lock_guard lock(mutex_);
@@ -52,7 +54,8 @@ void ErrorLog::note(const char* function, CUresult result) noexcept {
       if (!t_in_callback) callbacks = callbacks_;
     }
     t_in_callback = t_in_callback || !callbacks.empty();
-    for (const Callback& callback : callbacks) callback.function(callback.user, CU_LOG_LEVEL_ERROR, message.data(), message.size());
+    for (const Callback& callback : callbacks)
+      callback.function(callback.user, CU_LOG_LEVEL_ERROR, message.data(), message.size());
     if (!callbacks.empty()) t_in_callback = false;
   } catch (...) {  // no memory for a message: there is none
   }
@@ -111,7 +114,8 @@ CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void* userData, CUl
 }
 
 CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle callback) {
-  return error_log().unregister_callback(reinterpret_cast<uint64_t>(callback)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return error_log().unregister_callback(reinterpret_cast<uint64_t>(callback)) ? CUDA_SUCCESS
+                                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLogsCurrent(CUlogIterator* iterator_out, unsigned int) {

@@ -1,4 +1,5 @@
-// The driver's error log, as far as the program's own calls fill it: one message for each call that failed, with callbacks and dumps.
+// The driver's error log, as far as the program's own calls fill it: one message for each call that failed, with
+// callbacks and dumps.
 #pragma once
 
 #include <cuda.h>
@@ -29,8 +30,9 @@ class ErrorLog {
 
   // The number of the next message.
   uint32_t next();
-  // The messages from `iterator` on (null: all), each a line; the iterator moves behind them. `bytes_max` counts the terminating zero: older
-  // messages are left out, with a line that says so, until the rest fits. False: not even one does.
+  // The messages from `iterator` on (null: all), each a line; the iterator moves behind them. `bytes_max` counts the
+  // terminating zero: older messages are left out, with a line that says so, until the rest fits. False: not even one
+  // does.
   bool dump(uint32_t* iterator, size_t bytes_max, std::string& out);
 
   // The child has one thread, and may have been forked while another held the lock.

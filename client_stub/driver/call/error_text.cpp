@@ -16,10 +16,12 @@ struct Row {
 constexpr Row kRows[] = {
 #include "protocol/cuda_abi/error_text.inc"
 };
-static_assert(std::is_sorted(std::begin(kRows), std::end(kRows), [](const Row& a, const Row& b) { return a.code < b.code; }));
+static_assert(std::is_sorted(std::begin(kRows), std::end(kRows),
+                             [](const Row& a, const Row& b) { return a.code < b.code; }));
 
 const Row* find(CUresult result) noexcept {
-  const Row* row = std::lower_bound(std::begin(kRows), std::end(kRows), int(result), [](const Row& a, int code) { return a.code < code; });
+  const Row* row = std::lower_bound(std::begin(kRows), std::end(kRows), int(result),
+                                    [](const Row& a, int code) { return a.code < code; });
   return row != std::end(kRows) && row->code == int(result) ? row : nullptr;
 }
 

@@ -91,7 +91,8 @@ constexpr cuda_abi::PrivateTableHost kHost{
 };
 
 // For the installation's own libnvidia-ml.so.1 and gpuwire info.
-CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error, SessionKind kind) {
+CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session, std::string& error,
+                 SessionKind kind) {
   return Session::connect(server, notices, session, error, kind);
 }
 constexpr SessionTable kSessionTable{.connect = connect};

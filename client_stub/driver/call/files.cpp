@@ -20,7 +20,8 @@ CUresult read_program_file(const char* path, std::vector<uint8_t>& contents) {
   } file{open(path, O_RDONLY | O_CLOEXEC)};
   if (file.descriptor < 0) return CUDA_ERROR_FILE_NOT_FOUND;
   struct stat status;
-  if (fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size <= 0) return CUDA_ERROR_INVALID_IMAGE;
+  if (fstat(file.descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size <= 0)
+    return CUDA_ERROR_INVALID_IMAGE;
   if (uint64_t(status.st_size) > wire::kModuleBytesMax) return CUDA_ERROR_INVALID_IMAGE;
   try {
     contents.resize(size_t(status.st_size));

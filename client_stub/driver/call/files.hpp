@@ -8,8 +8,8 @@
 
 namespace gpuwire::client {
 
-// CUDA_ERROR_FILE_NOT_FOUND when it cannot be opened, CUDA_ERROR_INVALID_IMAGE when it cannot be a program (empty, a folder, above
-// wire::kModuleBytesMax), CUDA_ERROR_OUT_OF_MEMORY.
+// CUDA_ERROR_FILE_NOT_FOUND when it cannot be opened, CUDA_ERROR_INVALID_IMAGE when it cannot be a program (empty, a
+// folder, above wire::kModuleBytesMax), CUDA_ERROR_OUT_OF_MEMORY.
 CUresult read_program_file(const char* path, std::vector<uint8_t>& contents);
 
 }  // namespace gpuwire::client

@@ -1,4 +1,5 @@
-// A structure and the lists behind its pointers as one run of bytes: the structure, then each list from the next multiple of 8.
+// A structure and the lists behind its pointers as one run of bytes: the structure, then each list from the next
+// multiple of 8.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,9 @@ inline CUresult check_handle(wire::HandleKind kind, uint64_t handle, bool option
 class Flat {
  public:
   void begin(size_t bytes) { grow(bytes); }
-  void put(size_t offset, const void* data, size_t bytes) noexcept { std::memcpy(reinterpret_cast<char*>(words_.data()) + offset, data, bytes); }
+  void put(size_t offset, const void* data, size_t bytes) noexcept {
+    std::memcpy(reinterpret_cast<char*>(words_.data()) + offset, data, bytes);
+  }
 
   // Items that are plain data. The caller's pointer does not travel.
   template <class Item, class Count>

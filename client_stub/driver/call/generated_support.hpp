@@ -16,11 +16,15 @@
 
 namespace gpuwire::client {
 
-inline bool server_knows(const Caller& caller, uint32_t ordinal) noexcept { return caller.session->facts().knows(ordinal); }
+inline bool server_knows(const Caller& caller, uint32_t ordinal) noexcept {
+  return caller.session->facts().knows(ordinal);
+}
 
 // A kernel handle may stand where a function is asked for.
 inline bool known_function(uint64_t handle) noexcept {
-  return known_handle(wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function, handle);
+  return known_handle(
+      wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function,
+      handle);
 }
 
 template <class Handle>
@@ -36,7 +40,8 @@ inline void set_handles(capnp::List<uint64_t>::Builder list, const Handle* handl
   for (unsigned i = 0; i < list.size(); ++i) list.set(i, word(handles[i]));
 }
 
-// Data of a reply. The server answers with the size that the call implies, or it is no peer of ours. Throws kj::Exception.
+// Data of a reply. The server answers with the size that the call implies, or it is no peer of ours. Throws
+// kj::Exception.
 inline void copy_exactly(capnp::Data::Reader data, void* out, size_t bytes) {
   KJ_REQUIRE(data.size() == bytes, "a reply's data have another size than the call implies");
   if (bytes) std::memcpy(out, data.begin(), bytes);
@@ -46,8 +51,8 @@ inline void copy_at_most(capnp::Data::Reader data, void* out, size_t bytes) {
   if (out && data.size()) std::memcpy(out, data.begin(), data.size());
 }
 
-// Handles chosen for objects that the server may have to name: it uses one for each object that has no number yet, and what it did not
-// use is forgotten again.
+// Handles chosen for objects that the server may have to name: it uses one for each object that has no number yet, and
+// what it did not use is forgotten again.
 class Candidates {
  public:
   explicit Candidates(wire::HandleKind kind) noexcept : kind_(kind) {}

@@ -16,8 +16,7 @@ void say(std::string_view line) noexcept {
     if (text.back() != '\n') text += '\n';
     // Not through stdio: the program may hold its lock, or have closed it.
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-  } catch (...) {
-  }
+  } catch (...) {}
 }
 
 }  // namespace gpuwire::client

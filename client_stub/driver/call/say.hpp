@@ -5,8 +5,8 @@
 
 namespace gpuwire::client {
 
-// Writes "gpuwire: <line>" to standard error in one piece. At most kLinesMax lines per process: a program that goes on after a failure
-// must not drown in them.
+// Writes "gpuwire: <line>" to standard error in one piece. At most kLinesMax lines per process: a program that goes on
+// after a failure must not drown in them.
 inline constexpr int kLinesMax = 64;
 void say(std::string_view line) noexcept;
 

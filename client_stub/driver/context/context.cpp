@@ -81,7 +81,8 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!out || (flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  // Execution affinity needs a server whose driver runs under MPS; CIG shares the GPU with a graphics API of the same host.
+  // Execution affinity needs a server whose driver runs under MPS; CIG shares the GPU with a graphics API of the same
+  // host.
   if (parameters && parameters->numExecAffinityParams != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   if (parameters && parameters->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
   CUcontext handle = nullptr;
@@ -107,9 +108,12 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   return result;
 }
 
-CUresult hand::cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) { return hand::cuCtxCreate_v4(out, nullptr, flags, device); }
+CUresult hand::cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
+  return hand::cuCtxCreate_v4(out, nullptr, flags, device);
+}
 
-CUresult hand::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags, CUdevice device) {
+CUresult hand::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags,
+                              CUdevice device) {
   if (count < 0 || (count > 0 && !affinity)) return CUDA_ERROR_INVALID_VALUE;
   if (count > 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return hand::cuCtxCreate_v4(out, nullptr, flags, device);
@@ -178,7 +182,8 @@ CUresult hand::cuCtxPopCurrent_v2(CUcontext* out) {
 CUresult hand::cuCtxSetCurrent(CUcontext handle) {
   if (!process()) return absent_process();
   ContextState* current = t_context;
-  if (current && current->handle == reinterpret_cast<uint64_t>(handle) && !current->destroyed.load(std::memory_order_relaxed)) {
+  if (current && current->handle == reinterpret_cast<uint64_t>(handle) &&
+      !current->destroyed.load(std::memory_order_relaxed)) {
     return CUDA_SUCCESS;
   }
   ThreadState* thread = thread_state();
@@ -198,7 +203,8 @@ CUresult hand::cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult hand::cuCtxGetCurrent(CUcontext* out) {
-  if (!process()) [[unlikely]] return absent_process();
+  if (!process()) [[unlikely]]
+    return absent_process();
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   *out = as_cuda(t_context);
   return CUDA_SUCCESS;
@@ -218,7 +224,8 @@ CUresult hand::cuCtxGetDevice(CUdevice* device) { return hand::cuCtxGetDevice_v2
 CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   CUresult error;
   // Of a context that has ended another error than elsewhere (as measured on driver 580).
-  if (!queried_context(handle, error)) return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
+  if (!queried_context(handle, error))
+    return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = kApiVersion;
   return CUDA_SUCCESS;
@@ -264,7 +271,8 @@ CUresult hand::cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 CUresult hand::cuCtxGetLimit(size_t* value, CUlimit limit) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits)
+    return CUDA_ERROR_INVALID_VALUE;
   ContextState& context = *owner(caller);
   std::lock_guard lock(context.mutex);
   uint64_t known = context.limits[limit];

@@ -20,35 +20,39 @@ class Session;
 
 inline constexpr unsigned kContextLimits = 12;  // CUlimit values known to cuda.h 13.0, and room
 
-// One context of the program. Never freed and its handle never reused: a destroyed context may still stand on a thread's stack, and its
-// calls must then say so (CUDA_ERROR_CONTEXT_IS_DESTROYED).
+// One context of the program. Never freed and its handle never reused: a destroyed context may still stand on a
+// thread's stack, and its calls must then say so (CUDA_ERROR_CONTEXT_IS_DESTROYED).
 struct ContextState {
   uint64_t handle = 0;
   ServerSession* server = nullptr;  // where it is
-  int device = 0;          // the program's ordinal
+  int device = 0;                   // the program's ordinal
   bool primary = false;
-  // Whose memory, modules and events it has and whose faults are its own: of a green context the device's primary context, else itself.
+  // Whose memory, modules and events it has and whose faults are its own: of a green context the device's primary
+  // context, else itself.
   ContextState* base = this;
   bool is_green() const noexcept { return base != this; }
-  uint64_t id = 0;         // cuCtxGetId
+  uint64_t id = 0;  // cuCtxGetId
 
-  // Is there a context behind it at the server: false for a primary one that is not retained, and after destruction. Set before the
-  // handle is handed out or a posted frame can use it; read relaxed by enter(): a thread that races with retain or destroy sees either.
+  // Is there a context behind it at the server: false for a primary one that is not retained, and after destruction.
+  // Set before the handle is handed out or a posted frame can use it; read relaxed by enter(): a thread that races with
+  // retain or destroy sees either.
   std::atomic<bool> alive{false};
   std::atomic<bool> destroyed{false};
   std::atomic<uint32_t> flags{0};
 
-  // CUresult of the fault that ended the context's usefulness, 0: none; that of `base` counts. Never leaves it again but by a reset of a
-  // primary context.
+  // CUresult of the fault that ended the context's usefulness, 0: none; that of `base` counts. Never leaves it again
+  // but by a reset of a primary context.
   std::atomic<int32_t> sticky{0};
   // First failure of a posted call that no call has reported yet. Written by the notice handler, taken by leave().
   std::atomic<int32_t> deferred{0};
 
-  // Sequences of frames, see stream.hpp. `work`: newest work on any stream; `done`: everything up to it is known to be done.
+  // Sequences of frames, see stream.hpp. `work`: newest work on any stream; `done`: everything up to it is known to be
+  // done.
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
-  StreamState legacy;                    // the NULL stream; `work` there counts all streams that synchronise with it
-  // Captures under way in this context, and those among them that began in a stream which synchronises with the NULL stream.
+  StreamState legacy;  // the NULL stream; `work` there counts all streams that synchronise with it
+  // Captures under way in this context, and those among them that began in a stream which synchronises with the NULL
+  // stream.
   std::atomic<uint32_t> captures{0};
   std::atomic<uint32_t> blocking_captures{0};
 
@@ -58,16 +62,19 @@ struct ContextState {
   uint32_t greens = 0;                   // primary: the green contexts that hold it
 };
 
-inline CUcontext as_cuda(const ContextState* context) { return context ? reinterpret_cast<CUcontext>(context->handle) : nullptr; }
+inline CUcontext as_cuda(const ContextState* context) {
+  return context ? reinterpret_cast<CUcontext>(context->handle) : nullptr;
+}
 
 inline constinit std::atomic<uint64_t> next_thread_number{1};
 
 // What one thread has of its own. Owned by the thread, freed when it ends.
 struct ThreadState {
-  uint64_t number = next_thread_number.fetch_add(1, std::memory_order_relaxed);  // never another thread's, unlike the address
-  std::vector<ContextState*> stack;  // back() is current, and repeated in t_context
+  uint64_t number =
+      next_thread_number.fetch_add(1, std::memory_order_relaxed);  // never another thread's, unlike the address
+  std::vector<ContextState*> stack;                                // back() is current, and repeated in t_context
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  bool in_callback = false;          // runs a host function of the program
+  bool in_callback = false;  // runs a host function of the program
   struct OwnStream {
     ContextState* context;
     uint64_t stream;
@@ -92,23 +99,26 @@ ContextState* context_or_current(CUcontext context, CUresult& error) noexcept;
 
 // What enter() says about a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
 inline CUresult context_health(const ContextState& context) noexcept {
-  if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]] return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]]
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return CUresult(context.base->sticky.load(std::memory_order_relaxed));
 }
 
 using gpuwire::cuda_abi::is_sticky;
 
-// CUctx_flags that the program gave its context: kept, and how it wants its threads to wait holds for the whole session.
+// CUctx_flags that the program gave its context: kept, and how it wants its threads to wait holds for the whole
+// session.
 void set_flags(ContextState& context, Session& session, unsigned flags) noexcept;
 
 // enter(Needs::context) for a given context instead of the current one.
 Caller enter_context(ContextState& context) noexcept;
 
-// The context is about to end at the server, or has just ended: runs what libraries hung onto it, then forgets all that belonged to it.
+// The context is about to end at the server, or has just ended: runs what libraries hung onto it, then forgets all that
+// belonged to it.
 void end_context(ContextState& context) noexcept;
 
-// Everything that belonged to a context is gone at the server. The owners of these tables (memory.cpp, module.cpp and so on) forget what
-// they keep for it; called after the context has been marked dead, without locks held.
+// Everything that belonged to a context is gone at the server. The owners of these tables (memory.cpp, module.cpp and
+// so on) forget what they keep for it; called after the context has been marked dead, without locks held.
 void forget_memory_of(const ContextState& context) noexcept;
 void forget_modules_of(const ContextState& context) noexcept;
 

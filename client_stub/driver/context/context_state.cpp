@@ -17,13 +17,15 @@ namespace {
 
 thread_local constinit ThreadState* t_state __attribute__((tls_model("initial-exec"))) = nullptr;
 
-// At the end of a thread: its own streams end with it, as natively. Not run for threads that are alive when the process exits.
+// At the end of a thread: its own streams end with it, as natively. Not run for threads that are alive when the process
+// exits.
 void end_thread(void* value) noexcept {
   auto* state = static_cast<ThreadState*>(value);
   t_state = nullptr;
   if (process()) {
     for (const auto& own : state->own_streams) {
-      if (!known_handle(wire::HandleKind::stream, own.stream) || !own.context->alive.load(std::memory_order_relaxed)) continue;
+      if (!known_handle(wire::HandleKind::stream, own.stream) || !own.context->alive.load(std::memory_order_relaxed))
+        continue;
       if (!own.announced) {
         forget_stream_handle(own.stream);
         continue;

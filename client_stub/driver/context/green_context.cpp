@@ -1,5 +1,6 @@
-// Green contexts: some of a device's multiprocessors with streams of their own. Everything else in them is the primary context's, which they
-// hold. The handle of a green context and that of the context made of it are one and the same, as with NVIDIA's driver.
+// Green contexts: some of a device's multiprocessors with streams of their own. Everything else in them is the primary
+// context's, which they hold. The handle of a green context and that of the context made of it are one and the same, as
+// with NVIDIA's driver.
 #include <new>
 
 #include "client/forward.hpp"
@@ -23,7 +24,7 @@ ContextState* find_green(CUgreenCtx green, CUresult& error) noexcept {
   }
   ContextState* found = green ? find_context(reinterpret_cast<CUcontext>(green)) : nullptr;
   if (found && !found->is_green()) found = nullptr;
-  error = !found ? CUDA_ERROR_INVALID_CONTEXT
+  error = !found                                             ? CUDA_ERROR_INVALID_CONTEXT
           : found->destroyed.load(std::memory_order_relaxed) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
                                                              : CUDA_SUCCESS;
   return found;
@@ -91,7 +92,8 @@ CUresult hand::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, C
   const Device* device = process()->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   // Without a descriptor it has the whole device (measured on driver 580).
-  bool known = !descriptor || handles().known(wire::HandleKind::device_resource_desc, reinterpret_cast<uint64_t>(descriptor));
+  bool known =
+      !descriptor || handles().known(wire::HandleKind::device_resource_desc, reinterpret_cast<uint64_t>(descriptor));
   if (!out || !known || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   // It holds the primary context until it is destroyed.
   CUcontext primary = nullptr;

@@ -1,5 +1,5 @@
-// Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the first retain and the
-// last release.
+// Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the
+// first retain and the last release.
 #include "client/hand.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
@@ -43,7 +43,8 @@ void clear_faults(ContextState& context) noexcept {
 
 }  // namespace
 
-// Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first call that waits.
+// Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first
+// call that waits.
 CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   Primary primary = enter_primary(ordinal);
   if (primary.error) return primary.error;
@@ -109,7 +110,8 @@ CUresult hand::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flag
 
 CUresult hand::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
   Process* owner = process();
-  if (!owner) [[unlikely]] return absent_process();
+  if (!owner) [[unlikely]]
+    return absent_process();
   const Device* device = owner->device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;

@@ -38,8 +38,8 @@ Begun begin(CUstream stream, bool per_thread, Form form) {
   return begun;
 }
 
-// The server has this memory, too, so a copy is made there. By address its driver takes whatever is not the device's for
-// memory of its own process: so not with a device address that is `unknown` here.
+// The server has this memory, too, so a copy is made there. By address its driver takes whatever is not the device's
+// for memory of its own process: so not with a device address that is `unknown` here.
 bool at_server(const Place& memory, bool unknown) {
   return memory.in_managed() || (!unknown && memory.kind == PlaceKind::region);
 }
@@ -171,7 +171,8 @@ CUresult copy(Copy&& perform, uint64_t destination, uint64_t source, size_t byte
 uint64_t word_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
 // By way of memory of ours: what the session reads and writes must not fault.
-CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes, bool to_array) {
+CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes,
+                               bool to_array) {
   if (CUresult error = before_work(begun.caller)) return error;
   std::vector<std::byte> ours(bytes);
   DeviceBox device{.array = array, .x_bytes = offset};
@@ -186,7 +187,8 @@ CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset
   return result;
 }
 
-CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread, bool to_array, Form form) {
+CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread,
+                    bool to_array, Form form) {
   Begun begun = begin(stream, per_thread, form);
   if (begun.error) return begun.error;
   auto handle = reinterpret_cast<uint64_t>(array);
@@ -224,7 +226,8 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void* srcHost, size_t Byte
   return copy(to_device, dstDevice, word_of(srcHost), ByteCount, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void* srcHost, size_t ByteCount, CUstream hStream,
+                              bool per_thread) {
   return copy(to_device, dstDevice, word_of(srcHost), ByteCount, hStream, per_thread, Form::ordered);
 }
 
@@ -232,11 +235,13 @@ CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
   return copy(from_device, word_of(dstHost), srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
 }
 
-CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,
+                              bool per_thread) {
   return copy(from_device, word_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,
+                              bool per_thread) {
   return copy(on_device, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
@@ -249,18 +254,22 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstr
 }
 
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, bool per_thread) {
-  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, nullptr, per_thread, true, Form::blocking);
+  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, nullptr, per_thread, true,
+                    Form::blocking);
 }
 
-CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, CUstream hStream, bool per_thread) {
-  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, hStream, per_thread, true, Form::ordered);
+CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount,
+                              CUstream hStream, bool per_thread) {
+  return array_copy(dstArray, dstOffset, const_cast<void*>(srcHost), ByteCount, hStream, per_thread, true,
+                    Form::ordered);
 }
 
 CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, bool per_thread) {
   return array_copy(srcArray, srcOffset, dstHost, ByteCount, nullptr, per_thread, false, Form::blocking);
 }
 
-CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream,
+                              bool per_thread) {
   return array_copy(srcArray, srcOffset, dstHost, ByteCount, hStream, per_thread, false, Form::ordered);
 }
 

@@ -1,4 +1,5 @@
-// Batches of copies, performed one after the other: a batch runs in the order of its stream, and promises no order within.
+// Batches of copies, performed one after the other: a batch runs in the order of its stream, and promises no order
+// within.
 #include <algorithm>
 #include <cstdint>
 
@@ -11,10 +12,11 @@
 namespace gpuwire::client {
 namespace {
 
-constexpr size_t kNoIndex = SIZE_MAX;          // what the older forms give when no one copy is to blame
+constexpr size_t kNoIndex = SIZE_MAX;  // what the older forms give when no one copy is to blame
 
 bool order_is_valid(CUmemcpySrcAccessOrder order) {
-  return order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL || order == CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+  return order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL ||
+         order == CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
 }
 
 bool flags_are_valid(unsigned flags) { return (flags & ~unsigned(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE)) == 0; }
@@ -27,25 +29,30 @@ Caller begin(CUstream stream, bool per_thread) {
   return caller;
 }
 
-CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* first, size_t attribute_count, size_t count) {
-  if (!attributes || !first || attribute_count == 0 || attribute_count > count || first[0] != 0) return CUDA_ERROR_INVALID_VALUE;
+CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* first, size_t attribute_count,
+                          size_t count) {
+  if (!attributes || !first || attribute_count == 0 || attribute_count > count || first[0] != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < attribute_count; ++i) {
-    if (!order_is_valid(attributes[i].srcAccessOrder) || !flags_are_valid(attributes[i].flags)) return CUDA_ERROR_INVALID_VALUE;
+    if (!order_is_valid(attributes[i].srcAccessOrder) || !flags_are_valid(attributes[i].flags))
+      return CUDA_ERROR_INVALID_VALUE;
     if (i > 0 && (first[i] <= first[i - 1] || first[i] >= count)) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
-// The program may change the source when the call returns. What the server copies by address out of a host region or managed memory is read
-// later.
-CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream, bool per_thread) {
+// The program may change the source when the call returns. What the server copies by address out of a host region or
+// managed memory is read later.
+CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream,
+                            bool per_thread) {
   if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return CUDA_SUCCESS;
   if (!classify(source, bytes).on_both_sides()) return CUDA_SUCCESS;
   return synchronise_stream(stream, per_thread);
 }
 
-CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* sources, const size_t* sizes, size_t count, const CUmemcpyAttributes* attributes,
-                      const size_t* first, size_t attribute_count, CUstream stream, bool per_thread, size_t& failed) {
+CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* sources, const size_t* sizes, size_t count,
+                      const CUmemcpyAttributes* attributes, const size_t* first, size_t attribute_count,
+                      CUstream stream, bool per_thread, size_t& failed) {
   failed = kNoIndex;
   Caller caller = begin(stream, per_thread);
   if (caller.error) return caller.error;
@@ -64,7 +71,8 @@ CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* source
   return CUDA_SUCCESS;
 }
 
-// --- boxes ---------------------------------------------------------------------------------------------------------------------------------
+// --- boxes
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 // Bytes of one channel; 0: a format whose elements are no single values.
 size_t channel_bytes(CUarray_format format) {
@@ -113,7 +121,8 @@ CUresult check_operand(const CUmemcpy3DOperand& operand, const CUextent3D& exten
   if (is_array(operand)) return CUDA_SUCCESS;
   if (operand.type != CU_MEMCPY_OPERAND_TYPE_POINTER) return CUDA_ERROR_INVALID_VALUE;
   const auto& pointer = operand.op.ptr;
-  bool fits = (pointer.rowLength == 0 || pointer.rowLength >= extent.width) && (pointer.layerHeight == 0 || pointer.layerHeight >= extent.height);
+  bool fits = (pointer.rowLength == 0 || pointer.rowLength >= extent.width) &&
+              (pointer.layerHeight == 0 || pointer.layerHeight >= extent.height);
   return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -141,8 +150,12 @@ CUresult copy_box(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation,
   size_t element = 1;
   if (CUresult error = element_bytes(caller, operation, element)) return error;
   const CUextent3D& extent = operation.extent;
-  auto pitch = [&](const CUmemcpy3DOperand& operand) { return (operand.op.ptr.rowLength ? operand.op.ptr.rowLength : extent.width) * element; };
-  auto height = [&](const CUmemcpy3DOperand& operand) { return operand.op.ptr.layerHeight ? operand.op.ptr.layerHeight : extent.height; };
+  auto pitch = [&](const CUmemcpy3DOperand& operand) {
+    return (operand.op.ptr.rowLength ? operand.op.ptr.rowLength : extent.width) * element;
+  };
+  auto height = [&](const CUmemcpy3DOperand& operand) {
+    return operand.op.ptr.layerHeight ? operand.op.ptr.layerHeight : extent.height;
+  };
   CUDA_MEMCPY3D copy{};
   copy.WidthInBytes = extent.width * element;
   copy.Height = extent.height;
@@ -175,7 +188,8 @@ CUresult copy_box(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation,
   return hand::cuMemcpy3DAsync_v2(&copy, stream, per_thread);
 }
 
-CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream, bool per_thread, size_t& failed) {
+CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream,
+                   bool per_thread, size_t& failed) {
   failed = kNoIndex;
   Caller caller = begin(stream, per_thread);
   if (caller.error) return caller.error;
@@ -195,27 +209,30 @@ CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsig
 
 namespace hand {
 
-CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs,
-                               size_t numAttrs, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                               CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream,
+                               bool per_thread) {
   size_t failed = 0;
   return linear_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, per_thread, failed);
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count, CUmemcpyAttributes* attrs, size_t* attrsIdxs,
-                            size_t numAttrs, size_t* failIdx, CUstream hStream, bool per_thread) {
+CUresult cuMemcpyBatchAsync(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
+                            CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, size_t* failIdx,
+                            CUstream hStream, bool per_thread) {
   size_t failed = 0;
   CUresult result = linear_batch(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream, per_thread, failed);
   if (result && failIdx) *failIdx = failed;
   return result;
 }
 
-CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags, CUstream hStream, bool per_thread) {
+CUresult cuMemcpy3DBatchAsync_v2(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, unsigned long long flags,
+                                 CUstream hStream, bool per_thread) {
   size_t failed = 0;
   return box_batch(numOps, opList, flags, hStream, per_thread, failed);
 }
 
-CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags, CUstream hStream,
-                              bool per_thread) {
+CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, size_t* failIdx, unsigned long long flags,
+                              CUstream hStream, bool per_thread) {
   size_t failed = 0;
   CUresult result = box_batch(numOps, opList, flags, hStream, per_thread, failed);
   if (result && failIdx) *failIdx = failed;

@@ -23,9 +23,9 @@ struct BoxEnd {
 struct BoxCopy {
   BoxEnd source, destination;
   BoxSize size;
-  bool mirrored = false; // an end is memory that the program and the server have: managed memory, a host region
-  bool unknown = false;  // an end is at addresses of which the client knows nothing
-  bool array = false;    // an end is an array, whose extent the server knows
+  bool mirrored = false;  // an end is memory that the program and the server have: managed memory, a host region
+  bool unknown = false;   // an end is at addresses of which the client knows nothing
+  bool array = false;     // an end is an array, whose extent the server knows
 };
 
 // One end as CUDA_MEMCPY3D tells it.
@@ -49,7 +49,8 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, Box
     auto handle = reinterpret_cast<uint64_t>(fields.array);
     if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
     out.side = Side::array;
-    out.device = {.array = handle, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z, .lod = uint32_t(fields.lod)};
+    out.device = {
+        .array = handle, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z, .lod = uint32_t(fields.lod)};
     return CUDA_SUCCESS;
   }
   if (type != CU_MEMORYTYPE_HOST && type != CU_MEMORYTYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
@@ -64,7 +65,12 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, Box
     return CUDA_SUCCESS;
   }
   out.side = Side::device;
-  out.device = {.device = address, .pitch_bytes = pitch, .height_rows = height, .x_bytes = fields.x_bytes, .y = fields.y, .z = fields.z};
+  out.device = {.device = address,
+                .pitch_bytes = pitch,
+                .height_rows = height,
+                .x_bytes = fields.x_bytes,
+                .y = fields.y,
+                .z = fields.z};
   uint64_t first = ((fields.z * height) + fields.y) * pitch + fields.x_bytes;
   uint64_t last = (((fields.z + size.depth - 1) * height) + fields.y + size.height - 1) * pitch + row_end;
   Place box = classify_near(begin, address + first, last - first);
@@ -73,7 +79,8 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, Box
   return error;
 }
 
-// Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified addressing).
+// Works on CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER; the contexts of the latter are found by the addresses (unified
+// addressing).
 template <class Copy3D>
 CUresult read_copy(const Copy3D& from, BoxCopy& out) {
   out.size = {from.WidthInBytes, from.Height, from.Depth};
@@ -155,7 +162,8 @@ CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& siz
   return settle_source(caller, classify(reinterpret_cast<uint64_t>(first), size_t(last - first)), stream);
 }
 
-CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream, CUstream stream, bool per_thread, bool blocking) {
+CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream, CUstream stream, bool per_thread,
+                 bool blocking) {
   CUresult error = CUDA_SUCCESS;
   if (copy.size.bytes() == 0) return CUDA_SUCCESS;
   bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
@@ -216,7 +224,8 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   if (result) return result;
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
-  if (!captured(caller, request, wire_stream, blocking, result)) result = perform(caller, copy, wire_stream, stream, per_thread, blocking);
+  if (!captured(caller, request, wire_stream, blocking, result))
+    result = perform(caller, copy, wire_stream, stream, per_thread, blocking);
   // The program may change or read such memory as soon as a blocking copy has returned.
   if (!result && blocking && copy.mirrored) result = forward::cuStreamSynchronize(caller, stream, per_thread);
   if (!result && (copy.unknown || (copy.array && blocking))) result = await_verdict(caller);
@@ -232,7 +241,9 @@ CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) {
 }
 
 // It differs from cuMemcpy2D in which pitches the device accepts, and none is refused here.
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) { return cuMemcpy2D_v2(pCopy, per_thread); }
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) {
+  return cuMemcpy2D_v2(pCopy, per_thread);
+}
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* pCopy, CUstream hStream, bool per_thread) {
   return pCopy ? copy_box(as_3d(*pCopy), hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;

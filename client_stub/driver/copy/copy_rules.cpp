@@ -10,9 +10,7 @@
 
 namespace gpuwire::client {
 
-CUresult await_verdict(const Caller& caller) {
-  return send::call_ping(*caller.session, caller.context, {});
-}
+CUresult await_verdict(const Caller& caller) { return send::call_ping(*caller.session, caller.context, {}); }
 
 CUresult settle_source(const Caller& caller, const Place& source, uint64_t stream) {
   ServerSession& server = *caller.server;
@@ -32,7 +30,8 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
 
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
   if (blocking) return caller.server->captures.permit_copy();  // whatever context captures
-  if (!caller.server->captures.any()) [[likely]] return CUDA_SUCCESS;
+  if (!caller.server->captures.any()) [[likely]]
+    return CUDA_SUCCESS;
   StreamState* state = find_stream(caller.state, stream);
   bool invalid = state && caller.server->captures.status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;

@@ -11,15 +11,17 @@
 
 namespace gpuwire::client {
 
-// For work at unknown addresses: waits until the server's driver has judged all that was sent, so that leave() tells its verdict.
+// For work at unknown addresses: waits until the server's driver has judged all that was sent, so that leave() tells
+// its verdict.
 CUresult await_verdict(const Caller& caller);
 
-// A source on the host is read at once, natively only when the stream gets there. The two differ for page-locked memory that is still
-// being written to: by an earlier asynchronous copy, or by a function of the program that the stream is to call. Waits for those.
+// A source on the host is read at once, natively only when the stream gets there. The two differ for page-locked memory
+// that is still being written to: by an earlier asynchronous copy, or by a function of the program that the stream is
+// to call. Waits for those.
 CUresult settle_source(const Caller& caller, const Place& source, uint64_t stream);
 
-// `blocking` forms are not allowed where a capture may notice them: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. The others go into the graph, unless
-// the capture is invalid.
+// `blocking` forms are not allowed where a capture may notice them: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. The others
+// go into the graph, unless the capture is invalid.
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking);
 
 }  // namespace gpuwire::client

@@ -20,12 +20,15 @@ BulkSink PendingCopies::sink(uint64_t sequence, uint64_t offset, size_t bytes) {
   std::lock_guard lock(mutex_);
   auto found = copies_.find(sequence);
   if (found == copies_.end()) return {};
-  Copy& copy = found->second;  // stays where it is until stored(): only the reading thread ends copies while the session lives
+  Copy& copy =
+      found->second;  // stays where it is until stored(): only the reading thread ends copies while the session lives
   if (offset > copy.destination.bytes || bytes > copy.destination.bytes - offset) return {};
   BulkSink sink;
   sink.bytes = bytes;
   if (copy.destination.scatter) {
-    copy.shifted = [&copy, offset](size_t at, std::span<const std::byte> piece) { copy.destination.scatter(offset + at, piece); };
+    copy.shifted = [&copy, offset](size_t at, std::span<const std::byte> piece) {
+      copy.destination.scatter(offset + at, piece);
+    };
     sink.scatter = &copy.shifted;
   } else {
     sink.data = static_cast<std::byte*>(copy.destination.data) + offset;

@@ -14,8 +14,8 @@
 namespace gpuwire::client {
 
 struct CopyDestination {
-  void* data = nullptr;   // must stay valid until the copy is done, as CUDA demands of the program
-  size_t bytes = 0;       // all of the copy; more is a fault of the server
+  void* data = nullptr;  // must stay valid until the copy is done, as CUDA demands of the program
+  size_t bytes = 0;      // all of the copy; more is a fault of the server
   // Pitched destinations: gets each piece with its offset in the packed data; `data` is then unused.
   std::function<void(size_t offset, std::span<const std::byte> piece)> scatter;
 };
@@ -35,8 +35,8 @@ class PendingCopies final : public SessionPart {
   // The piece has been stored; `last`: the copy is over.
   void stored(uint64_t sequence, bool last) noexcept;
 
-  // Is a copy into any of these bytes still under way? Costs one atomic load when there is none at all. Pitched ones count as touching
-  // everything.
+  // Is a copy into any of these bytes still under way? Costs one atomic load when there is none at all. Pitched ones
+  // count as touching everything.
   bool touches(const void* data, size_t bytes) const noexcept;
 
   // Lost: nothing arrives any more. Closed: whoever is in the middle of reading still stores to these.
@@ -46,12 +46,13 @@ class PendingCopies final : public SessionPart {
  private:
   struct Copy {
     CopyDestination destination;
-    std::function<void(size_t offset, std::span<const std::byte> piece)> shifted;  // scatter from the offset of the piece being read
+    std::function<void(size_t offset, std::span<const std::byte> piece)>
+        shifted;  // scatter from the offset of the piece being read
   };
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Copy> copies_;
-  // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write, and of other
-  // threads' copies it can only know by synchronising with them.
+  // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write,
+  // and of other threads' copies it can only know by synchronising with them.
   std::atomic<size_t> count_{0};
 };
 

@@ -16,7 +16,8 @@ namespace {
 
 using Gather = std::function<void(size_t, std::span<std::byte>)>;
 
-// Called frames that were sent and whose replies have not been read. Whoever makes one must finish() it: the replies' sinks are here.
+// Called frames that were sent and whose replies have not been read. Whoever makes one must finish() it: the replies'
+// sinks are here.
 class Pipeline {
  public:
   explicit Pipeline(const Caller& caller) : caller_(caller) {}
@@ -81,7 +82,8 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 }  // namespace
 
-// --- linear ---------------------------------------------------------------------------------------------------------------------------------
+// --- linear
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -92,7 +94,8 @@ bool may_be_posted(const Caller& caller, uint64_t stream, bool arrived) noexcept
 
 }  // namespace
 
-CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, Source after) {
+CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
+                        uint64_t stream, Source after) {
   bool arrived = after == Source::arrived;
   auto piece = [&](size_t offset, size_t piece_bytes) {
     return wire::message::CopyToDevice{
@@ -101,7 +104,8 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   const auto* from = static_cast<const std::byte*>(source);
   const bool stays = after == Source::stays;
   std::shared_ptr<std::byte> kept;
-  // Not when the program may take it that the data are there: it may go on in a stream that is yet to be made, and waits for no other.
+  // Not when the program may take it that the data are there: it may go on in a stream that is yet to be made, and
+  // waits for no other.
   if (after == Source::free && bytes > wire::kPostedBulkBytesMax) {
     kept = caller.session->keep(bytes);
     if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
@@ -161,18 +165,22 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
   return CUDA_SUCCESS;
 }
 
-// --- boxes ----------------------------------------------------------------------------------------------------------------------------------
+// --- boxes
+// ----------------------------------------------------------------------------------------------------------------------------------
 
-CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max, const std::function<CUresult(const BoxPiece&)>& visit) {
+CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max,
+                        const std::function<CUresult(const BoxPiece&)>& visit) {
   uint64_t slice_bytes = size.width_bytes * size.height;
   if (slice_bytes == 0 || size.depth == 0) return CUDA_SUCCESS;
   uint64_t slices = std::min(size.depth, std::max<uint64_t>(piece_bytes_max / slice_bytes, 1));
-  uint64_t rows = slice_bytes <= piece_bytes_max ? size.height : std::max<uint64_t>(piece_bytes_max / size.width_bytes, 1);
+  uint64_t rows =
+      slice_bytes <= piece_bytes_max ? size.height : std::max<uint64_t>(piece_bytes_max / size.width_bytes, 1);
   uint64_t width = std::min(size.width_bytes, piece_bytes_max);
   for (uint64_t slice = 0; slice < size.depth; slice += slices) {
     for (uint64_t row = 0; row < size.height; row += rows) {
       for (uint64_t x = 0; x < size.width_bytes; x += width) {
-        BoxSize part{std::min(width, size.width_bytes - x), std::min(rows, size.height - row), std::min(slices, size.depth - slice)};
+        BoxSize part{std::min(width, size.width_bytes - x), std::min(rows, size.height - row),
+                     std::min(slices, size.depth - slice)};
         BoxPiece piece{slice, row, x, part};
         if (CUresult error = visit(piece)) return error;
       }
@@ -190,7 +198,8 @@ void for_each_row_part(const HostBox& box, const BoxPiece& piece, size_t offset,
   for (size_t done = 0; done < bytes;) {
     uint64_t row = (offset + done) / width, at = (offset + done) % width;
     size_t count = std::min<uint64_t>(width - at, bytes - done);
-    visit(box.row(piece.row + row % piece.size.height, piece.slice + row / piece.size.height) + piece.x_bytes + at, done, count);
+    visit(box.row(piece.row + row % piece.size.height, piece.slice + row / piece.size.height) + piece.x_bytes + at,
+          done, count);
     done += count;
   }
 }
@@ -214,18 +223,22 @@ wire::message::Copy2D copy_of(const DeviceBox& box, const BoxPiece& piece, uint6
 }  // namespace
 
 void gather_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std::span<std::byte> out) noexcept {
-  for_each_row_part(box, piece, offset, out.size(),
-                    [&](const std::byte* row, size_t done, size_t count) { std::memcpy(out.data() + done, row, count); });
+  for_each_row_part(box, piece, offset, out.size(), [&](const std::byte* row, size_t done, size_t count) {
+    std::memcpy(out.data() + done, row, count);
+  });
 }
 
 void scatter_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std::span<const std::byte> in) noexcept {
-  for_each_row_part(box, piece, offset, in.size(), [&](std::byte* row, size_t done, size_t count) { std::memcpy(row, in.data() + done, count); });
+  for_each_row_part(box, piece, offset, in.size(),
+                    [&](std::byte* row, size_t done, size_t count) { std::memcpy(row, in.data() + done, count); });
 }
 
-CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size, uint64_t stream, bool arrived) {
+CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size,
+                  uint64_t stream, bool arrived) {
   const size_t bytes = size.bytes();
   std::shared_ptr<std::byte> kept;
-  if (may_be_posted(caller, stream, arrived) && (bytes <= wire::kPostedBulkBytesMax || (!arrived && (kept = caller.session->keep(bytes))))) {
+  if (may_be_posted(caller, stream, arrived) &&
+      (bytes <= wire::kPostedBulkBytesMax || (!arrived && (kept = caller.session->keep(bytes))))) {
     BoxPiece all{.size = size};
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
     Bulk bulk{.bytes = bytes, .gather = &gather};
@@ -255,10 +268,13 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
   });
 }
 
-CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size, uint64_t stream) {
+CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
+                   uint64_t stream) {
   Pipeline pipeline(caller);
   CUresult result = for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
-    auto scatter = [destination, piece](size_t offset, std::span<const std::byte> in) { scatter_rows(destination, piece, offset, in); };
+    auto scatter = [destination, piece](size_t offset, std::span<const std::byte> in) {
+      scatter_rows(destination, piece, offset, in);
+    };
     return pipeline.send(BulkSink{.bytes = piece.size.bytes()}, scatter, [&](const BulkSink& kept, uint64_t& sequence) {
       return send::begin_copy_2d_from_device(*caller.session, caller.context, copy_of(source, piece, stream, true),
                                              sequence, kept);

@@ -1,5 +1,5 @@
-// Bytes between the program's memory and the device, cut into pieces that follow each other closely: all of them are on their way before
-// the first is waited for.
+// Bytes between the program's memory and the device, cut into pieces that follow each other closely: all of them are on
+// their way before the first is waited for.
 #pragma once
 
 #include <cuda.h>
@@ -19,12 +19,15 @@ inline constexpr size_t kPiecesInFlightMax = 32;  // of one copy
 // What becomes of the source of a copy to the device when the call has returned.
 enum class Source : uint8_t {
   free,     // it may be changed
-  arrived,  // it may be changed, and the program may take it that the device has the data (the forms without a stream argument)
+  arrived,  // it may be changed, and the program may take it that the device has the data (the forms without a stream
+            // argument)
   stays,    // it is pinned, and the program leaves it alone until the copy is done
 };
 
-// Host to device. Returns when the source has been copied (Session::keep()) or sent; waits for what is too large to be copied, and where `after` says so.
-CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes, uint64_t stream, Source after);
+// Host to device. Returns when the source has been copied (Session::keep()) or sent; waits for what is too large to be
+// copied, and where `after` says so.
+CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
+                        uint64_t stream, Source after);
 // Device to host. Returns when the data are there.
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream);
 // Device to pinned host memory. Returns at once; the data are there when the stream has been synchronised.
@@ -32,10 +35,10 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
 
 // A box of rows, on the device or in an array.
 struct DeviceBox {
-  CUdeviceptr device = 0;   // or `array`
-  uint64_t array = 0;       // wire handle
+  CUdeviceptr device = 0;  // or `array`
+  uint64_t array = 0;      // wire handle
   uint64_t pitch_bytes = 0;
-  uint64_t height_rows = 0; // rows between two slices
+  uint64_t height_rows = 0;  // rows between two slices
   uint64_t x_bytes = 0, y = 0, z = 0;
   uint32_t lod = 0;
 };
@@ -57,8 +60,10 @@ struct BoxSize {
   uint64_t bytes() const noexcept { return width_bytes * rows(); }
 };
 
-CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size, uint64_t stream, bool arrived);
-CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size, uint64_t stream);
+CUresult send_box(const Caller& caller, const DeviceBox& destination, const HostBox& source, const BoxSize& size,
+                  uint64_t stream, bool arrived);
+CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
+                   uint64_t stream);
 
 // Which part of a box one frame carries: whole slices, or rows of one slice, or part of one row.
 struct BoxPiece {
@@ -66,7 +71,8 @@ struct BoxPiece {
   BoxSize size;
 };
 // Visits the pieces of at most `piece_bytes_max` bytes in order, until `visit` returns an error.
-CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max, const std::function<CUresult(const BoxPiece&)>& visit);
+CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max,
+                        const std::function<CUresult(const BoxPiece&)>& visit);
 
 // Between the packed bytes of a piece (from `offset` on) and the rows they stand for.
 void gather_rows(const HostBox& box, const BoxPiece& piece, size_t offset, std::span<std::byte> out) noexcept;

@@ -24,7 +24,8 @@ const DeviceFacts* facts_of(CUdevice ordinal, CUresult& error) noexcept {
   return device ? device->facts : nullptr;
 }
 
-// What a device on another machine cannot do, whatever it can do on its own: see docs/differences.md. Host memory there is not the program's.
+// What a device on another machine cannot do, whatever it can do on its own: see docs/differences.md. Host memory there
+// is not the program's.
 bool needs_one_machine(int index) noexcept {
   switch (index) {
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
@@ -137,7 +138,8 @@ CUresult hand::cuDeviceGetLuid(char* luid, unsigned int* device_node_mask, CUdev
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
   if (!luid || !device_node_mask) return CUDA_ERROR_INVALID_VALUE;
-  if (std::all_of(std::begin(facts->luid), std::end(facts->luid), [](char byte) { return byte == 0; })) return CUDA_ERROR_NOT_SUPPORTED;
+  if (std::all_of(std::begin(facts->luid), std::end(facts->luid), [](char byte) { return byte == 0; }))
+    return CUDA_ERROR_NOT_SUPPORTED;
   std::memcpy(luid, facts->luid, sizeof facts->luid);
   *device_node_mask = 1;
   return CUDA_SUCCESS;

@@ -31,7 +31,8 @@ std::string_view trimmed(std::string_view text) {
 int device_named(std::string_view entry, const std::vector<DeviceFacts>& devices) {
   int ordinal = -1;
   auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
-  if (error == std::errc() && end == entry.data() + entry.size()) return ordinal >= 0 && size_t(ordinal) < devices.size() ? ordinal : -1;
+  if (error == std::errc() && end == entry.data() + entry.size())
+    return ordinal >= 0 && size_t(ordinal) < devices.size() ? ordinal : -1;
   std::string wanted(entry);
   std::transform(wanted.begin(), wanted.end(), wanted.begin(), [](unsigned char c) { return char(std::tolower(c)); });
   if (!wanted.starts_with("gpu-")) return -1;

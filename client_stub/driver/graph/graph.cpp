@@ -92,9 +92,13 @@ CUresult forwarded(Needs needs, Call&& call, Then&& then) {
 
 }  // namespace
 
-CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
+CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  CUgraph child) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphAddChildGraphNode(caller, out, graph, dependencies, count, child); },
+      Needs::initialised,
+      [&](const Caller& caller) {
+        return forward::cuGraphAddChildGraphNode(caller, out, graph, dependencies, count, child);
+      },
       [&](ServerSession& server) {
         server.graph_records.copy(word_of(child), word_of(graph), word_of(*out));
         server.user_objects.copy(word_of(child), word_of(graph));
@@ -104,7 +108,8 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraph
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* out) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphChildGraphNodeGetGraph(caller, node, out); },
+      Needs::initialised,
+      [&](const Caller& caller) { return forward::cuGraphChildGraphNodeGetGraph(caller, node, out); },
       [&](ServerSession& server) {
         GraphRecords& records = server.graph_records;
         if (uint64_t graph = records.graph_of(word_of(node))) records.note_inner(graph, word_of(*out));
@@ -122,7 +127,8 @@ CUresult cuGraphClone(CUgraph* out, CUgraph original) {
 
 CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph clone) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphNodeFindInClone(caller, out, original, clone); },
+      Needs::initialised,
+      [&](const Caller& caller) { return forward::cuGraphNodeFindInClone(caller, out, original, clone); },
       [&](ServerSession& server) { server.graph_records.rename(word_of(clone), word_of(original), word_of(*out)); });
 }
 
@@ -136,7 +142,8 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
 
 CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphGetRootNodes(caller, graph, nodes, count); },
+      Needs::initialised,
+      [&](const Caller& caller) { return forward::cuGraphGetRootNodes(caller, graph, nodes, count); },
       [&](ServerSession& server) {
         if (nodes) server.graph_records.note_nodes(word_of(graph), {nodes, *count});
       });
@@ -166,20 +173,26 @@ void made(ServerSession& server, CUgraph graph, CUgraphExec exec) {
 
 }  // namespace
 
-// --- executable graphs ------------------------------------------------------------------------------------------------------------------------
+// --- executable graphs
+// ------------------------------------------------------------------------------------------------------------------------
 
 // A kernel that launches the graph would need the server's handle of it, and the program has ours.
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   return forwarded(
-      Needs::context, [&](const Caller& caller) { return forward::cuGraphInstantiateWithFlags(caller, out, graph, flags); },
+      Needs::context,
+      [&](const Caller& caller) { return forward::cuGraphInstantiateWithFlags(caller, out, graph, flags); },
       [&](ServerSession& server) { made(server, graph, *out); });
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters, bool per_thread) {
+CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters,
+                                      bool per_thread) {
   if (parameters && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) return CUDA_ERROR_NOT_SUPPORTED;
   return forwarded(
-      Needs::context, [&](const Caller& caller) { return forward::cuGraphInstantiateWithParams(caller, out, graph, parameters, per_thread); },
+      Needs::context,
+      [&](const Caller& caller) {
+        return forward::cuGraphInstantiateWithParams(caller, out, graph, parameters, per_thread);
+      },
       [&](ServerSession& server) { made(server, graph, *out); });
 }
 
@@ -196,19 +209,22 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* err
 
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* result) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphExecUpdate(caller, exec, graph, error_node, result); },
+      Needs::initialised,
+      [&](const Caller& caller) { return forward::cuGraphExecUpdate(caller, exec, graph, error_node, result); },
       [&](ServerSession& server) { server.graph_records.take_over(word_of(graph), word_of(exec)); });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphExecUpdate_v2(caller, exec, graph, info); },
+      Needs::initialised,
+      [&](const Caller& caller) { return forward::cuGraphExecUpdate_v2(caller, exec, graph, info); },
       [&](ServerSession& server) { server.graph_records.take_over(word_of(graph), word_of(exec)); });
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
   return forwarded(
-      Needs::initialised, [&](const Caller& caller) { return forward::cuGraphExecChildGraphNodeSetParams(caller, exec, node, child); },
+      Needs::initialised,
+      [&](const Caller& caller) { return forward::cuGraphExecChildGraphNodeSetParams(caller, exec, node, child); },
       [&](ServerSession& server) {
         server.graph_records.replace(word_of(exec), word_of(node), {});
         server.graph_records.copy(word_of(child), word_of(exec), word_of(node));
@@ -225,7 +241,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
   return leave(caller, result);
 }
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult result = forward::cuGraphAddMemAllocNode(caller, out, graph, dependencies, count, parameters);
@@ -237,9 +254,13 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNo
   return leave(caller, result);
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                               CUdeviceptr address) {
   return forwarded(
-      Needs::context, [&](const Caller& caller) { return forward::cuGraphAddMemFreeNode(caller, out, graph, dependencies, count, address); },
+      Needs::context,
+      [&](const Caller& caller) {
+        return forward::cuGraphAddMemFreeNode(caller, out, graph, dependencies, count, address);
+      },
       [&](ServerSession& server) {
         server.graph_records.note_free(word_of(graph), address);
         server.graph_records.note_nodes(word_of(graph), {out, 1});

@@ -19,9 +19,9 @@ void forget_graph(const Caller& caller, uint64_t owner);
 
 // What the program was given pointers to: valid as long as the node.
 struct NodeStorage {
-  std::vector<uint64_t> packed;   // a kernel's parameters
-  std::vector<void*> pointers;    // into them
-  std::vector<CUgraph> bodies;    // of a conditional node
+  std::vector<uint64_t> packed;  // a kernel's parameters
+  std::vector<void*> pointers;   // into them
+  std::vector<CUgraph> bodies;   // of a conditional node
 };
 
 // Those of one session. Any thread; one leaf lock.

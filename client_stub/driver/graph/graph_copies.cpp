@@ -15,8 +15,8 @@
 namespace gpuwire::client {
 namespace {
 
-// Pinned memory that is small or asked to be mapped is likely to be given to kernels of the same graph, so copies in graphs use it where
-// kernels do.
+// Pinned memory that is small or asked to be mapped is likely to be given to kernels of the same graph, so copies in
+// graphs use it where kernels do.
 constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
 
 bool is_likely_mapped(const Place& place) {
@@ -35,7 +35,8 @@ CUresult to_place(const Caller& caller, const Place& place, bool written, uint64
   if (place.bytes == 0 || place.on_device() || is_likely_mapped(place)) return CUDA_SUCCESS;
   GraphUse use;
   uint64_t at_server = 0;
-  if (CUresult error = caller.server->graph_memory.use(caller, address, place.bytes, written, use, at_server)) return error;
+  if (CUresult error = caller.server->graph_memory.use(caller, address, place.bytes, written, use, at_server))
+    return error;
   address = at_server;
   uses.push_back(std::move(use));
   return CUDA_SUCCESS;
@@ -50,10 +51,12 @@ struct Side {
 };
 
 bool in_program(const Side& side) {
-  return side.type == CU_MEMORYTYPE_HOST || (side.type == CU_MEMORYTYPE_UNIFIED && !classify(side.device, 1).on_device());
+  return side.type == CU_MEMORYTYPE_HOST ||
+         (side.type == CU_MEMORYTYPE_UNIFIED && !classify(side.device, 1).on_device());
 }
 
-CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written, uint64_t& pointer, std::vector<GraphUse>& uses) {
+CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written,
+                       uint64_t& pointer, std::vector<GraphUse>& uses) {
   uint64_t base = side.type == CU_MEMORYTYPE_HOST ? side.host : side.device;
   uint64_t row_end = side.x_bytes + copy.WidthInBytes, slice_end = side.y + copy.Height;
   // A single row needs no pitch, a single slice no height.
@@ -72,9 +75,11 @@ CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY
 
 CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses) {
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
-  Side source{copy.srcMemoryType, copy.srcDevice, reinterpret_cast<uint64_t>(copy.srcHost), copy.srcXInBytes, copy.srcY, copy.srcZ,
+  Side source{copy.srcMemoryType, copy.srcDevice, reinterpret_cast<uint64_t>(copy.srcHost),
+              copy.srcXInBytes,   copy.srcY,      copy.srcZ,
               copy.srcPitch,      copy.srcHeight};
-  Side destination{copy.dstMemoryType, copy.dstDevice, reinterpret_cast<uint64_t>(copy.dstHost), copy.dstXInBytes, copy.dstY, copy.dstZ,
+  Side destination{copy.dstMemoryType, copy.dstDevice, reinterpret_cast<uint64_t>(copy.dstHost),
+                   copy.dstXInBytes,   copy.dstY,      copy.dstZ,
                    copy.dstPitch,      copy.dstHeight};
   uint64_t pointer = 0;
   if (in_program(source)) {
@@ -96,23 +101,26 @@ void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept {
   };
   uint64_t pitch = copy.srcPitch ? copy.srcPitch : copy.srcXInBytes + copy.WidthInBytes;
   uint64_t first = (copy.srcZ * copy.srcHeight + copy.srcY) * pitch + copy.srcXInBytes;
-  if (copy.srcMemoryType == CU_MEMORYTYPE_HOST) copy.srcHost = reinterpret_cast<const void*>(home(reinterpret_cast<uint64_t>(copy.srcHost), first));
+  if (copy.srcMemoryType == CU_MEMORYTYPE_HOST)
+    copy.srcHost = reinterpret_cast<const void*>(home(reinterpret_cast<uint64_t>(copy.srcHost), first));
   if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED) copy.srcDevice = home(copy.srcDevice, first);
   pitch = copy.dstPitch ? copy.dstPitch : copy.dstXInBytes + copy.WidthInBytes;
   first = (copy.dstZ * copy.dstHeight + copy.dstY) * pitch + copy.dstXInBytes;
-  if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) copy.dstHost = reinterpret_cast<void*>(home(reinterpret_cast<uint64_t>(copy.dstHost), first));
+  if (copy.dstMemoryType == CU_MEMORYTYPE_HOST)
+    copy.dstHost = reinterpret_cast<void*>(home(reinterpret_cast<uint64_t>(copy.dstHost), first));
   if (copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED) copy.dstDevice = home(copy.dstDevice, first);
 }
 
 uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept {
   // A stream of another context than the current one may capture.
-  if (!caller.state || !caller.server->captures.any()) [[likely]] return 0;
+  if (!caller.state || !caller.server->captures.any()) [[likely]]
+    return 0;
   const StreamState* stream = find_stream(caller.state, wire_stream);
   return stream ? stream->capture.load(std::memory_order_acquire) : 0;
 }
 
-CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program, bool from_program,
-                        uint64_t wire_stream) {
+CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program,
+                        bool from_program, uint64_t wire_stream) {
   std::vector<GraphUse> uses;
   uint64_t destination = places.destination.address, source = places.source.address;
   if (from_program) {
@@ -122,7 +130,8 @@ CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& pl
     if (CUresult error = to_place(caller, places.destination, true, destination, uses)) return error;
   }
   caller.server->graph_records.add(capture, 0, uses);
-  return forward::cuMemcpyAsync(caller, destination, source, places.source.bytes, reinterpret_cast<CUstream>(wire_stream));
+  return forward::cuMemcpyAsync(caller, destination, source, places.source.bytes,
+                                reinterpret_cast<CUstream>(wire_stream));
 }
 
 CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy, uint64_t wire_stream) {
@@ -152,15 +161,16 @@ uint64_t word_of(CUgraphNode node) { return reinterpret_cast<uint64_t>(node); }
 
 }  // namespace
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_MEMCPY3D* parameters,
-                              CUcontext context) {
+CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMCPY3D* parameters, CUcontext context) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   CUresult result = forward::cuGraphAddMemcpyNode(caller, out, graph, dependencies, count, &translated.copy, context);
-  if (result == CUDA_SUCCESS) caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
+  if (result == CUDA_SUCCESS)
+    caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
   return leave(caller, result);
 }
 
@@ -185,13 +195,15 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
   return leave(caller, result);
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters, CUcontext context) {
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
+                                        CUcontext context) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   CUresult result = forward::cuGraphExecMemcpyNodeSetParams(caller, exec, node, &translated.copy, context);
-  if (result == CUDA_SUCCESS) caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
+  if (result == CUDA_SUCCESS)
+    caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
   return leave(caller, result);
 }
 
@@ -208,7 +220,8 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   server.user_objects.note_launch(reinterpret_cast<uint64_t>(exec), on.wire_stream);
   if (uses.empty()) [[likely]] {
     CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream());
-    if (!result && server.graph_records.leaves_memory(reinterpret_cast<uint64_t>(exec))) result = await_verdict(on.caller);
+    if (!result && server.graph_records.leaves_memory(reinterpret_cast<uint64_t>(exec)))
+      result = await_verdict(on.caller);
     return leave(on.caller, result);
   }
   if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_VALUE;

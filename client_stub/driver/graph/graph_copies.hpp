@@ -11,8 +11,8 @@
 
 namespace gpuwire::client {
 
-// Puts places for the program's memory into a node's parameters, and adds what they stand for to `uses`. Memory that the server holds at the
-// same address stays as it is.
+// Puts places for the program's memory into a node's parameters, and adds what they stand for to `uses`. Memory that
+// the server holds at the same address stays as it is.
 CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses);
 // The reverse, for parameters that the server tells.
 void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept;
@@ -20,8 +20,8 @@ void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept;
 // The capture that a stream takes part in; 0: none. Costs one atomic load while nothing in the context is captured.
 uint64_t capture_of(const Caller& caller, uint64_t wire_stream) noexcept;
 // Copies in a stream that takes part in a capture. Addresses are the program's; a side in its memory is marked.
-CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program, bool from_program,
-                        uint64_t wire_stream);
+CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& places, bool to_program,
+                        bool from_program, uint64_t wire_stream);
 CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy, uint64_t wire_stream);
 
 }  // namespace gpuwire::client

@@ -22,7 +22,9 @@ bool launch_done(const GraphBlock& block) {
   return !stream || block.launch <= stream->done.load(std::memory_order_acquire);
 }
 
-bool overlap(const GraphBlock& block, uint64_t address, uint64_t bytes) { return address < block.base + block.bytes && block.base < address + bytes; }
+bool overlap(const GraphBlock& block, uint64_t address, uint64_t bytes) {
+  return address < block.base + block.bytes && block.base < address + bytes;
+}
 
 bool contains(const GraphBlock& block, uint64_t address, uint64_t bytes) {
   return address >= block.base && bytes <= block.bytes && address - block.base <= block.bytes - bytes;
@@ -35,7 +37,8 @@ void GraphMemory::find_changes(GraphBlock& block, uint64_t address, uint64_t byt
   uint64_t offset = address - block.base;
   wire::take_changes(reinterpret_cast<const std::byte*>(address), std::span(block.shadow).subspan(offset, bytes),
                      [&](wire::ByteChanges& found) {
-                       session_.pinned_pointers.look_around(block.shadow, block.base, offset + found.offset, found.bytes.size());
+                       session_.pinned_pointers.look_around(block.shadow, block.base, offset + found.offset,
+                                                            found.bytes.size());
                        out.push_back({block.number, offset, std::move(found)});
                      });
 }
@@ -71,7 +74,8 @@ CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::
   return CUDA_SUCCESS;
 }
 
-CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) noexcept {
+CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes,
+                             std::shared_ptr<GraphBlock>& out) noexcept {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_memory_create)))
     return CUDA_ERROR_NOT_SUPPORTED;
   auto block = std::make_shared<GraphBlock>(*this);
@@ -95,7 +99,8 @@ CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t by
   return CUDA_SUCCESS;
 }
 
-CUresult GraphMemory::use(const Caller& caller, uint64_t address, uint64_t bytes, bool written, GraphUse& out, uint64_t& place) noexcept try {
+CUresult GraphMemory::use(const Caller& caller, uint64_t address, uint64_t bytes, bool written, GraphUse& out,
+                          uint64_t& place) noexcept try {
   std::shared_ptr<GraphBlock> block;
   std::lock_guard making(making_);
   if (CUresult error = find(address, bytes, written, block)) return error;
@@ -172,7 +177,8 @@ void GraphMemory::push_launched(const Caller& caller) noexcept try {
   // As above.
 }
 
-void GraphMemory::note_launch(const Caller& caller, std::span<const GraphUse> uses, uint64_t stream, uint64_t sequence) noexcept {
+void GraphMemory::note_launch(const Caller& caller, std::span<const GraphUse> uses, uint64_t stream,
+                              uint64_t sequence) noexcept {
   std::lock_guard lock(mutex_);
   for (const GraphUse& use : uses) {
     use.block->context = caller.state;
@@ -189,7 +195,8 @@ void GraphMemory::stored(uint64_t number, uint64_t offset, std::span<const uint8
   auto found = blocks_.find(number);
   if (found == blocks_.end()) return;  // its last graph has just been destroyed
   GraphBlock& block = *found->second;
-  static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(block.base), block.shadow, offset, std::span(incoming_).first(bytes), mask));
+  static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(block.base), block.shadow, offset,
+                                        std::span(incoming_).first(bytes), mask));
 }
 
 }  // namespace gpuwire::client

@@ -1,6 +1,6 @@
-// Memory of the program that graphs copy from and to. A graph's copies happen on the server, so the nodes name blocks there that stand for
-// the program's memory; what the program changed is sent before each launch, and what a graph wrote comes back before anything that
-// reports its end.
+// Memory of the program that graphs copy from and to. A graph's copies happen on the server, so the nodes name blocks
+// there that stand for the program's memory; what the program changed is sent before each launch, and what a graph
+// wrote comes back before anything that reports its end.
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,8 @@ namespace gpuwire::client {
 class GraphMemory;
 class ServerSession;
 
-// A range of the program's memory and the server's block for it. Ends at the server with the last graph that uses it: so never under a lock.
+// A range of the program's memory and the server's block for it. Ends at the server with the last graph that uses it:
+// so never under a lock.
 struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
   explicit GraphBlock(GraphMemory& all) noexcept : all(all) {}
   ~GraphBlock();
@@ -53,9 +54,10 @@ class GraphMemory final : public SessionPart {
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
-  // Finds or makes the block; a node is to use `place` instead of `address`. CUDA_ERROR_NOT_SUPPORTED: a range that overlaps another one
-  // without being part of it, when one of the two is written to.
-  CUresult use(const Caller& caller, uint64_t address, uint64_t bytes, bool written, GraphUse& out, uint64_t& place) noexcept;
+  // Finds or makes the block; a node is to use `place` instead of `address`. CUDA_ERROR_NOT_SUPPORTED: a range that
+  // overlaps another one without being part of it, when one of the two is written to.
+  CUresult use(const Caller& caller, uint64_t address, uint64_t bytes, bool written, GraphUse& out,
+               uint64_t& place) noexcept;
   // The program's address behind one of the server's; 0: it is in no block.
   uint64_t home(uint64_t place) const noexcept;
   // May a launched graph still copy into any of these bytes?
@@ -82,10 +84,11 @@ class GraphMemory final : public SessionPart {
   void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out);
 
   ServerSession& session_;
-  // Outermost, and one at a time: held while a block is made, and while changes are found and sent. A host function's writes must not wait for
-  // the making of a block, which may wait for the function. The thread that reads takes neither.
+  // Outermost, and one at a time: held while a block is made, and while changes are found and sent. A host function's
+  // writes must not wait for the making of a block, which may wait for the function. The thread that reads takes
+  // neither.
   std::mutex making_, sending_;
-  mutable std::mutex mutex_;  // a leaf: all below, and the blocks' shadows, flags and launches
+  mutable std::mutex mutex_;                          // a leaf: all below, and the blocks' shadows, flags and launches
   std::unordered_map<uint64_t, GraphBlock*> blocks_;  // by number; each takes itself out before it goes
   uint64_t next_ = 1;
   std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only

@@ -1,5 +1,5 @@
-// Nodes whose parameters are more than plain data: kernels with their arguments, functions of the program, conditional nodes; and the
-// generic calls, which may be about any kind.
+// Nodes whose parameters are more than plain data: kernels with their arguments, functions of the program, conditional
+// nodes; and the generic calls, which may be about any kind.
 #include <cstring>
 #include <span>
 #include <vector>
@@ -34,10 +34,13 @@ struct Target {
 };
 
 CUresult check(const Target& target) {
-  if (target.operation != Operation::add && !known_handle(wire::HandleKind::graph_node, word_of(target.node))) return CUDA_ERROR_INVALID_VALUE;
-  if (target.operation == Operation::set_in_exec && !known_handle(wire::HandleKind::graph_exec, word_of(target.exec))) return CUDA_ERROR_INVALID_VALUE;
+  if (target.operation != Operation::add && !known_handle(wire::HandleKind::graph_node, word_of(target.node)))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (target.operation == Operation::set_in_exec && !known_handle(wire::HandleKind::graph_exec, word_of(target.exec)))
+    return CUDA_ERROR_INVALID_VALUE;
   if (target.operation != Operation::add) return CUDA_SUCCESS;
-  if (!known_handle(wire::HandleKind::graph, word_of(target.graph)) || target.dependencies.size() > wire::kListItemsMax) return CUDA_ERROR_INVALID_VALUE;
+  if (!known_handle(wire::HandleKind::graph, word_of(target.graph)) || target.dependencies.size() > wire::kListItemsMax)
+    return CUDA_ERROR_INVALID_VALUE;
   if (!target.dependencies.empty() && !target.dependencies.data()) return CUDA_ERROR_INVALID_VALUE;
   for (CUgraphNode each : target.dependencies) {
     if (!known_handle(wire::HandleKind::graph_node, word_of(each))) return CUDA_ERROR_INVALID_VALUE;
@@ -81,14 +84,17 @@ CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, 
   return CUDA_SUCCESS;
 }
 
-// --- kernels ----------------------------------------------------------------------------------------------------------------------------------
+// --- kernels
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 template <class Parameters>
 CUDA_KERNEL_NODE_PARAMS as_kernel(const Parameters& p) {
-  return {p.func, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra, nullptr, nullptr};
+  return {p.func,      p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
+          p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    nullptr,     nullptr};
 }
 CUDA_KERNEL_NODE_PARAMS as_kernel(const CUDA_KERNEL_NODE_PARAMS_v3& p) {
-  return {p.func, p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra, p.kern, p.ctx};
+  return {p.func,      p.gridDimX,       p.gridDimY,     p.gridDimZ, p.blockDimX, p.blockDimY,
+          p.blockDimZ, p.sharedMemBytes, p.kernelParams, p.extra,    p.kern,      p.ctx};
 }
 
 // Nodes take exactly as many bytes as the kernel has (as measured on driver 580).
@@ -99,13 +105,18 @@ size_t packed_bytes(void** extra) {
   return 0;
 }
 
-CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* out, const CUDA_KERNEL_NODE_PARAMS& kernel) {
-  FunctionState* function = kernel.func ? handles().find<FunctionState>(wire::HandleKind::function, word_of(kernel.func)) : find_kernel(kernel.kern);
+CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* out,
+                     const CUDA_KERNEL_NODE_PARAMS& kernel) {
+  FunctionState* function = kernel.func
+                                ? handles().find<FunctionState>(wire::HandleKind::function, word_of(kernel.func))
+                                : find_kernel(kernel.kern);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   bool by_kernel = !kernel.func;
-  if (by_kernel && kernel.ctx && !known_handle(wire::HandleKind::context, word_of(kernel.ctx))) return CUDA_ERROR_INVALID_CONTEXT;
+  if (by_kernel && kernel.ctx && !known_handle(wire::HandleKind::context, word_of(kernel.ctx)))
+    return CUDA_ERROR_INVALID_CONTEXT;
   LaunchParameters parameters;
-  if (CUresult error = find_parameters(kernel.kernelParams, kernel.extra, function->parameter_bytes, parameters)) return error;
+  if (CUresult error = find_parameters(kernel.kernelParams, kernel.extra, function->parameter_bytes, parameters))
+    return error;
   if (!parameters.each && packed_bytes(kernel.extra) != function->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> packed(function->parameter_bytes);
   if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
@@ -163,12 +174,14 @@ CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PA
   storage.packed.resize((packed.size() + 7) / 8);
   if (!packed.empty()) std::memcpy(storage.packed.data(), packed.data(), packed.size());
   storage.pointers.clear();
-  for (uint32_t offset : state->offsets) storage.pointers.push_back(reinterpret_cast<char*>(storage.packed.data()) + offset);
+  for (uint32_t offset : state->offsets)
+    storage.pointers.push_back(reinterpret_cast<char*>(storage.packed.data()) + offset);
   kernel.kernelParams = storage.pointers.empty() ? nullptr : storage.pointers.data();
   return CUDA_SUCCESS;
 }
 
-// --- functions of the program -------------------------------------------------------------------------------------------------------------------
+// --- functions of the program
+// -------------------------------------------------------------------------------------------------------------------
 
 CUresult send_host(const Caller& caller, const Target& target, CUgraphNode* out, CUhostFn function, void* user) {
   if (!function) return CUDA_ERROR_INVALID_VALUE;
@@ -195,13 +208,16 @@ CUresult tell_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS
   return result;
 }
 
-// --- conditional nodes --------------------------------------------------------------------------------------------------------------------------
+// --- conditional nodes
+// --------------------------------------------------------------------------------------------------------------------------
 
 constexpr unsigned kBodiesMax = 4096;
 
-CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode* out, CUDA_CONDITIONAL_NODE_PARAMS& conditional) {
+CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode* out,
+                         CUDA_CONDITIONAL_NODE_PARAMS& conditional) {
   if (conditional.size == 0 || conditional.size > kBodiesMax) return CUDA_ERROR_INVALID_VALUE;
-  if (conditional.ctx && !known_handle(wire::HandleKind::context, word_of(conditional.ctx))) return CUDA_ERROR_INVALID_CONTEXT;
+  if (conditional.ctx && !known_handle(wire::HandleKind::context, word_of(conditional.ctx)))
+    return CUDA_ERROR_INVALID_CONTEXT;
   std::vector<CUgraph> bodies;
   CUresult result = CUDA_SUCCESS;
   while (bodies.size() < conditional.size && !result) {
@@ -227,12 +243,15 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
   return CUDA_SUCCESS;
 }
 
-// --- any kind -----------------------------------------------------------------------------------------------------------------------------------
+// --- any kind
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 CUresult add_plain(const Caller& caller, const Target& target, CUgraphNode* out, CUgraphNodeParams* parameters) {
   size_t count = target.dependencies.size();
-  return target.edges ? forward::cuGraphAddNode_v2(caller, out, target.graph, target.dependencies.data(), target.edges, count, parameters)
-                      : forward::cuGraphAddNode(caller, out, target.graph, target.dependencies.data(), count, parameters);
+  return target.edges
+             ? forward::cuGraphAddNode_v2(caller, out, target.graph, target.dependencies.data(), target.edges, count,
+                                          parameters)
+             : forward::cuGraphAddNode(caller, out, target.graph, target.dependencies.data(), count, parameters);
 }
 
 CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, CUgraphNodeParams& parameters) {
@@ -262,18 +281,21 @@ CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, 
     note_graph_memory(caller, parameters.alloc.dptr, parameters.alloc.bytesize);
     caller.server->graph_records.note_allocation(word_of(target.graph), parameters.alloc.dptr);
   }
-  if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_FREE) caller.server->graph_records.note_free(word_of(target.graph), parameters.free.dptr);
+  if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+    caller.server->graph_records.note_free(word_of(target.graph), parameters.free.dptr);
   return CUDA_SUCCESS;
 }
 
 CUresult set_node(const Caller& caller, const Target& target, CUgraphNodeParams& parameters) {
   bool in_exec = target.operation == Operation::set_in_exec;
   auto forward_it = [&](CUgraphNodeParams* what) {
-    return in_exec ? forward::cuGraphExecNodeSetParams(caller, target.exec, target.node, what) : forward::cuGraphNodeSetParams(caller, target.node, what);
+    return in_exec ? forward::cuGraphExecNodeSetParams(caller, target.exec, target.node, what)
+                   : forward::cuGraphNodeSetParams(caller, target.node, what);
   };
   switch (parameters.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return send_kernel(caller, target, nullptr, as_kernel(parameters.kernel));
-    case CU_GRAPH_NODE_TYPE_HOST: return send_host(caller, target, nullptr, parameters.host.fn, parameters.host.userData);
+    case CU_GRAPH_NODE_TYPE_HOST:
+      return send_host(caller, target, nullptr, parameters.host.fn, parameters.host.userData);
     case CU_GRAPH_NODE_TYPE_MEMCPY: {
       const CUDA_MEMCPY_NODE_PARAMS& copy = parameters.memcpy;
       return in_exec ? hand::cuGraphExecMemcpyNodeSetParams(target.exec, target.node, &copy.copyParams, copy.copyCtx)
@@ -294,29 +316,42 @@ Target adding(CUgraph graph, const CUgraphNode* dependencies, size_t count, cons
   return {.graph = graph, .dependencies = {dependencies, count}, .edges = edges};
 }
 Target changing(CUgraphNode node) { return {.operation = Operation::set, .node = node}; }
-Target changing(CUgraphExec exec, CUgraphNode node) { return {.operation = Operation::set_in_exec, .exec = exec, .node = node}; }
+Target changing(CUgraphExec exec, CUgraphNode node) {
+  return {.operation = Operation::set_in_exec, .exec = exec, .node = node};
+}
 
 }  // namespace
 
 namespace hand {
 
-CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_kernel(caller, adding(graph, dependencies, count), out, as_kernel(*p)); });
+CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* p) {
+  return entered(Needs::context, p, [&](const Caller& caller) {
+    return send_kernel(caller, adding(graph, dependencies, count), out, as_kernel(*p));
+  });
 }
-CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_kernel(caller, adding(graph, dependencies, count), out, *p); });
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS* p) {
+  return entered(Needs::context, p, [&](const Caller& caller) {
+    return send_kernel(caller, adding(graph, dependencies, count), out, *p);
+  });
 }
 CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_kernel(caller, changing(node), nullptr, as_kernel(*p)); });
+  return entered(Needs::context, p,
+                 [&](const Caller& caller) { return send_kernel(caller, changing(node), nullptr, as_kernel(*p)); });
 }
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_kernel(caller, changing(node), nullptr, *p); });
+  return entered(Needs::context, p,
+                 [&](const Caller& caller) { return send_kernel(caller, changing(node), nullptr, *p); });
 }
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_kernel(caller, changing(exec, node), nullptr, as_kernel(*p)); });
+  return entered(Needs::context, p, [&](const Caller& caller) {
+    return send_kernel(caller, changing(exec, node), nullptr, as_kernel(*p));
+  });
 }
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_kernel(caller, changing(exec, node), nullptr, *p); });
+  return entered(Needs::context, p,
+                 [&](const Caller& caller) { return send_kernel(caller, changing(exec, node), nullptr, *p); });
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p) {
@@ -329,31 +364,41 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1
   CUDA_KERNEL_NODE_PARAMS all{};
   CUresult result = p ? hand::cuGraphKernelNodeGetParams_v2(node, &all) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) {
-    *p = {all.func,     all.gridDimX,  all.gridDimY,       all.gridDimZ,     all.blockDimX,
+    *p = {all.func,      all.gridDimX,  all.gridDimY,       all.gridDimZ,     all.blockDimX,
           all.blockDimY, all.blockDimZ, all.sharedMemBytes, all.kernelParams, all.extra};
   }
   return result;
 }
 
-CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return send_host(caller, adding(graph, dependencies, count), out, p->fn, p->userData); });
+CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                            const CUDA_HOST_NODE_PARAMS* p) {
+  return entered(Needs::context, p, [&](const Caller& caller) {
+    return send_host(caller, adding(graph, dependencies, count), out, p->fn, p->userData);
+  });
 }
 CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* p) {
   return entered(Needs::initialised, p, [&](const Caller& caller) { return tell_host(caller, node, *p); });
 }
 CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) { return send_host(caller, changing(node), nullptr, p->fn, p->userData); });
+  return entered(Needs::initialised, p,
+                 [&](const Caller& caller) { return send_host(caller, changing(node), nullptr, p->fn, p->userData); });
 }
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) { return send_host(caller, changing(exec, node), nullptr, p->fn, p->userData); });
+  return entered(Needs::initialised, p, [&](const Caller& caller) {
+    return send_host(caller, changing(exec, node), nullptr, p->fn, p->userData);
+  });
 }
 
-CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return add_node(caller, adding(graph, dependencies, count), out, *p); });
+CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                        CUgraphNodeParams* p) {
+  return entered(Needs::context, p,
+                 [&](const Caller& caller) { return add_node(caller, adding(graph, dependencies, count), out, *p); });
 }
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
-                           CUgraphNodeParams* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return add_node(caller, adding(graph, dependencies, count, edges), out, *p); });
+CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* p) {
+  return entered(Needs::context, p, [&](const Caller& caller) {
+    return add_node(caller, adding(graph, dependencies, count, edges), out, *p);
+  });
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* p) {
   return entered(Needs::context, p, [&](const Caller& caller) { return set_node(caller, changing(node), *p); });

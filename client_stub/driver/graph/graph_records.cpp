@@ -11,7 +11,8 @@ constexpr int kInnerDepthMax = 64;  // as deep as the driver lets graphs be nest
 
 }  // namespace
 
-// Blocks end when nobody holds them, which must not happen under the lock: what is taken out is kept until it is released.
+// Blocks end when nobody holds them, which must not happen under the lock: what is taken out is kept until it is
+// released.
 
 void GraphRecords::add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {
   if (uses.empty()) return;

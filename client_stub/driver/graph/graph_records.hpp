@@ -1,4 +1,5 @@
-// What the stub keeps of graphs: which of the program's memory the copies of each graph, executable graph and capture use.
+// What the stub keeps of graphs: which of the program's memory the copies of each graph, executable graph and capture
+// use.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +16,8 @@
 
 namespace gpuwire::client {
 
-// Owners are handles of graphs and executable graphs, and numbers of captures, which are no handles. Any thread; one leaf lock.
+// Owners are handles of graphs and executable graphs, and numbers of captures, which are no handles. Any thread; one
+// leaf lock.
 class GraphRecords final : public SessionPart {
  public:
   explicit GraphRecords(SessionParts& parts) noexcept : SessionPart(parts) {}
@@ -68,7 +70,8 @@ class GraphRecords final : public SessionPart {
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Record> records_;   // by owner
   std::unordered_map<uint64_t, uint64_t> graphs_;  // node -> graph
-  // What the tables hold, for the check that there is nothing. Relaxed: who uses a graph synchronised with whoever made it.
+  // What the tables hold, for the check that there is nothing. Relaxed: who uses a graph synchronised with whoever made
+  // it.
   std::atomic<size_t> count_{0};
 };
 

@@ -11,7 +11,9 @@
 namespace gpuwire::client {
 namespace {
 
-UserObject* find_object(CUuserObject object) { return handles().find<UserObject>(wire::HandleKind::user_object, reinterpret_cast<uint64_t>(object)); }
+UserObject* find_object(CUuserObject object) {
+  return handles().find<UserObject>(wire::HandleKind::user_object, reinterpret_cast<uint64_t>(object));
+}
 
 // Takes references away; true: that was the last one. Under the lock.
 bool drop(UserObject& object, int64_t count) {
@@ -25,7 +27,8 @@ bool drop(UserObject& object, int64_t count) {
 void UserObjects::destroy(UserObject& object, const Holder* holder) {
   handles().forget(wire::HandleKind::user_object, object.handle);
   bool later = holder && holder->launched &&
-               hand::cuLaunchHostFunc(reinterpret_cast<CUstream>(holder->stream), object.destroy, object.user, false) == CUDA_SUCCESS;
+               hand::cuLaunchHostFunc(reinterpret_cast<CUstream>(holder->stream), object.destroy, object.user, false) ==
+                   CUDA_SUCCESS;
   if (!later) object.destroy(object.user);
   delete &object;
 }
@@ -63,7 +66,8 @@ void UserObjects::release(uint64_t owner) {
 }
 
 void UserObjects::note_launch(uint64_t exec, uint64_t wire_stream) noexcept {
-  if (none()) [[likely]] return;
+  if (none()) [[likely]]
+    return;
   std::lock_guard lock(mutex_);
   auto found = holders_.find(exec);
   if (found == holders_.end()) return;
@@ -109,10 +113,12 @@ bool UserObjects::release_of(uint64_t graph, UserObject& object, int64_t count) 
 
 namespace hand {
 
-CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, unsigned int references, unsigned int flags) {
+CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, unsigned int references,
+                            unsigned int flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (!out || !function || references == 0 || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !function || references == 0 || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+    return CUDA_ERROR_INVALID_VALUE;
   auto* object = new (std::nothrow) UserObject{0, function, user, int64_t(references)};
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   object->handle = handles().create(wire::HandleKind::user_object, caller.server, object);
@@ -148,7 +154,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject given, unsigned int
   UserObject* object = find_object(given);
   auto owner = reinterpret_cast<uint64_t>(graph);
   bool known = known_handle(wire::HandleKind::graph, owner);
-  if (!known || !object || count == 0 || count > INT32_MAX || (flags & ~unsigned(CU_GRAPH_USER_OBJECT_MOVE)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!known || !object || count == 0 || count > INT32_MAX || (flags & ~unsigned(CU_GRAPH_USER_OBJECT_MOVE)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   caller.server->user_objects.retain_for(owner, *object, count, (flags & CU_GRAPH_USER_OBJECT_MOVE) != 0);
   return CUDA_SUCCESS;
 }

@@ -53,7 +53,7 @@ class UserObjects final : public SessionPart {
   void note_size() noexcept { count_.store(holders_.size(), std::memory_order_relaxed); }
   bool none() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }
 
-  std::mutex mutex_;  // all below, and the objects' counts
+  std::mutex mutex_;                              // all below, and the objects' counts
   std::unordered_map<uint64_t, Holder> holders_;  // graphs and executable graphs
   std::atomic<size_t> count_{0};  // holders_.size(). Relaxed: who uses a graph synchronised with whoever made it
 };

@@ -91,9 +91,8 @@ void HandleTable::visit_slots(wire::HandleKind kind_name, Visit&& visit) const {
 }
 
 void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint64_t, void*)>& visit) const {
-  visit_slots(kind, [&](uint64_t handle, const Slot& slot) {
-    visit(handle, slot.object.load(std::memory_order_acquire));
-  });
+  visit_slots(kind,
+              [&](uint64_t handle, const Slot& slot) { visit(handle, slot.object.load(std::memory_order_acquire)); });
 }
 
 void HandleTable::for_each(wire::HandleKind kind, const ServerSession* session,

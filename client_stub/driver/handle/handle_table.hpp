@@ -40,8 +40,8 @@ class HandleTable {
   // Attaches an object to a known handle. False: not known.
   bool attach(wire::HandleKind kind, uint64_t handle, void* object) noexcept;
 
-  // Ends a handle; true for the one caller that ended it, who gets what was attached. A thread that looked it up a moment before may still
-  // use the object: recycle objects into ones of the same type, or keep them.
+  // Ends a handle; true for the one caller that ended it, who gets what was attached. A thread that looked it up a
+  // moment before may still use the object: recycle objects into ones of the same type, or keep them.
   bool forget(wire::HandleKind kind, uint64_t handle, void** object = nullptr) noexcept;
 
   // Visits the known handles of a kind at some moment during the call; others may come and go meanwhile.
@@ -54,8 +54,8 @@ class HandleTable {
   void after_fork_in_child() noexcept;
 
  private:
-  // tag: kLive | generation. Partner of its release stores: the acquire load in live_slot(), so that whoever sees a handle alive sees
-  // the object that was attached before.
+  // tag: kLive | generation. Partner of its release stores: the acquire load in live_slot(), so that whoever sees a
+  // handle alive sees the object that was attached before.
   struct Slot {
     std::atomic<uint32_t> tag;
     uint32_t next_free;
@@ -65,21 +65,22 @@ class HandleTable {
   static constexpr uint32_t kLive = 1u << 31;
   static constexpr uint32_t kSlotsPerChunk = 1024;
   static constexpr uint32_t kChunks = wire::kHandlesPerSessionMax / kSlotsPerChunk;
-  // A number is given out again only after this many others were given back: a stale handle of the program is then found out rather than
-  // taken for a new one.
+  // A number is given out again only after this many others were given back: a stale handle of the program is then
+  // found out rather than taken for a new one.
   static constexpr uint32_t kRestingSlots = 256;
 
   struct Kind {
     // Chunks are published with release and never taken back; partner: live_slot().
     std::atomic<Slot*> chunks[kChunks] = {};
-    std::mutex mutex;  // all below; a leaf lock
+    std::mutex mutex;         // all below; a leaf lock
     uint32_t next_fresh = 0;  // slots handed out so far; 0 is never one, so that no handle's low 32 bits are zero
     uint32_t free_first = 0, free_last = 0, free_count = 0;
   };
 
   const Slot* live_slot(wire::HandleKind kind, uint64_t handle) const noexcept {
     uint32_t index = wire::handle_index(handle);
-    if (wire::handle_kind(handle) != kind || kind == wire::HandleKind::none || index / kSlotsPerChunk >= kChunks) return nullptr;
+    if (wire::handle_kind(handle) != kind || kind == wire::HandleKind::none || index / kSlotsPerChunk >= kChunks)
+      return nullptr;
     const Slot* chunk = kinds_[unsigned(kind)].chunks[index / kSlotsPerChunk].load(std::memory_order_acquire);
     if (!chunk) return nullptr;
     const Slot* slot = chunk + index % kSlotsPerChunk;

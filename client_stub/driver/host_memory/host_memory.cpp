@@ -17,8 +17,8 @@
 
 namespace gpuwire::client {
 
-// What was registered is so no more. Pinned allocations stay the program's, which may still read and free them, but the device has lost them
-// until it is given a pointer again. The context is not gone at the server yet.
+// What was registered is so no more. Pinned allocations stay the program's, which may still read and free them, but the
+// device has lost them until it is given a pointer again. The context is not gone at the server yet.
 void forget_host_memory_of(const ContextState& context) noexcept try {
   if (!process()) return;
   ServerSession& server = *context.server;
@@ -44,8 +44,8 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-constexpr unsigned kRegisterFlags =
-    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                    CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
 CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   Caller caller = enter(Needs::context);
@@ -74,14 +74,16 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Waits until no copy reads or writes there any more, as the driver does before it gives memory up. False: it cannot be known.
+// Waits until no copy reads or writes there any more, as the driver does before it gives memory up. False: it cannot be
+// known.
 bool settle(const Caller& caller, const AddressRange& range) {
   // Large copies to the device are sent from where they are.
   caller.session->finish_sending();
   const void* memory = reinterpret_cast<const void*>(range.base);
   // While a stream captures, waiting would break the capture off.
   bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;
-  if (!capturing && caller.server->host_regions.holds(range.base, range.bytes)) static_cast<void>(hand::cuCtxSynchronize());
+  if (!capturing && caller.server->host_regions.holds(range.base, range.bytes))
+    static_cast<void>(hand::cuCtxSynchronize());
   if (caller.server->pending_copies.touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
   return !caller.server->pending_copies.touches(memory, range.bytes);
 }
@@ -104,7 +106,8 @@ CUresult cuMemFreeHost(void* p) {
   auto range = find_host(p, RangeKind::host_allocated);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   bool settled = settle(caller, *range);
-  if (!address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_allocated; })) {
+  if (!address_map().take(range->base,
+                          [](const AddressRange& found) { return found.kind == RangeKind::host_allocated; })) {
     return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   }
   caller.server->host_regions.end(caller, range->base);
@@ -143,7 +146,10 @@ CUresult cuMemHostUnregister(void* p) {
     return inside ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
   settle(caller, *range);
-  bool taken = address_map().take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; }).has_value();
+  bool taken =
+      address_map()
+          .take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; })
+          .has_value();
   if (taken) caller.server->host_regions.end(caller, range->base);
   return taken ? leave(caller, CUDA_SUCCESS) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
@@ -155,7 +161,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
   if (!pdptr || !p || Flags != 0) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || !is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = caller.server->host_regions.mirror(caller, range->base, range->bytes)) return leave(caller, error);
+  if (CUresult error = caller.server->host_regions.mirror(caller, range->base, range->bytes))
+    return leave(caller, error);
   *pdptr = reinterpret_cast<uint64_t>(p);
   return leave(caller, CUDA_SUCCESS);
 }

@@ -28,8 +28,9 @@
 namespace gpuwire::client {
 namespace {
 
-// Between where Linux puts position-independent programs (from 0x5555'5555'4000 up) and what the driver reserves for itself. Data are looked
-// through for these addresses, so they are none that two small numbers, one beside the other, look like.
+// Between where Linux puts position-independent programs (from 0x5555'5555'4000 up) and what the driver reserves for
+// itself. Data are looked through for these addresses, so they are none that two small numbers, one beside the other,
+// look like.
 constexpr uint64_t kWindowBegin = 0x5291'8000'0000;
 constexpr uint64_t kWindowEnd = 0x5500'0000'0000;
 constexpr uint64_t kSmallNumbersEnd = 1u << 24;  // of the lower half of an address
@@ -38,8 +39,8 @@ constexpr unsigned kHintsMax = 16;
 // A change that may be a signal to a running kernel: larger ones are sent first.
 constexpr size_t kSignalBytesMax = 64;
 
-// Copies that were sent before are still to bring bytes here, and only here: work that is sent from now on is to find them. Other work is not
-// waited for: a kernel may stand until the program has gone on.
+// Copies that were sent before are still to bring bytes here, and only here: work that is sent from now on is to find
+// them. Other work is not waited for: a kernel may stand until the program has gone on.
 void await_arrivals(const Caller& caller, uint64_t base, uint64_t bytes) {
   while (caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes)) {
     if (await_verdict(caller)) return;  // the session is over; else what has arrived meanwhile is in place
@@ -63,7 +64,8 @@ bool is_mapped(uint64_t address, uint64_t bytes) noexcept {
 
 void* map_pinned(size_t mapped_bytes, int file) noexcept {
   const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
-  // A counter alone: nothing is published through it. Addresses are not given out again soon, so that the server has time to let go of them.
+  // A counter alone: nothing is published through it. Addresses are not given out again soon, so that the server has
+  // time to let go of them.
   static std::atomic<uint64_t> next{kWindowBegin};
   for (unsigned i = 0; i < kHintsMax && mapped_bytes < kWindowEnd - kWindowBegin; ++i) {
     uint64_t hint = next.fetch_add(mapped_bytes, std::memory_order_relaxed);
@@ -212,7 +214,8 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
 
 void HostRegions::push_now(const Caller& caller) noexcept {
   push_changes(caller);
-  // The server may only answer when a host function has returned: what its thread finds is made a region by the next call of another one.
+  // The server may only answer when a host function has returned: what its thread finds is made a region by the next
+  // call of another one.
   if (!caller.state || in_host_callback()) return;
   while (auto wanted = pinned_.next_wanted()) {
     if (mirror(caller, wanted->base, wanted->bytes) == CUDA_SUCCESS) {
@@ -220,7 +223,8 @@ void HostRegions::push_now(const Caller& caller) noexcept {
       continue;
     }
     pinned_.refuse(wanted->base);
-    say("pinned memory that a kernel was given a pointer to is out of its reach: the server cannot have it at the same addresses");
+    say("pinned memory that a kernel was given a pointer to is out of its reach: the server cannot have it at the same "
+        "addresses");
   }
 }
 
@@ -228,7 +232,8 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
   std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
   {
-    // Not held while sending: a full send window empties through the thread that reads, which stores what the device wrote under it.
+    // Not held while sending: a full send window empties through the thread that reads, which stores what the device
+    // wrote under it.
     std::lock_guard lock(mutex_);
     for (auto& [base, region] : regions_) {
       if (region.shared()) {
@@ -237,14 +242,17 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
         continue;
       }
       if (!there(base, region)) continue;
-      wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow, [&, at = base](wire::ByteChanges& found) {
-        pinned_.look_around(region.shadow, at, found.offset, found.bytes.size());
-        changes.push_back({at, 0, std::move(found)});
-      });
+      wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow,
+                         [&, at = base](wire::ByteChanges& found) {
+                           pinned_.look_around(region.shadow, at, found.offset, found.bytes.size());
+                           changes.push_back({at, 0, std::move(found)});
+                         });
     }
   }
-  // In which order the program wrote is not known. A kernel that waits for a word, and then reads what was written before, finds it.
-  std::stable_partition(changes.begin(), changes.end(), [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
+  // In which order the program wrote is not known. A kernel that waits for a word, and then reads what was written
+  // before, finds it.
+  std::stable_partition(changes.begin(), changes.end(),
+                        [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
   post_changes(changes, [&](const wire::message::RegionChange& change, const Bulk& bulk) {
     return send::post_region_write(*caller.session, caller.context, change, bulk);
   });
@@ -260,7 +268,8 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   auto found = regions_.find(address);
   if (found == regions_.end() || found->second.shared() || !there(address, found->second))
     return;  // it has just been freed
-  static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset, std::span(incoming_).first(bytes), mask));
+  static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset,
+                                        std::span(incoming_).first(bytes), mask));
 }
 
 void HostRegions::ended(SessionEnd) noexcept {

@@ -1,7 +1,7 @@
-// Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it. Pinned memory becomes one
-// when the device is first given a pointer to it (pinned_pointers); until then it costs nothing. The two copies are brought together where
-// CUDA promises it: what the program wrote goes to the server before any work or wait that is sent; what the device wrote comes back before
-// the answer to a synchronisation.
+// Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it.
+// Pinned memory becomes one when the device is first given a pointer to it (pinned_pointers); until then it costs
+// nothing. The two copies are brought together where CUDA promises it: what the program wrote goes to the server before
+// any work or wait that is sent; what the device wrote comes back before the answer to a synchronisation.
 #pragma once
 
 #include <atomic>
@@ -33,17 +33,17 @@ class HostRegions final : public SessionPart {
   // nothing to bring together. Null: the server is on another machine, or may not or cannot have it.
   void* allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept;
 
-  // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the server's addresses are
-  // taken. CUDA_ERROR_INVALID_VALUE: it is not pinned (pinned_pointers), or no more.
+  // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the
+  // server's addresses are taken. CUDA_ERROR_INVALID_VALUE: it is not pinned (pinned_pointers), or no more.
   CUresult mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
   // Is this range within one region?
   bool holds(uint64_t address, uint64_t bytes) const noexcept;
   // The memory is pinned no more: its region ends at both sides, if it was one, and it will not become one.
   void end(const Caller& caller, uint64_t base) noexcept;
 
-  // Makes regions of the pinned memory that the device was given pointers to, and sends what the program has changed in any. When it
-  // returns, the frames that follow find it. Costs three loads when there is nothing of the kind.
-  // Shared memory is where the device looks anyhow.
+  // Makes regions of the pinned memory that the device was given pointers to, and sends what the program has changed in
+  // any. When it returns, the frames that follow find it. Costs three loads when there is nothing of the kind. Shared
+  // memory is where the device looks anyhow.
   void push(const Caller& caller) noexcept {
     if (mirrored_.load(std::memory_order_relaxed) || pinned_.wanted() || (any() && pinned_.any())) [[unlikely]]
       push_now(caller);
@@ -76,17 +76,18 @@ class HostRegions final : public SessionPart {
 
   ServerSession& session_;
   PinnedPointers& pinned_;
-  // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory that is given up. The server may only answer when it has got the
-  // answer to a host function, whose thread sends regions: so it is not sending_.
+  // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory
+  // that is given up. The server may only answer when it has got the answer to a host function, whose thread sends
+  // regions: so it is not sending_.
   std::mutex making_;
-  // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads the connection never
-  // takes it.
+  // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads
+  // the connection never takes it.
   mutable std::mutex sending_;
-  mutable std::mutex mutex_;  // a leaf: the members below
+  mutable std::mutex mutex_;            // a leaf: the members below
   std::map<uint64_t, Region> regions_;  // by base
   std::vector<std::byte> incoming_;     // bulk of the notice being read; the reading thread only
-  // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region was made, from the
-  // thread that made it or by synchronising with it.
+  // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region
+  // was made, from the thread that made it or by synchronising with it.
   std::atomic<size_t> count_{0};
   std::atomic<size_t> mirrored_{0};  // those of them that are not shared; the same holds
 };
@@ -98,7 +99,8 @@ bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
 // `file`: what is mapped, shared; -1: private memory.
 void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 
-// A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before the server is told.
+// A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before
+// the server is told.
 void forget_host_memory_of(const ContextState& context) noexcept;
 
 // Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends what is in it. False:

@@ -14,7 +14,8 @@ constexpr uint64_t kWordBytes = sizeof(uint64_t);
 
 void PinnedPointers::note_bounds() noexcept {
   low_.store(ranges_.empty() ? 0 : ranges_.begin()->first, std::memory_order_relaxed);
-  high_.store(ranges_.empty() ? 0 : ranges_.rbegin()->first + ranges_.rbegin()->second.bytes, std::memory_order_relaxed);
+  high_.store(ranges_.empty() ? 0 : ranges_.rbegin()->first + ranges_.rbegin()->second.bytes,
+              std::memory_order_relaxed);
 }
 
 void PinnedPointers::set(Entry& entry, State state) noexcept {
@@ -56,13 +57,15 @@ bool PinnedPointers::contains(uint64_t base) const noexcept {
   return ranges_.contains(base);
 }
 
-std::span<const std::byte> PinnedPointers::whole_words(std::span<const std::byte> memory, uint64_t address, uint64_t offset,
-                                                       uint64_t bytes) noexcept {
+std::span<const std::byte> PinnedPointers::whole_words(std::span<const std::byte> memory, uint64_t address,
+                                                       uint64_t offset, uint64_t bytes) noexcept {
   // Offsets whose addresses are multiples of a word's size, within the memory.
   const uint64_t first = (kWordBytes - address % kWordBytes) % kWordBytes;
   const uint64_t last = memory.size() < first ? first : first + (memory.size() - first) / kWordBytes * kWordBytes;
   uint64_t begin = offset < first ? first : offset - (offset - first) % kWordBytes;
-  uint64_t end = offset + bytes < first ? first : offset + bytes + (kWordBytes - (offset + bytes - first) % kWordBytes) % kWordBytes;
+  uint64_t end = offset + bytes < first
+                     ? first
+                     : offset + bytes + (kWordBytes - (offset + bytes - first) % kWordBytes) % kWordBytes;
   end = std::min(end, last);
   return begin < end ? memory.subspan(begin, end - begin) : std::span<const std::byte>();
 }

@@ -1,5 +1,5 @@
-// How what the program wrote to memory that the server mirrors gets there, and what the server wrote comes back: the shared half of
-// host_regions (mapped memory) and graph_memory (memory that graphs copy from and to).
+// How what the program wrote to memory that the server mirrors gets there, and what the server wrote comes back: the
+// shared half of host_regions (mapped memory) and graph_memory (memory that graphs copy from and to).
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@ struct MirroredChange {
 void post_changes(const std::vector<MirroredChange>& changes,
                   const std::function<CUresult(const wire::message::RegionChange& change, const Bulk& bulk)>& post);
 
-// Where the bulk of a notice about mirrored memory is read to: `room`, resized. Nothing when it cannot be such a notice. Reading thread only.
+// Where the bulk of a notice about mirrored memory is read to: `room`, resized. Nothing when it cannot be such a
+// notice. Reading thread only.
 BulkSink mirrored_sink(std::vector<std::byte>& room, size_t bytes);
 
 }  // namespace gpuwire::client

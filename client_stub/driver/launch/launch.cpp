@@ -1,4 +1,5 @@
-// Launches. What can be wrong with one is found out here, because a launch is posted: it costs no lock but the session's.
+// Launches. What can be wrong with one is found out here, because a launch is posted: it costs no lock but the
+// session's.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -64,20 +65,24 @@ CUresult check_attributes(std::span<const CUlaunchAttribute> attributes) {
   return CUDA_SUCCESS;
 }
 
-std::span<const int32_t> device_attributes(const Caller& caller) { return process()->devices[size_t(caller.state->device)].facts->attributes; }
+std::span<const int32_t> device_attributes(const Caller& caller) {
+  return process()->devices[size_t(caller.state->device)].facts->attributes;
+}
 
 // What the function itself bounds. A fact that cannot be had bounds nothing: the server's driver then judges.
 CUresult check_function(const Caller& caller, FunctionState& function, const LaunchShape& shape) {
   int device = caller.state->device, value = 0;
-  if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, value) == CUDA_SUCCESS && value > 0 &&
-      shape.block_threads() > uint64_t(value)) {
+  if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, value) == CUDA_SUCCESS &&
+      value > 0 && shape.block_threads() > uint64_t(value)) {
     // The attribute is the smaller of the launch bounds and what the registers allow; the driver tells them apart.
-    bool registers_known = function_attribute(caller, function, CU_FUNC_ATTRIBUTE_NUM_REGS, device, value) == CUDA_SUCCESS;
+    bool registers_known =
+        function_attribute(caller, function, CU_FUNC_ATTRIBUTE_NUM_REGS, device, value) == CUDA_SUCCESS;
     bool fit = !registers_known || registers_fit(uint32_t(value), shape.block_threads(), device_attributes(caller));
     return fit ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   }
   if (shape.shared_bytes > 0 &&
-      function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, device, value) == CUDA_SUCCESS &&
+      function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, device, value) ==
+          CUDA_SUCCESS &&
       shape.shared_bytes > uint64_t(value)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -97,29 +102,34 @@ CUresult check_clusters(const Caller& caller, FunctionState& function, const Lau
   int device = caller.state->device;
   auto known = [&](CUfunction_attribute attribute) {
     int value = 0;
-    return function_attribute(caller, function, attribute, device, value) == CUDA_SUCCESS && value > 0 ? uint32_t(value) : 0;
+    return function_attribute(caller, function, attribute, device, value) == CUDA_SUCCESS && value > 0 ? uint32_t(value)
+                                                                                                       : 0;
   };
-  ClusterShape compiled{{known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), 0, 0}}, launched = cluster_of(launch.attributes);
+  ClusterShape compiled{{known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH), 0, 0}},
+      launched = cluster_of(launch.attributes);
   if (compiled.size[0]) {
     compiled.size[1] = known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT);
     compiled.size[2] = known(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH);
   }
   if (!launched.any() && !compiled.any()) return CUDA_SUCCESS;
-  return check_cluster(launch.shape, launched, compiled, known(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0);
+  return check_cluster(launch.shape, launched, compiled,
+                       known(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0);
 }
 
 // All blocks of a cooperative launch must be on the device at once.
-CUresult check_cooperative(const Caller& caller, FunctionState& function, const LaunchShape& shape, std::span<const int32_t> attributes) {
+CUresult check_cooperative(const Caller& caller, FunctionState& function, const LaunchShape& shape,
+                           std::span<const int32_t> attributes) {
   if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) return CUDA_SUCCESS;
   if (!attributes[CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH]) return CUDA_ERROR_NOT_SUPPORTED;
   int blocks_per_processor = 0;
-  if (occupancy_blocks(caller, function, int(shape.block_threads()), shape.shared_bytes, 0, blocks_per_processor)) return CUDA_SUCCESS;
+  if (occupancy_blocks(caller, function, int(shape.block_threads()), shape.shared_bytes, 0, blocks_per_processor))
+    return CUDA_SUCCESS;
   uint64_t room = uint64_t(blocks_per_processor) * uint64_t(attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT]);
   return shape.blocks() > room ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
-CUresult send(const Caller& caller, const Launch& launch, const FunctionState& function, const LaunchParameters& parameters, uint64_t stream,
-              uint64_t& sequence) {
+CUresult send(const Caller& caller, const Launch& launch, const FunctionState& function,
+              const LaunchParameters& parameters, uint64_t stream, uint64_t& sequence) {
   auto pack = [&](std::span<std::byte> out) {
     static_cast<void>(pack_parameters(parameters, function.offsets, function.sizes, out));
   };
@@ -159,7 +169,8 @@ void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexc
 void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parameters,
                             const FunctionState& function) noexcept {
   PinnedPointers& pinned = caller.server->pinned_pointers;
-  if (!pinned.any()) [[likely]] return;
+  if (!pinned.any()) [[likely]]
+    return;
   if (!parameters.each) {
     pinned.look_through({parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
     return;
@@ -171,7 +182,8 @@ void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parame
 
 CUresult launch_kernel(const Launch& launch) {
   Caller caller = enter(Needs::context);
-  if (caller.error) [[unlikely]] return caller.error;
+  if (caller.error) [[unlikely]]
+    return caller.error;
   FunctionState* function = find_launchable(launch.function);
   if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
   std::span<const int32_t> attributes = device_attributes(caller);
@@ -183,7 +195,8 @@ CUresult launch_kernel(const Launch& launch) {
     if (CUresult error = check_cooperative(caller, *function, launch.shape, attributes)) return error;
   }
   LaunchParameters parameters;
-  if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameter_bytes, parameters)) return error;
+  if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameter_bytes, parameters))
+    return error;
   if (parameters.each) {
     for (size_t i = 0; i < function->offsets.size(); ++i) {
       if (!parameters.each[i]) return CUDA_ERROR_INVALID_VALUE;
@@ -212,9 +225,10 @@ CUresult launch_kernel(const Launch& launch) {
 
 }  // namespace
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
-                        void** extra, bool per_thread) {
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+                        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+                        unsigned int sharedMemBytes, CUstream hStream, void** kernelParams, void** extra,
+                        bool per_thread) {
   return launch_kernel({.function = f,
                         .shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes},
                         .stream = hStream,
@@ -223,9 +237,10 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
                         .extra = extra});
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                                   unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                                   void** kernelParams, bool per_thread) {
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+                                   unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+                                   unsigned int sharedMemBytes, CUstream hStream, void** kernelParams,
+                                   bool per_thread) {
   return launch_kernel({.function = f,
                         .shape = {{gridDimX, gridDimY, gridDimZ}, {blockDimX, blockDimY, blockDimZ}, sharedMemBytes},
                         .stream = hStream,
@@ -234,7 +249,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
                         .kernel_params = kernelParams});
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra, bool per_thread) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** kernelParams, void** extra,
+                          bool per_thread) {
   if (!config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   return launch_kernel({.function = f,
                         .shape = {{config->gridDimX, config->gridDimY, config->gridDimZ},

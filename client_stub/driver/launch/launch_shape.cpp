@@ -11,7 +11,8 @@ CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_a
   constexpr CUdevice_attribute kBlockMax[] = {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
                                               CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
   auto above = [&](uint64_t value, CUdevice_attribute bound) {
-    return size_t(bound) < device_attributes.size() && device_attributes[bound] > 0 && value > uint64_t(device_attributes[bound]);
+    return size_t(bound) < device_attributes.size() && device_attributes[bound] > 0 &&
+           value > uint64_t(device_attributes[bound]);
   };
   for (int i = 0; i < 3; ++i) {
     if (shape.grid[i] == 0 || shape.block[i] == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -21,7 +22,8 @@ CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_a
   return CUDA_SUCCESS;
 }
 
-bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads, std::span<const int32_t> device_attributes) noexcept {
+bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads,
+                   std::span<const int32_t> device_attributes) noexcept {
   // CUDA C++ Programming Guide, "Compute Capabilities": registers are given to warps, in units of 256.
   constexpr uint64_t kWarpThreads = 32, kUnit = 256;
   if (device_attributes.size() <= CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK) return true;
@@ -30,7 +32,8 @@ bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads, std::s
   return of_warp * warps <= uint64_t(device_attributes[CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK]);
 }
 
-CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled, bool non_portable) noexcept {
+CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled,
+                       bool non_portable) noexcept {
   constexpr uint64_t kPortableBlocksMax = 8, kBlocksMax = 16;  // CUDA C++ Programming Guide, "Thread Block Clusters"
   if (!launched.any() && !compiled.any()) return CUDA_SUCCESS;
   const ClusterShape& cluster = launched.any() ? launched : compiled;
@@ -65,8 +68,8 @@ CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_
   return CUDA_SUCCESS;
 }
 
-CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uint32_t> offsets, std::span<const uint32_t> sizes,
-                         std::span<std::byte> out) noexcept {
+CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uint32_t> offsets,
+                         std::span<const uint32_t> sizes, std::span<std::byte> out) noexcept {
   if (out.empty()) return CUDA_SUCCESS;
   if (parameters.packed) {
     std::memcpy(out.data(), parameters.packed, std::min(out.size(), parameters.packed_bytes));

@@ -1,4 +1,5 @@
-// The parts of a launch that need no server: is its geometry possible, where are its parameters, and how they are packed.
+// The parts of a launch that need no server: is its geometry possible, where are its parameters, and how they are
+// packed.
 #pragma once
 
 #include <cuda.h>
@@ -18,12 +19,15 @@ struct LaunchShape {
   uint64_t blocks() const noexcept { return uint64_t(grid[0]) * grid[1] * grid[2]; }
 };
 
-// CUDA_ERROR_INVALID_VALUE when no kernel can be launched so on a device with these CUdevice_attribute values; as measured on driver 580
-// (cudart shows cudaErrorInvalidValue, not cudaErrorInvalidConfiguration). A device that told no attributes has no bounds.
+// CUDA_ERROR_INVALID_VALUE when no kernel can be launched so on a device with these CUdevice_attribute values; as
+// measured on driver 580 (cudart shows cudaErrorInvalidValue, not cudaErrorInvalidConfiguration). A device that told no
+// attributes has no bounds.
 CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_attributes) noexcept;
 
-// Can the registers of one multiprocessor hold a block of so many threads? A device that told no attributes has no bounds.
-bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads, std::span<const int32_t> device_attributes) noexcept;
+// Can the registers of one multiprocessor hold a block of so many threads? A device that told no attributes has no
+// bounds.
+bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads,
+                   std::span<const int32_t> device_attributes) noexcept;
 
 // Where a launch's parameters are: one by one (kernelParams) or already packed (`extra`).
 struct LaunchParameters {
@@ -39,16 +43,18 @@ struct ClusterShape {
   bool any() const noexcept { return size[0] || size[1] || size[2]; }
 };
 
-// CUDA_ERROR_INVALID_CLUSTER_SIZE, as driver 580 answers on an H200: the grid is no multiple of the cluster, the launch's cluster is not the
-// one that the kernel was compiled for, or it is larger than portable ones may be (8 blocks; 16 where the kernel allows it).
-CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled, bool non_portable) noexcept;
+// CUDA_ERROR_INVALID_CLUSTER_SIZE, as driver 580 answers on an H200: the grid is no multiple of the cluster, the
+// launch's cluster is not the one that the kernel was compiled for, or it is larger than portable ones may be (8
+// blocks; 16 where the kernel allows it).
+CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled,
+                       bool non_portable) noexcept;
 
-// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or parameters are wanted and no buffer is. A buffer may be shorter than the
-// parameters (NCCL's are): the rest is zero, as natively it is what nobody reads.
+// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or parameters are wanted and no buffer is. A buffer may be
+// shorter than the parameters (NCCL's are): the rest is zero, as natively it is what nobody reads.
 CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_bytes, LaunchParameters& out) noexcept;
 
 // Fills `out`, which is zeroed and has parameter_bytes bytes. CUDA_ERROR_INVALID_VALUE: a parameter's address is NULL.
-CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uint32_t> offsets, std::span<const uint32_t> sizes,
-                         std::span<std::byte> out) noexcept;
+CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uint32_t> offsets,
+                         std::span<const uint32_t> sizes, std::span<std::byte> out) noexcept;
 
 }  // namespace gpuwire::client

@@ -37,30 +37,36 @@ CUfunction as_function(const FunctionState& function) { return reinterpret_cast<
 
 }  // namespace
 
-CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes, unsigned flags, int& blocks) {
+CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
+                          unsigned flags, int& blocks) {
   uint64_t value = 0;
-  CUresult result = answer(function, {topic(Question::blocks, caller, flags), uint64_t(block_threads), dynamic_bytes, 0}, value, [&] {
-    int asked = 0;
-    CUresult error = forward::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(caller, &asked, as_function(function), block_threads,
-                                                                                   dynamic_bytes, flags);
-    value = uint64_t(asked);
-    return error;
-  });
+  CUresult result =
+      answer(function, {topic(Question::blocks, caller, flags), uint64_t(block_threads), dynamic_bytes, 0}, value, [&] {
+        int asked = 0;
+        CUresult error = forward::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+            caller, &asked, as_function(function), block_threads, dynamic_bytes, flags);
+        value = uint64_t(asked);
+        return error;
+      });
   if (!result) blocks = int(value);
   return result;
 }
 
 namespace {
 
-// The block size with the most threads per multiprocessor, the largest of those that are equal: the search that the CUDA C++ Programming
-// Guide describes under "Occupancy Calculator". Block sizes are tried downwards in steps of a warp.
-CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2DSize shared_for, size_t shared, int limit, unsigned flags,
-                    int& grid, int& block) {
+// The block size with the most threads per multiprocessor, the largest of those that are equal: the search that the
+// CUDA C++ Programming Guide describes under "Occupancy Calculator". Block sizes are tried downwards in steps of a
+// warp.
+CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2DSize shared_for, size_t shared,
+                    int limit, unsigned flags, int& grid, int& block) {
   const auto& attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
   if (attributes.size() <= CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR) return CUDA_ERROR_NOT_SUPPORTED;
   int warp = std::max(attributes[CU_DEVICE_ATTRIBUTE_WARP_SIZE], 1);
-  int device = caller.state->device, threads_max = attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK], function_max = 0;
-  if (CUresult error = function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, function_max)) return error;
+  int device = caller.state->device, threads_max = attributes[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK],
+      function_max = 0;
+  if (CUresult error =
+          function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, function_max))
+    return error;
   threads_max = std::min(threads_max, function_max);
   if (limit > 0) threads_max = std::min(threads_max, limit);
   int best_threads = 0, best_blocks = 0;
@@ -84,8 +90,8 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
 
 namespace hand {
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize,
-                                                              unsigned int flags) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize,
+                                                              size_t dynamicSMemSize, unsigned int flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!numBlocks || blockSize <= 0) return CUDA_ERROR_INVALID_VALUE;
@@ -94,38 +100,46 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CU
   return leave(caller, occupancy_blocks(caller, *function, blockSize, dynamicSMemSize, flags, *numBlocks));
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize) {
-  return hand::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize, CU_OCCUPANCY_DEFAULT);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize,
+                                                     size_t dynamicSMemSize) {
+  return hand::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize,
+                                                                    CU_OCCUPANCY_DEFAULT);
 }
 
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks, int blockSize) {
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks,
+                                                 int blockSize) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!dynamicSmemSize || blockSize <= 0 || numBlocks <= 0) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t value = 0;
-  CUresult result =
-      answer(*function, {topic(Question::dynamic_bytes, caller, 0), uint64_t(blockSize), uint64_t(numBlocks), 0}, value,
-             [&] { return forward::cuOccupancyAvailableDynamicSMemPerBlock(caller, &value, as_function(*function), numBlocks, blockSize); });
+  CUresult result = answer(
+      *function, {topic(Question::dynamic_bytes, caller, 0), uint64_t(blockSize), uint64_t(numBlocks), 0}, value, [&] {
+        return forward::cuOccupancyAvailableDynamicSMemPerBlock(caller, &value, as_function(*function), numBlocks,
+                                                                blockSize);
+      });
   if (!result) *dynamicSmemSize = value;
   return leave(caller, result);
 }
 
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,
+                                                   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
                                                    size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!minGridSize || !blockSize || blockSizeLimit < 0) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  return leave(caller, best_block(caller, *function, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags, *minGridSize, *blockSize));
+  return leave(caller, best_block(caller, *function, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags,
+                                  *minGridSize, *blockSize));
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-                                          size_t dynamicSMemSize, int blockSizeLimit) {
-  return hand::cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit,
-                                                   CU_OCCUPANCY_DEFAULT);
+CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
+                                          CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
+                                          int blockSizeLimit) {
+  return hand::cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+                                                         dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
 }
 
 // Asked each time: the answer depends on the whole configuration, and programs ask once for a kernel.

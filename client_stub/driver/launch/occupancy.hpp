@@ -10,6 +10,7 @@
 namespace gpuwire::client {
 
 // Blocks per multiprocessor, on the device of the caller's context. Blocks the first time.
-CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes, unsigned flags, int& blocks);
+CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
+                          unsigned flags, int& blocks);
 
 }  // namespace gpuwire::client

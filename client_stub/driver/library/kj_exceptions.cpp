@@ -1,9 +1,10 @@
 // The part of KJ (Cap'n Proto's base library) that throws, for use inside a shared library.
 //
-// Debian's libkj.a is built for programs: its exception.o reaches a thread-local variable in a way that only a program may, so it cannot be
-// linked into libcuda.so.1. Everything else in libkj.a and libcapnp.a can. This file implements the interface of kj/exception.h (0.9) in
-// its place; the linker then leaves exception.o out. Stack traces are not taken: this code runs inside other people's processes, where
-// unwinding through foreign frames is a risk and nobody would read them.
+// Debian's libkj.a is built for programs: its exception.o reaches a thread-local variable in a way that only a program
+// may, so it cannot be linked into libcuda.so.1. Everything else in libkj.a and libcapnp.a can. This file implements
+// the interface of kj/exception.h (0.9) in its place; the linker then leaves exception.o out. Stack traces are not
+// taken: this code runs inside other people's processes, where unwinding through foreign frames is a risk and nobody
+// would read them.
 #include <kj/debug.h>
 #include <kj/exception.h>
 #include <kj/function.h>
@@ -29,13 +30,18 @@ Exception::Exception(const Exception& other) noexcept
     file = ownFile.cStr();
   }
   if (other.remoteTrace != nullptr) remoteTrace = str(other.remoteTrace);
-  KJ_IF_MAYBE(head, other.context) { context = heap<Context>(**head); }
+  KJ_IF_MAYBE (head, other.context) {
+    context = heap<Context>(**head);
+  }
 }
 
 Exception::~Exception() noexcept {}
 
-Exception::Context::Context(const Context& other) noexcept : file(other.file), line(other.line), description(str(other.description)) {
-  KJ_IF_MAYBE(following, other.next) { next = heap<Context>(**following); }
+Exception::Context::Context(const Context& other) noexcept
+    : file(other.file), line(other.line), description(str(other.description)) {
+  KJ_IF_MAYBE (following, other.next) {
+    next = heap<Context>(**following);
+  }
 }
 
 void Exception::wrapContext(const char* where, int at_line, String&& text) {
@@ -58,7 +64,8 @@ StringPtr KJ_STRINGIFY(Exception::Type type) {
 }
 
 String KJ_STRINGIFY(const Exception& exception) {
-  return str(exception.getFile(), ":", exception.getLine(), ": ", exception.getType(), ": ", exception.getDescription());
+  return str(exception.getFile(), ":", exception.getLine(), ": ", exception.getType(), ": ",
+             exception.getDescription());
 }
 
 StringPtr KJ_STRINGIFY(LogSeverity severity) {
@@ -127,14 +134,18 @@ void throwFatalException(Exception&& exception, uint) {
   std::terminate();  // no callback may return, and the root one throws
 }
 
-void throwRecoverableException(Exception&& exception, uint) { getExceptionCallback().onRecoverableException(mv(exception)); }
+void throwRecoverableException(Exception&& exception, uint) {
+  getExceptionCallback().onRecoverableException(mv(exception));
+}
 
 // --- running code that may throw
 
 UnwindDetector::UnwindDetector() : uncaughtCount(uint(std::uncaught_exceptions())) {}
 bool UnwindDetector::isUnwinding() const { return uint(std::uncaught_exceptions()) > uncaughtCount; }
 
-void UnwindDetector::catchExceptionsAsSecondaryFaults(_::Runnable& runnable) const { _::runCatchingExceptions(runnable); }
+void UnwindDetector::catchExceptionsAsSecondaryFaults(_::Runnable& runnable) const {
+  _::runCatchingExceptions(runnable);
+}
 
 Maybe<Exception> _::runCatchingExceptions(Runnable& runnable) {
   try {

@@ -29,7 +29,8 @@ bool offered(const Caller& caller) {
          facts.attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] != 0;
 }
 
-// Asks the server for memory whose addresses are free here, and maps it. Addresses that are not are kept while others are asked for.
+// Asks the server for memory whose addresses are free here, and maps it. Addresses that are not are kept while others
+// are asked for.
 CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
   std::vector<CUdeviceptr> unusable;
   CUresult result;
@@ -53,7 +54,8 @@ CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, C
 
 CUresult allocate(const Caller& caller, uint64_t bytes, unsigned flags, CUdeviceptr& out) {
   // A page must not belong to two allocations of the server: from one block on its driver gives each its own.
-  if (bytes > ManagedHeap::kLargestBytes) return allocate_mapped(caller, std::max(bytes, ManagedHeap::kBlockBytes), flags, out);
+  if (bytes > ManagedHeap::kLargestBytes)
+    return allocate_mapped(caller, std::max(bytes, ManagedHeap::kBlockBytes), flags, out);
   ManagedAllocations& all = caller.server->managed_allocations;
   for (;;) {
     if (auto address = all.take_small(caller.context_handle, bytes)) {
@@ -104,7 +106,8 @@ CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes
   range.kind = RangeKind::managed_variable;
   range.context = 0;
   bool inside = range.base >= base && range.base - base <= bytes && range.bytes <= bytes - (range.base - base);
-  // A driver's mapping is somewhat larger than what lies in it; the server's word alone is not enough to fill this address space.
+  // A driver's mapping is somewhat larger than what lies in it; the server's word alone is not enough to fill this
+  // address space.
   if (!inside || bytes - range.bytes > kMappingSlackMax) return CUDA_ERROR_UNKNOWN;
   if (range.server->managed_memory.map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
   say("a managed variable cannot be used: its addresses are taken in this process");
@@ -120,7 +123,8 @@ namespace hand {
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!dptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
+  if (!dptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+    return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!offered(caller)) {
     say("managed memory is not offered: the server's device cannot share it with running work");
@@ -150,11 +154,13 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, C
 }
 
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
-  CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, .id = std::max(device, 0)};
+  CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                         .id = std::max(device, 0)};
   return hand::cuMemAdvise_v2(devPtr, count, advice, location);
 }
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream, bool per_thread) {
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
+                               CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error = CUDA_SUCCESS;
@@ -166,22 +172,26 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation l
 }
 
 CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream, bool per_thread) {
-  CUmemLocation location{.type = dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, .id = std::max(dstDevice, 0)};
+  CUmemLocation location{.type = dstDevice == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
+                         .id = std::max(dstDevice, 0)};
   return cuMemPrefetchAsync_v2(devPtr, count, location, 0, hStream, per_thread);
 }
 
-CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr, size_t count) {
+CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr,
+                                size_t count) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!data || dataSize == 0 || dataSize % sizeof(int) != 0 || !managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!data || dataSize == 0 || dataSize % sizeof(int) != 0 || !managed_range(devPtr, count))
+    return CUDA_ERROR_INVALID_VALUE;
   return leave(caller, forward::cuMemRangeGetAttribute(caller, data, dataSize, attribute, devPtr, count));
 }
 
-CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes, size_t numAttributes, CUdeviceptr devPtr,
-                                 size_t count) {
+CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
+                                 size_t numAttributes, CUdeviceptr devPtr, size_t count) {
   if (!data || !dataSizes || !attributes || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < numAttributes; ++i) {
-    if (CUresult error = hand::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count)) return error;
+    if (CUresult error = hand::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count))
+      return error;
   }
   return CUDA_SUCCESS;
 }
@@ -214,16 +224,20 @@ CUresult cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location, CUmemAlloc
   return leave(caller, forward::cuMemGetMemPool(caller, pool, location, type));
 }
 
-// Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is offered.
-CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags, bool per_thread) {
+// Which streams may use the memory matters only to devices that cannot use it beside the processor; none of those is
+// offered.
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags,
+                                bool per_thread) {
   StreamCall on(hStream, per_thread);
   if (on.error) return on.error;
   auto range = managed_range(dptr, 1);
   bool whole = range && range->base == dptr && (length == 0 || length == range->bytes);
-  bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST || (flags == CU_MEM_ATTACH_SINGLE && on.wire_stream > wire::kStreamLegacy);
+  bool known = flags == CU_MEM_ATTACH_GLOBAL || flags == CU_MEM_ATTACH_HOST ||
+               (flags == CU_MEM_ATTACH_SINGLE && on.wire_stream > wire::kStreamLegacy);
   if (!whole || !known) return CUDA_ERROR_INVALID_VALUE;
   if (on.state && on.state->capture.load(std::memory_order_relaxed) != 0) {
-    return leave(on.caller, forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags, false));  // breaks the capture off
+    return leave(on.caller, forward::cuStreamAttachMemAsync(on.caller, on.stream(), dptr, length, flags,
+                                                            false));  // breaks the capture off
   }
   return leave(on.caller, CUDA_SUCCESS);
 }

@@ -25,15 +25,17 @@
 namespace gpuwire::client {
 namespace {
 
-// --- which addresses are ours: read by the handler, which may take no lock ---------------------------------------------------------------------
+// --- which addresses are ours: read by the handler, which may take no lock
+// ---------------------------------------------------------------------
 
-// Two levels over units of 2 MiB of a 47-bit address space. Leaves are never freed: 16 KiB for each 16 GiB that ever held managed memory.
+// Two levels over units of 2 MiB of a 47-bit address space. Leaves are never freed: 16 KiB for each 16 GiB that ever
+// held managed memory.
 constexpr unsigned kUnitBits = 21, kLeafBits = 13, kRootBits = 47 - kUnitBits - kLeafBits;
 struct Leaf {
   std::array<std::atomic<uint16_t>, 1u << kLeafBits> segments;  // that have a page in the unit
 };
-// A leaf is published with release after it was zeroed; partner: the acquire load of whoever looks. The counts are relaxed: a thread that
-// touches managed memory got its address after the count was raised.
+// A leaf is published with release after it was zeroed; partner: the acquire load of whoever looks. The counts are
+// relaxed: a thread that touches managed memory got its address after the count was raised.
 constinit std::array<std::atomic<Leaf*>, 1u << kRootBits> g_root{};
 
 std::atomic<uint16_t>* segments_at(uint64_t address, bool make) noexcept {
@@ -60,20 +62,23 @@ bool maybe_managed(uint64_t address) noexcept {
 
 constexpr uint64_t kPageBytes = 4096;
 
-// --- faults on their way to the thread that serves them ------------------------------------------------------------------------------------------
+// --- faults on their way to the thread that serves them
+// ------------------------------------------------------------------------------------------
 
 int futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) noexcept {
-  return int(syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, timeout, nullptr, 0));
+  return int(syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, timeout,
+                     nullptr, 0));
 }
 
-// Threads that fault at once; more wait for a place. A program that leaves our handler by siglongjmp() from a signal handler of its own, while
-// its fault is served, loses its place.
+// Threads that fault at once; more wait for a place. A program that leaves our handler by siglongjmp() from a signal
+// handler of its own, while its fault is served, loses its place.
 constexpr size_t kSlots = 256;
 
 enum SlotState : uint32_t { kFree, kFilling, kPosted, kResolved, kForeign };
 
-// The faulting thread takes a slot from free to filling and posted, the serving thread from there to resolved or foreign, the faulting one
-// back to free. Release on each step, acquire where the next one is waited for: the fields and the opened memory are seen with the state.
+// The faulting thread takes a slot from free to filling and posted, the serving thread from there to resolved or
+// foreign, the faulting one back to free. Release on each step, acquire where the next one is waited for: the fields
+// and the opened memory are seen with the state.
 struct Slot {
   std::atomic<uint32_t> state{kFree};
   uint64_t address = 0;
@@ -87,7 +92,8 @@ constinit std::atomic<uint32_t> g_released{0};
 // Is there a thread that serves? Set before the handler is installed, cleared before the thread ends.
 constinit std::atomic<bool> g_serving{false};
 constinit std::atomic<bool> g_stopping{false};
-// Has all managed memory been opened for good? Set before g_serving is cleared; release, partner: the handler's acquire of g_serving.
+// Has all managed memory been opened for good? Set before g_serving is cleared; release, partner: the handler's acquire
+// of g_serving.
 constinit std::atomic<bool> g_opened{false};
 
 // How often a faulting thread looks whether there is still one that serves.
@@ -98,7 +104,8 @@ Slot* take_slot() noexcept {
     uint32_t released = g_released.load(std::memory_order_acquire);
     for (Slot& slot : g_slots) {
       uint32_t free = kFree;
-      if (slot.state.load(std::memory_order_relaxed) == kFree && slot.state.compare_exchange_strong(free, kFilling, std::memory_order_acquire)) {
+      if (slot.state.load(std::memory_order_relaxed) == kFree &&
+          slot.state.compare_exchange_strong(free, kFilling, std::memory_order_acquire)) {
         return &slot;
       }
     }
@@ -128,20 +135,22 @@ bool resolve_elsewhere(uint64_t address, bool write) noexcept {
   return state == kResolved;
 }
 
-// --- the handler ----------------------------------------------------------------------------------------------------------------------------------
+// --- the handler
+// ----------------------------------------------------------------------------------------------------------------------------------
 
-// A program may install handlers after ours. Each time ours goes in front again it is another one of these, and handler i hands on what is
-// not ours to what was there before it, previous i: so a handler of the program that calls, or restores and raises for, the handler it
-// found there, which was an earlier one of ours, gets what it would have had.
+// A program may install handlers after ours. Each time ours goes in front again it is another one of these, and handler
+// i hands on what is not ours to what was there before it, previous i: so a handler of the program that calls, or
+// restores and raises for, the handler it found there, which was an earlier one of ours, gets what it would have had.
 constexpr uint32_t kHandlersMax = 8;
 constinit std::array<struct sigaction, kHandlersMax> g_previous;
-// Written under g_installing. Entries are complete before their handler is installed, which orders them for the handler.
+// Written under g_installing. Entries are complete before their handler is installed, which orders them for the
+// handler.
 uint32_t g_installed = 0;
 constinit std::mutex g_installing;
 
 // As the kernel does when nobody handles it.
 void default_action(int signal, const siginfo_t* info) noexcept {
-  struct sigaction none{};
+  struct sigaction none {};
   none.sa_handler = SIG_DFL;
   sigaction(signal, &none, nullptr);
   // The instruction faults again; a signal that was sent does not, and is sent once more.
@@ -174,8 +183,8 @@ bool is_write([[maybe_unused]] const void* context) noexcept {
 #endif
 }
 
-// The program faulted before the memory was opened for good, and comes here afterwards: its instruction can be done again. False: the page is
-// no more. Opening it once more makes sure that this ends.
+// The program faulted before the memory was opened for good, and comes here afterwards: its instruction can be done
+// again. False: the page is no more. Opening it once more makes sure that this ends.
 bool opened_meanwhile(uint64_t address) noexcept {
   if (!g_opened.load(std::memory_order_acquire)) return false;
   return mprotect(reinterpret_cast<void*>(address & ~(kPageBytes - 1)), kPageBytes, PROT_READ | PROT_WRITE) == 0;
@@ -208,23 +217,26 @@ bool same(const struct sigaction& one, const struct sigaction& other) {
 
 // Under g_installing.
 void install() noexcept {
-  struct sigaction now{};
+  struct sigaction now {};
   if (sigaction(SIGSEGV, nullptr, &now) != 0) return;
-  if ((now.sa_flags & SA_SIGINFO) && std::find(kHandlers.begin(), kHandlers.end(), now.sa_sigaction) != kHandlers.end()) return;
+  if ((now.sa_flags & SA_SIGINFO) && std::find(kHandlers.begin(), kHandlers.end(), now.sa_sigaction) != kHandlers.end())
+    return;
   uint32_t index = 0;
   while (index < g_installed && !same(g_previous[index], now)) ++index;
   // A program that installs that many different ones keeps the last for itself.
   if (index == kHandlersMax) return;
   g_previous[index] = now;
   g_installed = std::max(g_installed, index + 1);
-  struct sigaction ours{};
+  struct sigaction ours {};
   ours.sa_sigaction = kHandlers[index];
-  // Programs may have their own stacks for signals, and a handler of theirs that interrupts ours may touch managed memory itself.
+  // Programs may have their own stacks for signals, and a handler of theirs that interrupts ours may touch managed
+  // memory itself.
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigaction(SIGSEGV, &ours, nullptr);
 }
 
-// --- refreshing -----------------------------------------------------------------------------------------------------------------------------------
+// --- refreshing
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 // How long memory that was fetched beside running work is taken for current, if the program goes on watching it.
 constexpr unsigned kRefreshMinMs = 1, kRefreshMaxMs = 8;
@@ -255,8 +267,8 @@ bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
   if (!memory) return false;
   const ServerSession& session = memory->session();
   if (process() && memory->resolve(address, write)) return true;
-  // At the end of the process destructors and exit handlers still use it: what the device made of it can no longer be known. Earlier the
-  // server is gone, or refuses; natively, too, the program goes on, and is told by its next call.
+  // At the end of the process destructors and exit handlers still use it: what the device made of it can no longer be
+  // known. Earlier the server is gone, or refuses; natively, too, the program goes on, and is told by its next call.
   if (process() && session.connection().state() != CUDA_ERROR_DEINITIALIZED) {
     say("managed memory cannot be brought from the server: the program goes on with what was there last");
     if (session.connection().state() == CUDA_SUCCESS) note_lost_memory(session);
@@ -329,8 +341,7 @@ bool ManagedFaults::start(ManagedMemory& memory) noexcept {
     try {
       thread_ = std::thread([this] { serve(); });
       started_ = true;
-    } catch (...) {
-    }
+    } catch (...) {}
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (!started_) return false;
     g_serving.store(true, std::memory_order_release);
@@ -418,7 +429,8 @@ void ManagedFaults::serve() noexcept {
   // Who posted until then finds the memory open, and who waits for a place hands its fault on.
   for (Slot& slot : g_slots) {
     uint32_t posted = kPosted;
-    if (slot.state.compare_exchange_strong(posted, kResolved, std::memory_order_release)) futex(slot.state, FUTEX_WAKE, 1);
+    if (slot.state.compare_exchange_strong(posted, kResolved, std::memory_order_release))
+      futex(slot.state, FUTEX_WAKE, 1);
   }
   futex(g_released, FUTEX_WAKE, int(kSlots));
 }

@@ -1,5 +1,6 @@
-// What happens when the program touches managed memory that is not accessible: a handler of SIGSEGV hands the address to a thread of ours,
-// which brings the memory, and the program's instruction is done again. Any other fault goes where it went without us.
+// What happens when the program touches managed memory that is not accessible: a handler of SIGSEGV hands the address
+// to a thread of ours, which brings the memory, and the program's instruction is done again. Any other fault goes where
+// it went without us.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,8 @@ class ManagedFaults {
   // How many sessions have managed memory, by one more or less: notes in g_entry whether any has.
   void count_memories(int change) noexcept;
 
-  // Ends the thread, at the end of the process, when all managed memory has been opened: faults are then the program's own, but for those
-  // that came before.
+  // Ends the thread, at the end of the process, when all managed memory has been opened: faults are then the program's
+  // own, but for those that came before.
   void stop() noexcept;
   void after_fork_in_child() noexcept;
 

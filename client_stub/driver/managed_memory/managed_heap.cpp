@@ -29,7 +29,8 @@ std::optional<uint64_t> ManagedHeap::give(uint64_t address, uint64_t bytes) {
   uint64_t& used = blocks_[block];
   used -= bytes;
   auto at = free_.emplace(address, bytes).first;
-  if (auto next = std::next(at); next != free_.end() && at->first + at->second == next->first && next->first < block + kBlockBytes) {
+  if (auto next = std::next(at);
+      next != free_.end() && at->first + at->second == next->first && next->first < block + kBlockBytes) {
     at->second += next->second;
     free_.erase(next);
   }

@@ -1,4 +1,5 @@
-// Small managed allocations, cut from blocks of the server's: asking for each would cost a round trip, and would give it chunks of its own.
+// Small managed allocations, cut from blocks of the server's: asking for each would cost a round trip, and would give
+// it chunks of its own.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace gpuwire::client {
 class ManagedHeap {
  public:
   static constexpr uint64_t kBlockBytes = 2u << 20;
-  static constexpr uint64_t kLargestBytes = 512u << 10;   // more is asked of the server
+  static constexpr uint64_t kLargestBytes = 512u << 10;  // more is asked of the server
   static constexpr uint64_t kAlignmentBytes = 512;
 
   // An address for `bytes` (1 .. kLargestBytes); nothing: a block is needed.

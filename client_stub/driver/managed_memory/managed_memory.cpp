@@ -19,7 +19,8 @@ namespace {
 constexpr uint64_t kPageBytes = 4096;
 // Changes are copied out of the memory and sent in portions of about this size.
 constexpr uint64_t kPortionBytes = 4u << 20;
-// How often a fetch is repeated because the program learned meanwhile that work is done; then the data count as old from the start.
+// How often a fetch is repeated because the program learned meanwhile that work is done; then the data count as old
+// from the start.
 constexpr unsigned kFetchesMax = 16;
 
 struct Change {
@@ -27,8 +28,8 @@ struct Change {
   wire::ByteChanges bytes;
 };
 
-// Neighbours travel together: what was written from the first byte of one chunk to the last of the next. Those before `first` are of another
-// segment, which may be another allocation of the server's driver: no message is about two.
+// Neighbours travel together: what was written from the first byte of one chunk to the last of the next. Those before
+// `first` are of another segment, which may be another allocation of the server's driver: no message is about two.
 void append(std::vector<Change>& changes, size_t first, uint64_t address, wire::ByteChanges&& bytes) {
   if (changes.size() > first) {
     auto& [before, last] = changes.back();
@@ -64,7 +65,8 @@ ManagedMemory::ManagedMemory(ServerSession& session, SessionParts& parts) noexce
 
 ManagedMemory::~ManagedMemory() { managed_faults().leave(*this); }
 
-// A stream whose work is done covers the NULL stream's, when nothing newer was sent there: what that had before, the stream has waited for.
+// A stream whose work is done covers the NULL stream's, when nothing newer was sent there: what that had before, the
+// stream has waited for.
 bool devices_quiet(const ServerSession& session) noexcept {
   bool quiet = true;
   uint64_t done_blocking = 0;  // newest work known to be done in a stream that synchronises with the NULL stream
@@ -81,18 +83,22 @@ bool devices_quiet(const ServerSession& session) noexcept {
   handles().for_each(wire::HandleKind::context, &session, [&](uint64_t, void* object) {
     auto* context = static_cast<ContextState*>(object);
     if (!context || !context->alive.load(std::memory_order_relaxed) || context_idle(*context)) return;
-    if (!stream_idle(context->legacy) && context->legacy.work.load(std::memory_order_relaxed) > done_blocking) quiet = false;
+    if (!stream_idle(context->legacy) && context->legacy.work.load(std::memory_order_relaxed) > done_blocking)
+      quiet = false;
   });
   return quiet;
 }
 
-// --- mapping ----------------------------------------------------------------------------------------------------------------------------------
+// --- mapping
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 bool ManagedMemory::add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result) {
   Segment segment;
   segment.pages = std::make_unique<MappedPages>();
   auto made = segment.pages->map(begin, end, fresh ? PageAccess::write : PageAccess::none);
-  result = made == MappedPages::Result::taken ? Mapped::taken : made == MappedPages::Result::made ? Mapped::yes : Mapped::no_memory;
+  result = made == MappedPages::Result::taken  ? Mapped::taken
+           : made == MappedPages::Result::made ? Mapped::yes
+                                               : Mapped::no_memory;
   if (made != MappedPages::Result::made) return false;
   segment.chunks = std::make_unique<ManagedSegment>(*segment.pages, end - begin, fresh);
   segments_.emplace(begin, std::move(segment));
@@ -101,7 +107,9 @@ bool ManagedMemory::add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped
 }
 
 ManagedMemory::Mapped ManagedMemory::map(uint64_t base, uint64_t bytes, bool fresh) noexcept try {
-  if (bytes == 0 || base < wire::kRegionAddressMin || base >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - base) return Mapped::taken;
+  if (bytes == 0 || base < wire::kRegionAddressMin || base >= wire::kRegionAddressMax ||
+      bytes > wire::kRegionAddressMax - base)
+    return Mapped::taken;
   if (!managed_faults().start(*this)) return Mapped::no_memory;
   const uint64_t begin = base & ~(kPageBytes - 1), end = (base + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   std::lock_guard sending(sending_);
@@ -130,7 +138,8 @@ ManagedMemory::Mapped ManagedMemory::map(uint64_t base, uint64_t bytes, bool fre
   for (auto& [first, segment] : segments_) {
     uint64_t last = first + segment.chunks->bytes();
     if (first >= base + bytes || base >= last) continue;
-    auto known = std::find_if(segment.extents.begin(), segment.extents.end(), [&](const Extent& extent) { return extent.base == base; });
+    auto known = std::find_if(segment.extents.begin(), segment.extents.end(),
+                              [&](const Extent& extent) { return extent.base == base; });
     if (known == segment.extents.end()) {
       segment.extents.push_back({base, bytes});
     } else {
@@ -149,7 +158,8 @@ void ManagedMemory::unmap(uint64_t base) noexcept {
   for (auto at = segments_.begin(); at != segments_.end();) {
     auto& [first, segment] = *at;
     size_t before = segment.extents.size();
-    auto found = std::find_if(segment.extents.begin(), segment.extents.end(), [&](const Extent& extent) { return extent.base == base; });
+    auto found = std::find_if(segment.extents.begin(), segment.extents.end(),
+                              [&](const Extent& extent) { return extent.base == base; });
     if (found != segment.extents.end() && --found->uses == 0) segment.extents.erase(found);
     if (before == 0 || !segment.extents.empty()) {
       ++at;
@@ -205,7 +215,8 @@ void ManagedMemory::note_state() noexcept {
   if (restless_.exchange(restless, std::memory_order_relaxed) != restless && restless) managed_faults().wake();
 }
 
-// --- to the server ----------------------------------------------------------------------------------------------------------------------------
+// --- to the server
+// ----------------------------------------------------------------------------------------------------------------------------
 
 // Calls keep what they are given pointers to accessible while some session has managed memory (entry.hpp).
 void ManagedMemory::note_presence(bool there) noexcept {
@@ -289,7 +300,8 @@ void ManagedMemory::settle_now() noexcept {
   note_state();
 }
 
-// --- from the server --------------------------------------------------------------------------------------------------------------------------
+// --- from the server
+// --------------------------------------------------------------------------------------------------------------------------
 
 bool ManagedMemory::fetch(uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out) {
   out.assign(window.bytes, std::byte{0});
@@ -378,7 +390,8 @@ void ManagedMemory::release(uint64_t address) noexcept {
   if (segment) segment->chunks->release(address - first);
 }
 
-// --- ends -------------------------------------------------------------------------------------------------------------------------------------
+// --- ends
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 void ManagedMemory::open_all() noexcept {
   std::lock_guard lock(mutex_);
@@ -394,7 +407,8 @@ void ManagedMemory::ended(SessionEnd how) noexcept {
   if (how == SessionEnd::closed) open_all();
 }
 
-// The mappings were not inherited; their bookkeeping stays, because its locks may have been held by threads that no longer exist.
+// The mappings were not inherited; their bookkeeping stays, because its locks may have been held by threads that no
+// longer exist.
 void ManagedMemory::after_fork_in_child() noexcept {
   count_.store(0, std::memory_order_relaxed);
   valid_.store(false, std::memory_order_relaxed);

@@ -26,8 +26,9 @@ class ManagedMemory final : public SessionPart {
   ManagedMemory(ServerSession& session, SessionParts& parts) noexcept;
   ~ManagedMemory() override;
 
-  // Makes [base, base + bytes), which the server's driver has allocated, memory of the program. `fresh`: it holds zeros. Whole pages are
-  // mapped; what shares a page with it must be managed memory too. Mapped::taken: something of the program's lies there.
+  // Makes [base, base + bytes), which the server's driver has allocated, memory of the program. `fresh`: it holds
+  // zeros. Whole pages are mapped; what shares a page with it must be managed memory too. Mapped::taken: something of
+  // the program's lies there.
   Mapped map(uint64_t base, uint64_t bytes, bool fresh) noexcept;
   // Undoes one map() of the same base; what was written is lost. Mapped again, the same range is counted.
   void unmap(uint64_t base) noexcept;
@@ -37,30 +38,35 @@ class ManagedMemory final : public SessionPart {
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
   // The next three cost one load when there is nothing to do.
   //
-  // Before work is sent: what the program has written goes first, and everything becomes inaccessible. No lock below sending_ is held.
+  // Before work is sent: what the program has written goes first, and everything becomes inaccessible. No lock below
+  // sending_ is held.
   void hand_over() noexcept {
-    if (anything_to_hand_over()) [[unlikely]] hand_over_now();
+    if (anything_to_hand_over()) [[unlikely]]
+      hand_over_now();
   }
   // Has anything been written that is not sent, or is it on its way? hand_over() then waits until it has left.
   bool anything_to_hand_over() const noexcept { return valid_.load(std::memory_order_relaxed); }
   // After work was sent.
   void note_work() noexcept {
-    if (valid_.load(std::memory_order_relaxed)) [[unlikely]] note_work_now();
+    if (valid_.load(std::memory_order_relaxed)) [[unlikely]]
+      note_work_now();
   }
   // The program is about to learn that work is done. Any thread.
   void settle() noexcept {
-    if (early_.load(std::memory_order_relaxed)) [[unlikely]] settle_now();
+    if (early_.load(std::memory_order_relaxed)) [[unlikely]]
+      settle_now();
   }
 
-  // Is there early or hidden memory? For whoever calls refresh() from time to time: a program may watch memory for what a running kernel
-  // writes, and a kernel for what the program writes, without any call.
+  // Is there early or hidden memory? For whoever calls refresh() from time to time: a program may watch memory for what
+  // a running kernel writes, and a kernel for what the program writes, without any call.
   bool needs_refresh() const noexcept { return restless_.load(std::memory_order_relaxed); }
   void refresh() noexcept;
 
   // Makes the memory at `address` what the program wants it to be. False: it is no managed memory, or cannot be had.
   bool resolve(uint64_t address, bool write) noexcept;
 
-  // Keeps the chunk at `address` writable until it is released, for a call that is given a pointer to it. False: it is no managed memory.
+  // Keeps the chunk at `address` writable until it is released, for a call that is given a pointer to it. False: it is
+  // no managed memory.
   bool hold(uint64_t address) noexcept;
   void release(uint64_t address) noexcept;
 
@@ -100,8 +106,9 @@ class ManagedMemory final : public SessionPart {
   void note_presence(bool there) noexcept;
 
   ServerSession& session_;
-  // Outermost, beside HostRegions::sending_: held from when changes are found until they are sent, and while memory is fetched, so that
-  // nothing is fetched before what was written to it has left. The thread that reads the connection never takes it.
+  // Outermost, beside HostRegions::sending_: held from when changes are found until they are sent, and while memory is
+  // fetched, so that nothing is fetched before what was written to it has left. The thread that reads the connection
+  // never takes it.
   std::mutex sending_;
   // A leaf: the members below.
   mutable std::mutex mutex_;
@@ -111,8 +118,8 @@ class ManagedMemory final : public SessionPart {
   bool on_their_way_ = false;  // changes were taken out of their chunks, and have not all been sent
   bool opened_ = false;        // for good, since open_all()
   bool present_ = false;       // counted among the sessions that have managed memory
-  // Written under mutex_; hints for the calls above. Relaxed: a thread that must see one of them set has itself touched the memory, or has
-  // synchronised with the thread that did.
+  // Written under mutex_; hints for the calls above. Relaxed: a thread that must see one of them set has itself touched
+  // the memory, or has synchronised with the thread that did.
   std::atomic<size_t> count_{0};
   std::atomic<bool> valid_{false}, early_{false}, restless_{false};
 };

@@ -16,8 +16,9 @@
 namespace gpuwire::client {
 namespace {
 
-// One file of shared memory behind all stretches; offsets are not used twice, and what is unmapped is punched out. The program may close the
-// descriptor, and open something else under its number: the file is only used while it is still the same, else another is made.
+// One file of shared memory behind all stretches; offsets are not used twice, and what is unmapped is punched out. The
+// program may close the descriptor, and open something else under its number: the file is only used while it is still
+// the same, else another is made.
 class SharedFile {
  public:
   // A descriptor with room at `offset`, or -1. `file`: which one.
@@ -25,7 +26,9 @@ class SharedFile {
     if (current() < 0 && !make()) return -1;
     rlimit limit{};
     // Past the limit the system would send a signal.
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && (bytes > limit.rlim_cur || size_ > limit.rlim_cur - bytes)) return -1;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        (bytes > limit.rlim_cur || size_ > limit.rlim_cur - bytes))
+      return -1;
     if (ftruncate(descriptor_, off_t(size_ + bytes)) != 0) return -1;
     offset = size_;
     file = number_;
@@ -37,13 +40,13 @@ class SharedFile {
 
  private:
   int current() noexcept {
-    struct stat now{};
+    struct stat now {};
     if (descriptor_ < 0 || fstat(descriptor_, &now) != 0 || now.st_ino != inode_ || now.st_dev != device_) return -1;
     return descriptor_;
   }
   bool make() noexcept {
     descriptor_ = memfd_create("gpuwire-managed", MFD_CLOEXEC);
-    struct stat made{};
+    struct stat made {};
     if (descriptor_ < 0 || fstat(descriptor_, &made) != 0) return false;
     inode_ = made.st_ino;
     device_ = made.st_dev;
@@ -74,12 +77,14 @@ MappedPages::Result MappedPages::map(uint64_t begin, uint64_t end, PageAccess ac
   int descriptor = shared_file().extend(bytes, file_offset_, file_);
   if (descriptor < 0) return Result::no_memory;
   void* wanted = reinterpret_cast<void*>(begin);
-  void* theirs = mmap(wanted, bytes, protection(access), MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE, descriptor, off_t(file_offset_));
+  void* theirs = mmap(wanted, bytes, protection(access), MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE, descriptor,
+                      off_t(file_offset_));
   if (theirs != wanted) {
     if (theirs != MAP_FAILED) munmap(theirs, bytes);
     return Result::taken;
   }
-  void* ours = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, off_t(file_offset_));
+  void* ours =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, descriptor, off_t(file_offset_));
   if (ours == MAP_FAILED) {
     munmap(theirs, bytes);
     return Result::no_memory;
@@ -98,7 +103,9 @@ MappedPages::~MappedPages() {
   munmap(reinterpret_cast<void*>(begin_), bytes_);
   munmap(ours_, bytes_);
   int descriptor = shared_file().descriptor(file_);
-  if (descriptor >= 0) static_cast<void>(fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(file_offset_), off_t(bytes_)));
+  if (descriptor >= 0)
+    static_cast<void>(
+        fallocate(descriptor, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off_t(file_offset_), off_t(bytes_)));
 }
 
 bool MappedPages::protect(uint64_t offset, uint64_t bytes, PageAccess access) noexcept {
@@ -107,7 +114,8 @@ bool MappedPages::protect(uint64_t offset, uint64_t bytes, PageAccess access) no
   bytes = std::min(bytes, bytes_ - offset);
   if (mprotect(reinterpret_cast<void*>(begin_ + offset), bytes, protection(access)) == 0) return true;
   if (access != PageAccess::none) return false;
-  // The process has as many mappings as the system allows. Closing all of it needs none; what is closed too early is opened again.
+  // The process has as many mappings as the system allows. Closing all of it needs none; what is closed too early is
+  // opened again.
   return mprotect(reinterpret_cast<void*>(begin_), bytes_, PROT_NONE) == 0;
 }
 

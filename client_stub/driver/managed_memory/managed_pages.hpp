@@ -26,7 +26,7 @@ class MappedPages final : public SegmentPages {
  private:
   uint64_t begin_ = 0, bytes_ = 0;
   std::byte* ours_ = nullptr;
-  uint64_t file_ = 0;         // which of the files there have been
+  uint64_t file_ = 0;  // which of the files there have been
   uint64_t file_offset_ = 0;
 };
 

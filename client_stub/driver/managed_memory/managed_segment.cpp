@@ -11,7 +11,9 @@ ManagedSegment::ManagedSegment(SegmentPages& pages, uint64_t bytes, bool fresh)
   for (Chunk& chunk : chunks_) set(chunk, State::fresh, false);
 }
 
-uint64_t ManagedSegment::chunk_bytes(size_t index) const noexcept { return std::min(kChunkBytes, bytes_ - index * kChunkBytes); }
+uint64_t ManagedSegment::chunk_bytes(size_t index) const noexcept {
+  return std::min(kChunkBytes, bytes_ - index * kChunkBytes);
+}
 
 void ManagedSegment::set(Chunk& chunk, State state, bool early) noexcept {
   accessible_ -= accessible(chunk.state);
@@ -44,7 +46,8 @@ bool ManagedSegment::protect_run(size_t first, size_t count, PageAccess access) 
   return pages_.protect(begin, std::min(count * kChunkBytes, bytes_ - begin), access);
 }
 
-// A clean chunk is going to be written to. Its bytes must not change until it is open, which they cannot: nobody may write.
+// A clean chunk is going to be written to. Its bytes must not change until it is open, which they cannot: nobody may
+// write.
 bool ManagedSegment::make_dirty(size_t index, bool early) {
   Chunk& chunk = chunks_[index];
   auto twin = copy_of(index);
@@ -111,7 +114,9 @@ bool ManagedSegment::store(const Window& window, std::span<const std::byte> data
 
 // Takes the program's access away from what is accessible and not held: nothing changes while it is compared.
 void ManagedSegment::revoke(bool early_only) {
-  auto take = [&](const Chunk& chunk) { return accessible(chunk.state) && chunk.holds == 0 && (!early_only || chunk.early); };
+  auto take = [&](const Chunk& chunk) {
+    return accessible(chunk.state) && chunk.holds == 0 && (!early_only || chunk.early);
+  };
   size_t end = 0;
   for (size_t index = low_; index < high_; index = end) {
     bool taking = take(chunks_[index]);
@@ -143,15 +148,17 @@ void ManagedSegment::close(bool early_only) {
 
 uint64_t ManagedSegment::show_changes(size_t index, const Visit& visit) {
   uint64_t shown = 0;
-  wire::take_changes(pages_.memory() + index * kChunkBytes, {chunks_[index].twin.get(), chunk_bytes(index)}, [&](wire::ByteChanges& changes) {
-    changes.offset += index * kChunkBytes;
-    shown += changes.bytes.size();
-    visit(changes);
-  });
+  wire::take_changes(pages_.memory() + index * kChunkBytes, {chunks_[index].twin.get(), chunk_bytes(index)},
+                     [&](wire::ByteChanges& changes) {
+                       changes.offset += index * kChunkBytes;
+                       shown += changes.bytes.size();
+                       visit(changes);
+                     });
   return shown;
 }
 
-// What was touched of a fresh chunk: the server holds zeros there, and no work has had the address, so nothing between is left out.
+// What was touched of a fresh chunk: the server holds zeros there, and no work has had the address, so nothing between
+// is left out.
 uint64_t ManagedSegment::show_fresh(size_t index, uint64_t& untouched_to, const Visit& visit) {
   const uint64_t chunk_end = index * kChunkBytes + chunk_bytes(index);
   uint64_t shown = 0, begin = 0, end = 0;

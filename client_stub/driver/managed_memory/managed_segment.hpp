@@ -1,5 +1,5 @@
-// One stretch of managed memory as this process sees it: which parts of it the program may read or write now, and what it has written. Plain
-// data over memory and a way to protect it; knows no connection and no signal.
+// One stretch of managed memory as this process sees it: which parts of it the program may read or write now, and what
+// it has written. Plain data over memory and a way to protect it; knows no connection and no signal.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ class SegmentPages {
   virtual ~SegmentPages() = default;
   // The same bytes as the program's, always readable and writable here.
   virtual std::byte* memory() noexcept = 0;
-  // What the program may do with [offset, offset + bytes), whole chunks or the rest of the segment. False: the system refuses.
+  // What the program may do with [offset, offset + bytes), whole chunks or the rest of the segment. False: the system
+  // refuses.
   virtual bool protect(uint64_t offset, uint64_t bytes, PageAccess access) noexcept = 0;
   // The first stretch at or behind `offset` that anybody has ever touched; false: none.
   virtual bool touched(uint64_t offset, uint64_t& begin, uint64_t& end) noexcept = 0;
@@ -29,10 +30,11 @@ class SegmentPages {
 
 // Not thread-safe: its owner has a lock.
 //
-// A chunk is `fresh` (zeros at the server; the program reads and writes freely), `invalid` (the device may have changed it; not accessible),
-// `clean` (as at the server; readable), `dirty` (written to; the twin is what the server holds) or `hidden` (written to, and the device may
-// have changed the rest; not accessible). A clean or dirty chunk is `early` when work of the device was under way when it was fetched or has
-// been sent since: it is only good until the program learns that work is done.
+// A chunk is `fresh` (zeros at the server; the program reads and writes freely), `invalid` (the device may have changed
+// it; not accessible), `clean` (as at the server; readable), `dirty` (written to; the twin is what the server holds) or
+// `hidden` (written to, and the device may have changed the rest; not accessible). A clean or dirty chunk is `early`
+// when work of the device was under way when it was fetched or has been sent since: it is only good until the program
+// learns that work is done.
 class ManagedSegment {
  public:
   static constexpr uint64_t kChunkBytes = 64u << 10;
@@ -54,18 +56,18 @@ class ManagedSegment {
   // Is something hidden, which only its owner can bring to the server?
   bool hidden() const noexcept { return hidden_ != 0; }
 
-  // The program wants to read or write at `offset` and may not. Need::data: `window` has to be fetched and given to store(). `refused`: the
-  // system did not let us open the page.
+  // The program wants to read or write at `offset` and may not. Need::data: `window` has to be fetched and given to
+  // store(). `refused`: the system did not let us open the page.
   Need fault(uint64_t offset, bool write, Window& window, bool& refused);
-  // The server's bytes of a window of fault(); what the program has written to hidden chunks stays. Opens them for reading, those that are
-  // hidden for writing. False: the system refuses.
+  // The server's bytes of a window of fault(); what the program has written to hidden chunks stays. Opens them for
+  // reading, those that are hidden for writing. False: the system refuses.
   bool store(const Window& window, std::span<const std::byte> data, bool early);
 
-  // Closes what is accessible, or what of it is early (work is done, and may have changed it), except for held chunks. What was written is
-  // kept hidden until show() has shown it.
+  // Closes what is accessible, or what of it is early (work is done, and may have changed it), except for held chunks.
+  // What was written is kept hidden until show() has shown it.
   void close(bool early_only);
-  // What the program has changed, from the chunk on where the last call ended; the changed bytes then count as the server's. True: more is to
-  // come, after about `bytes_max`. Nothing may be opened before the last call.
+  // What the program has changed, from the chunk on where the last call ended; the changed bytes then count as the
+  // server's. True: more is to come, after about `bytes_max`. Nothing may be opened before the last call.
   using Visit = std::function<void(wire::ByteChanges&)>;
   bool show(uint64_t bytes_max, const Visit& visit);
   // Everything that is accessible is early from here on.
@@ -89,7 +91,9 @@ class ManagedSegment {
   };
 
   uint64_t chunk_bytes(size_t index) const noexcept;
-  static bool accessible(State state) noexcept { return state == State::fresh || state == State::clean || state == State::dirty; }
+  static bool accessible(State state) noexcept {
+    return state == State::fresh || state == State::clean || state == State::dirty;
+  }
   void set(Chunk& chunk, State state, bool early) noexcept;
   bool make_dirty(size_t index, bool early);
   bool protect_run(size_t first, size_t count, PageAccess access) noexcept;
@@ -103,10 +107,10 @@ class ManagedSegment {
   std::vector<Chunk> chunks_;
   size_t accessible_ = 0;
   size_t hidden_ = 0;
-  size_t early_ = 0;    // accessible ones that are early
+  size_t early_ = 0;           // accessible ones that are early
   size_t low_ = 0, high_ = 0;  // all that are not invalid are in [low_, high_)
   size_t cursor_ = 0;          // of show()
-  size_t next_ = 0;          // the chunk behind the last window
+  size_t next_ = 0;            // the chunk behind the last window
   uint64_t window_chunks_ = 1;
 };
 

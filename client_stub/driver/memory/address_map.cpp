@@ -19,7 +19,8 @@ constexpr uint64_t page_ceiling(uint64_t address) { return page_floor(address + 
 
 bool claim_pages(uint64_t begin, uint64_t end) {
   void* wanted = reinterpret_cast<void*>(begin);
-  void* got = mmap(wanted, end - begin, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  void* got =
+      mmap(wanted, end - begin, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == wanted) return true;
   if (got != MAP_FAILED) munmap(got, end - begin);
   return false;
@@ -29,7 +30,8 @@ void give_back_pages(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<voi
 
 }  // namespace
 
-// --- AddressMap ---------------------------------------------------------------------------------------------------------------------------
+// --- AddressMap
+// ---------------------------------------------------------------------------------------------------------------------------
 
 std::map<uint64_t, AddressRange>::iterator AddressMap::first_overlap(uint64_t base) {
   auto at = ranges_.upper_bound(base);
@@ -108,7 +110,8 @@ bool AddressMap::update(uint64_t address, const std::function<void(AddressRange&
   return true;
 }
 
-void AddressMap::take_all(const std::function<bool(const AddressRange&)>& accept, const std::function<void(const AddressRange&)>& removed) {
+void AddressMap::take_all(const std::function<bool(const AddressRange&)>& accept,
+                          const std::function<void(const AddressRange&)>& removed) {
   std::vector<AddressRange> taken;
   {
     std::unique_lock lock(mutex_);
@@ -129,7 +132,8 @@ size_t AddressMap::size() const {
   return ranges_.size();
 }
 
-// --- AddressReservations ------------------------------------------------------------------------------------------------------------------
+// --- AddressReservations
+// ------------------------------------------------------------------------------------------------------------------
 
 AddressReservations::~AddressReservations() {
   for (auto& [begin, segment] : segments_) give_back_pages(begin, segment.end);
@@ -169,7 +173,8 @@ bool AddressReservations::reserve(uint64_t base, uint64_t bytes) {
     cursor = at->second.end;
     ++at;
   }
-  for (auto used = segments_.lower_bound(begin); used != segments_.end() && used->first < end; ++used) ++used->second.uses;
+  for (auto used = segments_.lower_bound(begin); used != segments_.end() && used->first < end; ++used)
+    ++used->second.uses;
   for (auto [from, to] : claimed) segments_.emplace(from, Segment{to, 1});
   return true;
 }

@@ -1,5 +1,6 @@
-// What the client knows about addresses: which ranges are device memory, pinned host memory or variables of a module. Device addresses are
-// the server's own; the same pages of this process are kept reserved so that no host mapping can land on them.
+// What the client knows about addresses: which ranges are device memory, pinned host memory or variables of a module.
+// Device addresses are the server's own; the same pages of this process are kept reserved so that no host mapping can
+// land on them.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +19,16 @@ namespace gpuwire::client {
 class ServerSession;
 
 enum class RangeKind : uint8_t {
-  device,           // cuMemAlloc, cuMemAllocPitch
-  pool,             // cuMemAllocAsync and its kin; `owner`: the pool, or 0
-  managed,          // cuMemAllocManaged
-  mapped,           // cuMemMap; freed by cuMemUnmap
-  variable,         // a module's or library's global; `owner`: its handle
-  managed_variable, // a __managed__ one
-  imported,         // opened from another process
-  graph,            // allocated by graphs, at the same address in each launch
-  host_allocated,   // cuMemHostAlloc, cuMemAllocHost
-  host_registered,  // cuMemHostRegister: the program's own memory
+  device,            // cuMemAlloc, cuMemAllocPitch
+  pool,              // cuMemAllocAsync and its kin; `owner`: the pool, or 0
+  managed,           // cuMemAllocManaged
+  mapped,            // cuMemMap; freed by cuMemUnmap
+  variable,          // a module's or library's global; `owner`: its handle
+  managed_variable,  // a __managed__ one
+  imported,          // opened from another process
+  graph,             // allocated by graphs, at the same address in each launch
+  host_allocated,    // cuMemHostAlloc, cuMemAllocHost
+  host_registered,   // cuMemHostRegister: the program's own memory
 };
 
 constexpr bool is_host(RangeKind kind) { return kind >= RangeKind::host_allocated; }
@@ -37,24 +38,26 @@ struct AddressRange {
   uint64_t base = 0;
   uint64_t bytes = 0;
   RangeKind kind = RangeKind::device;
-  int32_t device = -1;       // the program's ordinal; -1: none
+  int32_t device = -1;              // the program's ordinal; -1: none
   ServerSession* server = nullptr;  // whose memory it is, or where it is pinned
-  uint64_t context = 0;      // handle of the context it was made in
+  uint64_t context = 0;             // handle of the context it was made in
   uint64_t owner = 0;
-  uint64_t buffer_id = 0;    // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
-  uint32_t host_flags = 0;   // CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
+  uint64_t buffer_id = 0;   // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
+  uint32_t host_flags = 0;  // CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   bool sync_memops = false;
-  bool reserved = false;     // its pages are kept in address_reservations()
+  bool reserved = false;  // its pages are kept in address_reservations()
 
   uint64_t end() const noexcept { return base + bytes; }
-  bool contains(uint64_t address, uint64_t count) const noexcept { return address >= base && count <= bytes && address - base <= bytes - count; }
+  bool contains(uint64_t address, uint64_t count) const noexcept {
+    return address >= base && count <= bytes && address - base <= bytes - count;
+  }
 };
 
 // The ranges by address; they never overlap. Any thread; readers do not exclude each other.
 class AddressMap {
  public:
-  // Ranges that overlap the new one are dropped and returned: an address is handed out only when it is free, so they are stale. A range of
-  // 0 bytes is not inserted.
+  // Ranges that overlap the new one are dropped and returned: an address is handed out only when it is free, so they
+  // are stale. A range of 0 bytes is not inserted.
   std::vector<AddressRange> insert(AddressRange range);
   // Inserts only where nothing is yet. False: something overlaps, or 0 bytes.
   bool insert_if_free(AddressRange range);
@@ -69,7 +72,8 @@ class AddressMap {
   // Changes the range that holds `address`; base and bytes must stay. False: there is none.
   bool update(uint64_t address, const std::function<void(AddressRange&)>& change);
   // Takes out all ranges that `accept` chooses, and shows each to `removed`.
-  void take_all(const std::function<bool(const AddressRange&)>& accept, const std::function<void(const AddressRange&)>& removed);
+  void take_all(const std::function<bool(const AddressRange&)>& accept,
+                const std::function<void(const AddressRange&)>& removed);
   size_t size() const;
   // The child is given no address; its look-ups must not stand still.
   void after_fork_in_child() noexcept { new (&mutex_) std::shared_mutex; }
@@ -85,7 +89,8 @@ class AddressMap {
   uint64_t last_buffer_id_ = 0;
 };
 
-// Pages of this process that device allocations occupy, kept inaccessible. Small allocations share pages, so pages are counted. Any thread.
+// Pages of this process that device allocations occupy, kept inaccessible. Small allocations share pages, so pages are
+// counted. Any thread.
 class AddressReservations {
  public:
   AddressReservations() = default;

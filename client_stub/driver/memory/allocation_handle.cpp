@@ -26,7 +26,8 @@ bool AllocationHolders::release(uint64_t handle) noexcept {
 
 namespace hand {
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
@@ -49,7 +50,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = caller.server->allocation_holders.release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;
+  CUresult result =
+      caller.server->allocation_holders.release(handle) ? forward::cuMemRelease(caller, handle) : CUDA_SUCCESS;
   caller.server->shares.sweep(caller);
   return leave(caller, result);
 }

@@ -1,5 +1,5 @@
-// Who holds a handle of physical memory: cuMemRetainAllocationHandle gives the handle that there is, and each of its holders releases it once
-// (section "Virtual Memory Management" of the driver API).
+// Who holds a handle of physical memory: cuMemRetainAllocationHandle gives the handle that there is, and each of its
+// holders releases it once (section "Virtual Memory Management" of the driver API).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class AllocationHolders final : public SessionPart {
 
   // The program was given the handle.
   void hold(uint64_t handle) noexcept;
-  // The program let go of the handle once. True: nobody holds it any more, and the server is to be told. So it is for handles that were
-  // never counted, multicast objects, which have one holder.
+  // The program let go of the handle once. True: nobody holds it any more, and the server is to be told. So it is for
+  // handles that were never counted, multicast objects, which have one holder.
   bool release(uint64_t handle) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the handles have ended with it

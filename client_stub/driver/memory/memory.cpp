@@ -1,5 +1,5 @@
-// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is put aside, and another
-// one is asked for.
+// Device memory. Its addresses are the server's; an allocation whose addresses are already in use in this process is
+// put aside, and another one is asked for.
 #include <algorithm>
 #include <atomic>
 #include <vector>
@@ -21,7 +21,8 @@ namespace gpuwire::client {
 namespace {
 
 constexpr size_t kAddressRetriesMax = 16;
-// Small allocations are cut from blocks of this size, so when a block lies on addresses in use, all of it may have to be passed over.
+// Small allocations are cut from blocks of this size, so when a block lies on addresses in use, all of it may have to
+// be passed over.
 constexpr uint64_t kBlockBytes = 2u << 20;
 constexpr uint64_t kSmallestBytes = 512;
 // What is passed over of such blocks is not given back, or it would be met again; up to this much in all.
@@ -29,7 +30,9 @@ constexpr uint64_t kAsideBytesMax = 64u << 20;
 // Memory of another process comes without its size; the driver maps whole blocks of this size.
 constexpr uint64_t kImportedBytes = kBlockBytes;
 
-size_t retries_max(uint64_t bytes) { return kAddressRetriesMax + size_t(kBlockBytes / std::max(bytes, kSmallestBytes)); }
+size_t retries_max(uint64_t bytes) {
+  return kAddressRetriesMax + size_t(kBlockBytes / std::max(bytes, kSmallestBytes));
+}
 
 // May `count` small allocations stay unused at the server? A counter alone: nothing is published through it.
 bool put_aside(ServerSession& server, uint64_t bytes, size_t count) {
@@ -75,20 +78,23 @@ template <class Free>
 CUresult end_range(CUdeviceptr address, bool (*accept)(RangeKind), Free&& free) {
   auto range = address_map().take(address, [&](const AddressRange& found) { return accept(found.kind); });
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  // First given back here, then at the server: the other way round another thread could be given the same address before.
+  // First given back here, then at the server: the other way round another thread could be given the same address
+  // before.
   release_range(*range);
   return free();
 }
 
 // In a stream that is captured an allocation becomes the graph's.
 void note_captured(const Caller& caller, CUstream stream, bool per_thread, CUdeviceptr address) {
-  if (!caller.server->captures.any()) [[likely]] return;
+  if (!caller.server->captures.any()) [[likely]]
+    return;
   CUresult error = CUDA_SUCCESS;
   uint64_t capture = capture_of(caller, resolve_stream(caller, stream, per_thread, error));
   if (!error && capture) caller.server->graph_records.note_allocation(capture, address);
 }
 RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
-  if (!caller.server->captures.any()) [[likely]] return RangeKind::pool;
+  if (!caller.server->captures.any()) [[likely]]
+    return RangeKind::pool;
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
@@ -114,7 +120,8 @@ bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind ==
 
 void forget_memory_of(const ContextState& context) noexcept {
   address_map().take_all(
-      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind); }, release_range);
+      [&](const AddressRange& range) { return range.context == context.handle && !is_host(range.kind); },
+      release_range);
   forget_managed_of(context);
 }
 
@@ -135,7 +142,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   return leave(caller, result);
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes) {
+CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes, size_t Height,
+                            unsigned int ElementSizeBytes) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -158,7 +166,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
-  // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the server's driver knows.
+  // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the
+  // server's driver knows.
   if (range && range->kind == RangeKind::graph) {
     CUresult result = forward::cuMemFree_v2(caller, dptr);
     return leave(caller, result ? result : await_verdict(caller));
@@ -177,7 +186,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
   return CUDA_SUCCESS;
 }
 
-// --- in stream order --------------------------------------------------------------------------------------------------------------------------
+// --- in stream order
+// --------------------------------------------------------------------------------------------------------------------------
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
@@ -196,10 +206,12 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
   return leave(caller, result);
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream, bool per_thread) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream,
+                                 bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool))) return CUDA_ERROR_INVALID_VALUE;
+  if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool)))
+    return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
   if (bytesize == 0) return allocate_nothing(caller, dptr);
   CUresult result = allocate(
@@ -230,7 +242,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
     CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
     return leave(caller, result ? result : await_verdict(caller));
   }
-  return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
+  return leave(caller, end_range(dptr, is_allocation,
+                                 [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location) {
@@ -242,9 +255,11 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLo
   return leave(caller, forward::cuMemPoolGetAccess(caller, flags, pool, location));
 }
 
-// --- reserved addresses and memory of other processes ----------------------------------------------------------------------------------------
+// --- reserved addresses and memory of other processes
+// ----------------------------------------------------------------------------------------
 
-CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!ptr || size == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -262,12 +277,15 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   auto range = address_map().find(ptr);
-  if (!range || range->kind != RangeKind::mapped || range->base != ptr || range->bytes != size) return CUDA_ERROR_INVALID_VALUE;
-  // Refused while something is mapped there, so the range ends when the server has said so. Another thread may then have been given the same
-  // addresses already: those are its own.
+  if (!range || range->kind != RangeKind::mapped || range->base != ptr || range->bytes != size)
+    return CUDA_ERROR_INVALID_VALUE;
+  // Refused while something is mapped there, so the range ends when the server has said so. Another thread may then
+  // have been given the same addresses already: those are its own.
   CUresult result = forward::cuMemAddressFree(caller, ptr, size);
   if (result) return leave(caller, result);
-  if (auto ended = address_map().take(ptr, [&](const AddressRange& found) { return found.buffer_id == range->buffer_id; })) release_range(*ended);
+  if (auto ended =
+          address_map().take(ptr, [&](const AddressRange& found) { return found.buffer_id == range->buffer_id; }))
+    release_range(*ended);
   return leave(caller, CUDA_SUCCESS);
 }
 
@@ -301,12 +319,12 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPo
   CUresult result = allocate(
       caller, {.kind = RangeKind::pool, .owner = handle}, ptr_out,
       [&](CUdeviceptr& address, uint64_t& bytes) {
-        return send::call_import_pool_pointer(
-            *caller.session, caller.context, {.pool = handle, .data = {shareData, sizeof *shareData}},
-            [&](schema::ModuleGlobalReply::Reader results) {
-              address = results.getAddress();
-              bytes = results.getBytes();
-            });
+        return send::call_import_pool_pointer(*caller.session, caller.context,
+                                              {.pool = handle, .data = {shareData, sizeof *shareData}},
+                                              [&](schema::ModuleGlobalReply::Reader results) {
+                                                address = results.getAddress();
+                                                bytes = results.getBytes();
+                                              });
       },
       [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
   return leave(caller, result);
@@ -315,8 +333,9 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* ptr_out, CUmemoryPool pool, CUmemPo
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  return leave(caller, end_range(dptr, [](RangeKind kind) { return kind == RangeKind::imported; },
-                                 [&] { return forward::cuIpcCloseMemHandle(caller, dptr); }));
+  return leave(caller, end_range(
+                           dptr, [](RangeKind kind) { return kind == RangeKind::imported; },
+                           [&] { return forward::cuIpcCloseMemHandle(caller, dptr); }));
 }
 
 }  // namespace hand

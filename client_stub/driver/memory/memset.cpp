@@ -12,7 +12,8 @@ CUresult check_at(CUdeviceptr destination, size_t bytes, bool& unknown) {
 }
 
 // `width` and `height` in elements; a height of 1 needs no pitch.
-CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height, bool& unknown) {
+CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height,
+                    bool& unknown) {
   if (destination % element_bytes != 0 || width > SIZE_MAX / element_bytes) return CUDA_ERROR_INVALID_VALUE;
   size_t row_bytes = width * element_bytes;
   if (height == 1) return check_at(destination, row_bytes, unknown);
@@ -22,8 +23,8 @@ CUresult check_fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_
 }
 
 template <class Send>
-CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height, CUstream stream, bool per_thread,
-              Send&& send) {
+CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes, size_t width, size_t height,
+              CUstream stream, bool per_thread, Send&& send) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error = CUDA_SUCCESS;
@@ -40,35 +41,39 @@ CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes,
 }  // namespace
 
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream, bool per_thread) {
-  return fill(dstDevice, 0, 1, N, 1, hStream, per_thread,
-              [&](const Caller& caller) { return forward::cuMemsetD8Async(caller, dstDevice, uc, N, hStream, per_thread); });
+  return fill(dstDevice, 0, 1, N, 1, hStream, per_thread, [&](const Caller& caller) {
+    return forward::cuMemsetD8Async(caller, dstDevice, uc, N, hStream, per_thread);
+  });
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream, bool per_thread) {
-  return fill(dstDevice, 0, 2, N, 1, hStream, per_thread,
-              [&](const Caller& caller) { return forward::cuMemsetD16Async(caller, dstDevice, us, N, hStream, per_thread); });
+  return fill(dstDevice, 0, 2, N, 1, hStream, per_thread, [&](const Caller& caller) {
+    return forward::cuMemsetD16Async(caller, dstDevice, us, N, hStream, per_thread);
+  });
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream, bool per_thread) {
-  return fill(dstDevice, 0, 4, N, 1, hStream, per_thread,
-              [&](const Caller& caller) { return forward::cuMemsetD32Async(caller, dstDevice, ui, N, hStream, per_thread); });
+  return fill(dstDevice, 0, 4, N, 1, hStream, per_thread, [&](const Caller& caller) {
+    return forward::cuMemsetD32Async(caller, dstDevice, ui, N, hStream, per_thread);
+  });
 }
 
-CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream, bool per_thread) {
+CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
+                           CUstream hStream, bool per_thread) {
   return fill(dstDevice, dstPitch, 1, Width, Height, hStream, per_thread, [&](const Caller& caller) {
     return forward::cuMemsetD2D8Async(caller, dstDevice, dstPitch, uc, Width, Height, hStream, per_thread);
   });
 }
 
-CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream,
-                            bool per_thread) {
+CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
+                            CUstream hStream, bool per_thread) {
   return fill(dstDevice, dstPitch, 2, Width, Height, hStream, per_thread, [&](const Caller& caller) {
     return forward::cuMemsetD2D16Async(caller, dstDevice, dstPitch, us, Width, Height, hStream, per_thread);
   });
 }
 
-CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream,
-                            bool per_thread) {
+CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
+                            CUstream hStream, bool per_thread) {
   return fill(dstDevice, dstPitch, 4, Width, Height, hStream, per_thread, [&](const Caller& caller) {
     return forward::cuMemsetD2D32Async(caller, dstDevice, dstPitch, ui, Width, Height, hStream, per_thread);
   });

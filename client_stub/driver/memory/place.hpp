@@ -12,12 +12,13 @@
 namespace gpuwire::client {
 
 enum class PlaceKind : uint8_t {
-  // In no entry of the address map: ordinary memory of the program, or addresses that only the server's driver can judge.
+  // In no entry of the address map: ordinary memory of the program, or addresses that only the server's driver can
+  // judge.
   other,
-  device,   // device memory, a variable, mapped or imported memory, memory of graphs
+  device,  // device memory, a variable, mapped or imported memory, memory of graphs
   managed,
-  pinned,   // page-locked memory of the program
-  region,   // such, and all of it is a host region: the server has it at the same address
+  pinned,  // page-locked memory of the program
+  region,  // such, and all of it is a host region: the server has it at the same address
 };
 
 // [address, address + bytes), and the entry that holds its first byte. What it says is as old as the look-up.

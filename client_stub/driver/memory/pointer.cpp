@@ -20,7 +20,8 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   return pointer_attribute(attribute, ptr, range, data);
 }
 
-CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data, CUdeviceptr ptr) {
+CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr ptr) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (numAttributes == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
@@ -44,7 +45,9 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
   uint32_t on = 0;
   std::memcpy(&on, value, sizeof on);
-  return address_map().update(ptr, [&](AddressRange& found) { found.sync_memops = on != 0; }) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return address_map().update(ptr, [&](AddressRange& found) { found.sync_memops = on != 0; })
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace gpuwire::client::hand

@@ -13,13 +13,13 @@ CUresult store(void* data, Value value, bool known) {
 
 }  // namespace
 
-CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range, void* data) {
+CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range,
+                           void* data) {
   const bool known = range.has_value();
   const bool host = known && is_host(range->kind);
   const bool managed = known && is_managed(range->kind);
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return store<uint64_t>(data, known ? range->context : 0, known);
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return store<uint64_t>(data, known ? range->context : 0, known);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return store<uint32_t>(data, !known ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE, known);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -29,36 +29,30 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
       // Ordinary host memory is its own host pointer (measured on driver 580).
       return store<uint64_t>(data, !known || host || managed ? pointer : 0, host || managed);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return store<uint32_t>(data, managed || (known && range->sync_memops), known && !host);  // of managed memory always (driver 580)
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      return store<uint64_t>(data, known ? range->buffer_id : 0, known);
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-      return store<uint32_t>(data, managed, known);
+      return store<uint32_t>(data, managed || (known && range->sync_memops),
+                             known && !host);  // of managed memory always (driver 580)
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store<uint64_t>(data, known ? range->buffer_id : 0, known);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store<uint32_t>(data, managed, known);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return store<int32_t>(data, known ? range->device : CU_DEVICE_INVALID, known);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return store<uint32_t>(data, known && range->kind == RangeKind::device, known);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return store<uint64_t>(data, known ? range->base : 0, known);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return store<uint64_t>(data, known ? range->base : 0, known);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return store<uint64_t>(data, known ? range->bytes : 0, known);
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      return store<uint32_t>(data, known, known);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return store<uint32_t>(data, CU_MEM_HANDLE_TYPE_NONE, known);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return store<uint64_t>(data, known ? range->bytes : 0, known);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return store<uint32_t>(data, known, known);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store<uint32_t>(data, CU_MEM_HANDLE_TYPE_NONE, known);
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-      return store<uint32_t>(data, 0, known);
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return store<uint32_t>(data, 0, known);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return store<uint32_t>(data, known && !host ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE, known);
+      return store<uint32_t>(
+          data, known && !host ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE,
+          known);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return store<uint64_t>(data, known && range->kind == RangeKind::pool ? range->owner : 0, known);
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      return store<uint64_t>(data, known ? range->buffer_id : 0, known);
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-      return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return store<uint64_t>(data, known ? range->buffer_id : 0, known);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return CUDA_ERROR_NOT_SUPPORTED;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

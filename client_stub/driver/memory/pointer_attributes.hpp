@@ -9,9 +9,11 @@
 
 namespace gpuwire::client {
 
-// Writes one attribute of `pointer` to `data`, in the width that the driver uses (booleans and masks: 4 bytes). Without a range the value is
-// the one that cuPointerGetAttributes gives to memory CUDA knows nothing of, and the result is CUDA_ERROR_INVALID_VALUE, which that function
-// ignores. CUDA_ERROR_NOT_SUPPORTED: an attribute that cannot be had here.
-CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range, void* data);
+// Writes one attribute of `pointer` to `data`, in the width that the driver uses (booleans and masks: 4 bytes). Without
+// a range the value is the one that cuPointerGetAttributes gives to memory CUDA knows nothing of, and the result is
+// CUDA_ERROR_INVALID_VALUE, which that function ignores. CUDA_ERROR_NOT_SUPPORTED: an attribute that cannot be had
+// here.
+CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range,
+                           void* data);
 
 }  // namespace gpuwire::client

@@ -55,7 +55,8 @@ int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
 std::optional<ShareToken> Shares::token_of(int descriptor) noexcept {
   Message message{};
   // Left in place for others. What is no socket, or an empty one, is none of ours.
-  if (::recv(descriptor, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT) != ssize_t(sizeof message)) return std::nullopt;
+  if (::recv(descriptor, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT) != ssize_t(sizeof message))
+    return std::nullopt;
   if (std::memcmp(message.magic, kMagic, sizeof kMagic) != 0) return std::nullopt;
   return message.token;
 }
@@ -117,7 +118,8 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
   return CUDA_SUCCESS;
 }
 
-CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descriptor, uint64_t flags, uint64_t& handle) {
+CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descriptor, uint64_t flags,
+                       uint64_t& handle) {
   std::optional<ShareToken> token = Shares::token_of(int(reinterpret_cast<intptr_t>(descriptor)));
   if (!token) return CUDA_ERROR_UNKNOWN;  // what the driver says of a descriptor that is none of its own
   caller.server->posted_uploads.end(caller);
@@ -133,8 +135,8 @@ CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descri
 
 namespace hand {
 
-CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType,
-                                      unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handleType, unsigned long long flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!shareableHandle || !known_handle(wire::HandleKind::memory_allocation, handle)) return CUDA_ERROR_INVALID_VALUE;
@@ -142,7 +144,8 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocat
   return leave(caller, export_object(caller, handle, flags, shareableHandle));
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle, CUmemAllocationHandleType shHandleType) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle,
+                                        CUmemAllocationHandleType shHandleType) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
@@ -156,7 +159,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   return leave(caller, result);
 }
 
-CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags) {
+CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
+                                          unsigned long long flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   auto handle = reinterpret_cast<uint64_t>(pool);
@@ -165,7 +169,8 @@ CUresult cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, C
   return leave(caller, export_object(caller, handle, flags, handle_out));
 }
 
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType, unsigned long long flags) {
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType,
+                                            unsigned long long flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!pool_out) return CUDA_ERROR_INVALID_VALUE;

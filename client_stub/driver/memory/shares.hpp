@@ -25,12 +25,13 @@ class Shares final : public SessionPart {
  public:
   explicit Shares(SessionParts& parts) noexcept : SessionPart(parts) {}
 
-  // The descriptor is the program's from then on. The driver's own are closed by exec for memory, and not for pools. -1: no more descriptors,
-  // or kSharesMax.
+  // The descriptor is the program's from then on. The driver's own are closed by exec for memory, and not for pools.
+  // -1: no more descriptors, or kSharesMax.
   int give_out(const ShareToken& token, bool close_on_exec) noexcept;
   // The token of a descriptor that this or another process has exported; not one of ours: nothing.
   static std::optional<ShareToken> token_of(int descriptor) noexcept;
-  // Has the server forget what nobody can import any more. Called where memory is made and released; one poll(2), none without exports.
+  // Has the server forget what nobody can import any more. Called where memory is made and released; one poll(2), none
+  // without exports.
   void sweep(const Caller& caller) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the server has forgotten them; descriptors close with the process

@@ -1,5 +1,5 @@
-// What functions and kernels are asked and told. Answers come from the facts that arrived when the function was looked up; what is set is
-// posted, so its arguments are judged here.
+// What functions and kernels are asked and told. Answers come from the facts that arrived when the function was looked
+// up; what is set is posted, so its arguments are judged here.
 #include <algorithm>
 
 #include "client/forward.hpp"
@@ -11,7 +11,8 @@ namespace gpuwire::client::hand {
 namespace {
 
 // Which values an attribute can be set to (section "Execution Control" of the driver API, cuFuncSetAttribute).
-CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction_attribute attribute, int value, int device) {
+CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction_attribute attribute, int value,
+                       int device) {
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
       if (value < 0) return CUDA_ERROR_INVALID_VALUE;
@@ -19,28 +20,30 @@ CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction
       int fixed = 0;
       if (facts.size() <= CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN) return CUDA_SUCCESS;
       if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, device, fixed)) return CUDA_SUCCESS;
-      return int64_t(value) + fixed > facts[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN] ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+      return int64_t(value) + fixed > facts[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN]
+                 ? CUDA_ERROR_INVALID_VALUE
+                 : CUDA_SUCCESS;
     }
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
       return value < -1 || value > 100 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
-    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
-      return value < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: return value < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
       return value < 0 || value > 1 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       return value < 0 || value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;  // all others can only be read
+    default: return CUDA_ERROR_INVALID_VALUE;  // all others can only be read
   }
 }
 
 void note_setting(FunctionState& function, CUfunction_attribute attribute, int value, int device) {
-  if (size_t(device) < function.on_device.size()) function.on_device[size_t(device)].set(attribute, value, CUDA_SUCCESS);
+  if (size_t(device) < function.on_device.size())
+    function.on_device[size_t(device)].set(attribute, value, CUDA_SUCCESS);
   std::lock_guard lock(function.mutex);
   function.occupancy.clear();
-  // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they ask again.
+  // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they
+  // ask again.
   for (auto& [context, made] : function.functions) {
     if (size_t(device) < made->on_device.size()) made->on_device[size_t(device)].forget(attribute);
   }
@@ -55,7 +58,8 @@ CUresult parameter_info(const FunctionState& function, size_t index, size_t* off
 
 }  // namespace
 
-// --- functions ------------------------------------------------------------------------------------------------------------------------------
+// --- functions
+// ------------------------------------------------------------------------------------------------------------------------------
 
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   Caller caller = enter(Needs::context);
@@ -94,7 +98,8 @@ CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!find_launchable(hfunc)) return CUDA_ERROR_INVALID_HANDLE;
-  if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) return CUDA_ERROR_INVALID_VALUE;
+  if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
+    return CUDA_ERROR_INVALID_VALUE;
   return leave(caller, forward::cuFuncSetSharedMemConfig(caller, hfunc, config));
 }
 
@@ -147,7 +152,8 @@ CUresult cuFuncLoad(CUfunction function) {
   return leave(caller, forward::cuFuncLoad(caller, function));
 }
 
-// --- kernels --------------------------------------------------------------------------------------------------------------------------------
+// --- kernels
+// --------------------------------------------------------------------------------------------------------------------------------
 
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
   Caller caller = enter(Needs::initialised);

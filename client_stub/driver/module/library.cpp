@@ -25,13 +25,9 @@ CUresult parse_library_options(unsigned count, const CUlibraryOption* options, v
     // Options that are mere flags may come without a value.
     auto value = values ? reinterpret_cast<uint64_t>(values[i]) : 0;
     switch (options[i]) {
-      case CU_LIBRARY_BINARY_IS_PRESERVED:
-        out.preserved = true;
-        break;
-      case CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE:
-        return CUDA_ERROR_NOT_SUPPORTED;
-      default:
-        out.sent.emplace_back(options[i], value);
+      case CU_LIBRARY_BINARY_IS_PRESERVED: out.preserved = true; break;
+      case CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE: return CUDA_ERROR_NOT_SUPPORTED;
+      default: out.sent.emplace_back(options[i], value);
     }
   }
   return CUDA_SUCCESS;
@@ -57,7 +53,8 @@ CUresult publish(const Caller& caller, CUlibrary* library, std::unique_ptr<Modul
   return CUDA_SUCCESS;
 }
 
-CUresult set_options(ModuleState& state, unsigned jit_count, const CUjit_option* jit, void** jit_values, LibraryOptions& library) {
+CUresult set_options(ModuleState& state, unsigned jit_count, const CUjit_option* jit, void** jit_values,
+                     LibraryOptions& library) {
   if (CUresult error = LoadOptions::parse(jit_count, jit, jit_values, state.options)) return error;
   state.options.library = std::move(library.sent);
   return CUDA_SUCCESS;
@@ -71,7 +68,8 @@ CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module)
     return CUDA_SUCCESS;
   }
   if (CUresult error = ensure_loaded(caller, library)) return error;
-  if (CUresult error = forward::cuLibraryGetModule(caller, module, reinterpret_cast<CUlibrary>(library.handle))) return error;
+  if (CUresult error = forward::cuLibraryGetModule(caller, module, reinterpret_cast<CUlibrary>(library.handle)))
+    return error;
   auto state = std::make_unique<ModuleState>();
   state->kind = wire::HandleKind::module;
   state->handle = reinterpret_cast<uint64_t>(*module);
@@ -86,14 +84,16 @@ CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module)
 
 }  // namespace
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues, unsigned int numJitOptions,
-                           CUlibraryOption* libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions) {
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jitOptions, void** jitOptionsValues,
+                           unsigned int numJitOptions, CUlibraryOption* libraryOptions, void** libraryOptionValues,
+                           unsigned int numLibraryOptions) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!library || !code) return CUDA_ERROR_INVALID_VALUE;
   if (!looks_like_image(code)) return CUDA_ERROR_INVALID_IMAGE;
   LibraryOptions parsed;
-  if (CUresult error = parse_library_options(numLibraryOptions, libraryOptions, libraryOptionValues, parsed)) return error;
+  if (CUresult error = parse_library_options(numLibraryOptions, libraryOptions, libraryOptionValues, parsed))
+    return error;
   auto state = std::make_unique<ModuleState>();
   if (CUresult error = set_options(*state, numJitOptions, jitOptions, jitOptionsValues, parsed)) return error;
   if (parsed.preserved) {
@@ -107,14 +107,15 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
   return publish(caller, library, std::move(state));
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions, void** jitOptionsValues,
-                               unsigned int numJitOptions, CUlibraryOption* libraryOptions, void** libraryOptionValues,
-                               unsigned int numLibraryOptions) {
+CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_option* jitOptions,
+                               void** jitOptionsValues, unsigned int numJitOptions, CUlibraryOption* libraryOptions,
+                               void** libraryOptionValues, unsigned int numLibraryOptions) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!library || !fileName) return CUDA_ERROR_INVALID_VALUE;
   LibraryOptions parsed;
-  if (CUresult error = parse_library_options(numLibraryOptions, libraryOptions, libraryOptionValues, parsed)) return error;
+  if (CUresult error = parse_library_options(numLibraryOptions, libraryOptions, libraryOptionValues, parsed))
+    return error;
   std::vector<uint8_t> contents;
   if (CUresult error = read_program_file(fileName, contents)) return error;
   ImageTarget target = image_target();
@@ -223,7 +224,8 @@ CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library
   return leave(caller, result);
 }
 
-// --- kernels --------------------------------------------------------------------------------------------------------------------------------
+// --- kernels
+// --------------------------------------------------------------------------------------------------------------------------------
 
 CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   Caller caller = enter(Needs::context);

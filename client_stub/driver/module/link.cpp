@@ -15,14 +15,17 @@ namespace {
 
 constexpr int kAddAttemptsMax = 3;  // the server may drop an input between its arrival and its use
 
-// A CUlinkState. The program's buffers and its array of option values live until it is destroyed (cuda.h, cuLinkCreate).
+// A CUlinkState. The program's buffers and its array of option values live until it is destroyed (cuda.h,
+// cuLinkCreate).
 struct Linker {
   uint64_t handle = 0;
   LoadOptions options;
   std::vector<std::byte> image;
 };
 
-Linker* find(CUlinkState state) { return handles().find<Linker>(wire::HandleKind::link_state, reinterpret_cast<uint64_t>(state)); }
+Linker* find(CUlinkState state) {
+  return handles().find<Linker>(wire::HandleKind::link_state, reinterpret_cast<uint64_t>(state));
+}
 
 std::string_view text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
@@ -35,11 +38,13 @@ struct Reply {
   void operator()(schema::LinkReply::Reader results) {
     missing = results.getMissing();
     image_bytes = results.getImageBytes();
-    if (!missing) linker.options.store_logs(text_of(results.getErrorLog()), text_of(results.getInfoLog()), results.getWallTimeMs());
+    if (!missing)
+      linker.options.store_logs(text_of(results.getErrorLog()), text_of(results.getInfoLog()), results.getWallTimeMs());
   }
 };
 
-CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const ProgramImage& input, const char* name, const LoadOptions& options) {
+CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const ProgramImage& input, const char* name,
+             const LoadOptions& options) {
   const std::string_view given = name ? name : "";
   if (input.bytes() > wire::kModuleBytesMax || given.size() >= wire::kNameBytesMax) return CUDA_ERROR_INVALID_VALUE;
   for (int attempt = 0; attempt < kAddAttemptsMax; ++attempt) {
@@ -73,7 +78,8 @@ struct Begun {
   LoadOptions options;
   CUresult error = CUDA_SUCCESS;
 
-  Begun(CUlinkState state, unsigned count, const CUjit_option* names, void** values) : caller(enter(Needs::context)), error(caller.error) {
+  Begun(CUlinkState state, unsigned count, const CUjit_option* names, void** values)
+      : caller(enter(Needs::context)), error(caller.error) {
     if (error) return;
     linker = find(state);
     error = linker ? LoadOptions::parse(count, names, values, options) : CUDA_ERROR_INVALID_HANDLE;
@@ -110,8 +116,8 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** 
   return leave(caller, CUDA_SUCCESS);
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions,
-                          CUjit_option* options, void** optionValues) {
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
+                          unsigned int numOptions, CUjit_option* options, void** optionValues) {
   Begun begun(state, numOptions, options, optionValues);
   if (begun.error) return begun.error;
   if (!data || size == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -119,8 +125,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
   return leave(begun.caller, add(begun.caller, *begun.linker, type, *input, name, begun.options));
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options,
-                          void** optionValues) {
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions,
+                          CUjit_option* options, void** optionValues) {
   Begun begun(state, numOptions, options, optionValues);
   if (begun.error) return begun.error;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
@@ -136,12 +142,13 @@ CUresult cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** opt
   return hand::cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
 }
 
-CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name, unsigned int numOptions, CUjit_option* options,
-                       void** optionValues) {
+CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
+                       unsigned int numOptions, CUjit_option* options, void** optionValues) {
   return hand::cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
 }
 
-CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions,
+                       CUjit_option* options, void** optionValues) {
   return hand::cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }
 

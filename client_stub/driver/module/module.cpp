@@ -61,13 +61,18 @@ CUresult cuModuleLoad(CUmodule* module, const char* fname) {
   return load(caller, module, ProgramImage::select_from_file(std::move(contents), image_target()), {});
 }
 
-CUresult cuModuleLoadData(CUmodule* module, const void* image) { return load_from_memory(module, image, 0, nullptr, nullptr); }
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  return load_from_memory(module, image, 0, nullptr, nullptr);
+}
 
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options, void** optionValues) {
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int numOptions, CUjit_option* options,
+                            void** optionValues) {
   return load_from_memory(module, image, numOptions, options, optionValues);
 }
 
-CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) { return load_from_memory(module, fatCubin, 0, nullptr, nullptr); }
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
+  return load_from_memory(module, fatCubin, 0, nullptr, nullptr);
+}
 
 CUresult cuModuleUnload(CUmodule hmod) {
   Caller caller = enter(Needs::context);

@@ -1,4 +1,5 @@
-// Getting an image to the server and loaded there: have it loaded by its digest; if it is unknown, offer it, send it and try again.
+// Getting an image to the server and loaded there: have it loaded by its digest; if it is unknown, offer it, send it
+// and try again.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -20,7 +21,9 @@ constexpr size_t kImagePieceBytes = wire::kPostedBulkBytesMax;
 constexpr int kLoadAttemptsMax = 3;
 
 // Unknown options of JIT loads that hold addresses of the program: arrays of names and of addresses.
-bool holds_pointers(CUjit_option option) { return option == CU_JIT_GLOBAL_SYMBOL_NAMES || option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES; }
+bool holds_pointers(CUjit_option option) {
+  return option == CU_JIT_GLOBAL_SYMBOL_NAMES || option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES;
+}
 
 CUresult offer_image(const Caller& caller, const ProgramImage& image, bool& have) {
   return send::call_module_offer(*caller.session, caller.context, {.digest = image.digest(), .bytes = image.bytes()},
@@ -30,7 +33,9 @@ CUresult offer_image(const Caller& caller, const ProgramImage& image, bool& have
 CUresult send_image(const Caller& caller, const ProgramImage& image) {
   for (uint64_t offset = 0; offset < image.bytes();) {
     size_t bytes = std::min<uint64_t>(kImagePieceBytes, image.bytes() - offset);
-    std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t at, std::span<std::byte> out) { image.read(offset + at, out); };
+    std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t at, std::span<std::byte> out) {
+      image.read(offset + at, out);
+    };
     Bulk bulk{.bytes = bytes, .gather = &gather};
     CUresult error = send::post_module_data(
         *caller.session, caller.context,
@@ -41,7 +46,8 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
   return CUDA_SUCCESS;
 }
 
-// As much of the text as the program's buffer holds, and a zero; the number of bytes without it goes where the size was.
+// As much of the text as the program's buffer holds, and a zero; the number of bytes without it goes where the size
+// was.
 void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void** filled) {
   if (!buffer || buffer_bytes == 0) return;
   size_t count = std::min<size_t>(text.size(), buffer_bytes - 1);
@@ -50,7 +56,8 @@ void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void*
   if (filled) *filled = reinterpret_cast<void*>(uintptr_t(count));
 }
 
-CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, uint64_t& sequence) {
+CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
+                    uint64_t& sequence) {
   return send::begin_module_load(*caller.session, caller.context,
                                  {.handle = handle,
                                   .digest = image.digest(),
@@ -80,8 +87,8 @@ void LoadOptions::store_logs(std::string_view error_text, std::string_view info_
   if (wall_time) std::memcpy(wall_time, &wall_time_ms, sizeof wall_time_ms);
 }
 
-// Offers the image, and sends it unless another thread has meanwhile. Other images may be on their way at the same time, up to as many as
-// there are locks; two threads that sent the same one would mix its pieces.
+// Offers the image, and sends it unless another thread has meanwhile. Other images may be on their way at the same
+// time, up to as many as there are locks; two threads that sent the same one would mix its pieces.
 CUresult deliver_image(const Caller& caller, const ProgramImage& image) {
   std::lock_guard lock(caller.server->image_uploads.lock_for(image.digest()[0]));
   bool have = false;
@@ -132,14 +139,17 @@ ImageTarget image_target() {
     if (attributes.size() <= CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) continue;
     fatbin::ComputeCapability capability{uint32_t(attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR]),
                                          uint32_t(attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR])};
-    auto same = [&](const fatbin::ComputeCapability& other) { return other.major == capability.major && other.minor == capability.minor; };
+    auto same = [&](const fatbin::ComputeCapability& other) {
+      return other.major == capability.major && other.minor == capability.minor;
+    };
     if (std::none_of(target.devices.begin(), target.devices.end(), same)) target.devices.push_back(capability);
   }
   return target;
 }
 
 // The first attempt takes it that the server has the image, as it has of every program but the first.
-CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, FunctionQuestion* along) {
+CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
+                    FunctionQuestion* along) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   image_traffic().used.fetch_add(1, std::memory_order_relaxed);
   for (int attempt = 0; attempt < kLoadAttemptsMax; ++attempt) {
@@ -157,7 +167,8 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
 }
 
 CUresult tell_unusable(const ImageTarget& target, const ImageError& error) {
-  if (target.ptx_only || error.result != CUDA_ERROR_NO_BINARY_FOR_GPU) say("a library cannot be loaded: " + error.message);
+  if (target.ptx_only || error.result != CUDA_ERROR_NO_BINARY_FOR_GPU)
+    say("a library cannot be loaded: " + error.message);
   return error.result;
 }
 

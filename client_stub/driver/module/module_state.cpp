@@ -74,9 +74,15 @@ CUresult FunctionQuestion::finish(const Caller& caller) {
   });
 }
 
-ModuleState* find_module(CUmodule module) noexcept { return handles().find<ModuleState>(wire::HandleKind::module, number(module)); }
-ModuleState* find_library(CUlibrary library) noexcept { return handles().find<ModuleState>(wire::HandleKind::library, number(library)); }
-FunctionState* find_kernel(CUkernel kernel) noexcept { return handles().find<FunctionState>(wire::HandleKind::kernel, number(kernel)); }
+ModuleState* find_module(CUmodule module) noexcept {
+  return handles().find<ModuleState>(wire::HandleKind::module, number(module));
+}
+ModuleState* find_library(CUlibrary library) noexcept {
+  return handles().find<ModuleState>(wire::HandleKind::library, number(library));
+}
+FunctionState* find_kernel(CUkernel kernel) noexcept {
+  return handles().find<FunctionState>(wire::HandleKind::kernel, number(kernel));
+}
 
 Caller caller_for(const Caller& caller, const ModuleState& state) noexcept {
   Caller other = caller;
@@ -124,10 +130,11 @@ CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::s
     Caller asking = caller_for(caller, state);
     if (CUresult error = ensure_loaded(asking, state)) return error;
     std::vector<std::string> names;
-    CUresult error = send::call_module_functions(
-        *asking.session, asking.context, {.handle = state.handle}, [&](schema::ModuleFunctions::Reader results) {
-          for (auto name : results.getNames()) names.emplace_back(name.cStr(), name.size());
-        });
+    CUresult error = send::call_module_functions(*asking.session, asking.context, {.handle = state.handle},
+                                                 [&](schema::ModuleFunctions::Reader results) {
+                                                   for (auto name : results.getNames())
+                                                     names.emplace_back(name.cStr(), name.size());
+                                                 });
     if (error) return error;
     state.names = std::move(names);
   }
@@ -149,14 +156,14 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
   if (CUresult error = ensure_loaded(asking, state)) return error;
   Variable variable{.managed = managed};
   uint64_t range_base = 0, range_bytes = 0;  // of the driver's allocation, when the variable is managed
-  CUresult error = send::call_module_global(
-      *asking.session, asking.context, {.module = state.handle, .name = name, .managed = managed},
-      [&](schema::ModuleGlobalReply::Reader results) {
-        variable.address = results.getAddress();
-        variable.bytes = results.getBytes();
-        range_base = results.getRangeAddress();
-        range_bytes = results.getRangeBytes();
-      });
+  CUresult error = send::call_module_global(*asking.session, asking.context,
+                                            {.module = state.handle, .name = name, .managed = managed},
+                                            [&](schema::ModuleGlobalReply::Reader results) {
+                                              variable.address = results.getAddress();
+                                              variable.bytes = results.getBytes();
+                                              range_base = results.getRangeAddress();
+                                              range_bytes = results.getRangeBytes();
+                                            });
   if (error) return error;
   managed |= range_bytes != 0;
   AddressRange range{.base = variable.address,
@@ -179,13 +186,16 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
 }
 
 CUresult function_attribute(const Caller& caller, FunctionState& function, unsigned attribute, int device, int& value) {
-  if (attribute >= kFunctionAttributes || device < 0 || size_t(device) >= function.on_device.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute >= kFunctionAttributes || device < 0 || size_t(device) >= function.on_device.size())
+    return CUDA_ERROR_INVALID_VALUE;
   FunctionAttributes& known = function.on_device[device];
   CUresult result;
   if (known.get(attribute, value, result)) return result;
   result = function.kind == wire::HandleKind::kernel
-               ? forward::cuKernelGetAttribute(caller, &value, CUfunction_attribute(attribute), reinterpret_cast<CUkernel>(function.handle), device)
-               : forward::cuFuncGetAttribute(caller, &value, CUfunction_attribute(attribute), reinterpret_cast<CUfunction>(function.handle));
+               ? forward::cuKernelGetAttribute(caller, &value, CUfunction_attribute(attribute),
+                                               reinterpret_cast<CUkernel>(function.handle), device)
+               : forward::cuFuncGetAttribute(caller, &value, CUfunction_attribute(attribute),
+                                             reinterpret_cast<CUfunction>(function.handle));
   if (result == CUDA_SUCCESS) known.set(attribute, value, result);
   return result;
 }
@@ -198,11 +208,12 @@ void retire_module(ModuleState* state) noexcept {
     for (auto& [name, function] : state->functions) end_function(*function);
     for (auto& function : state->derived) end_function(*function);
   }
-  address_map().take_all([&](const AddressRange& range) { return range.owner == state->handle && !is_host(range.kind); },
-                         [](const AddressRange& range) {
-                           if (range.kind == RangeKind::managed_variable) return forget_managed_variable(range);
-                           release_range(range);
-                         });
+  address_map().take_all(
+      [&](const AddressRange& range) { return range.owner == state->handle && !is_host(range.kind); },
+      [](const AddressRange& range) {
+        if (range.kind == RangeKind::managed_variable) return forget_managed_variable(range);
+        release_range(range);
+      });
   std::unique_ptr<ModuleState> oldest;
   Retired& queue = retired();
   std::lock_guard lock(queue.mutex);

@@ -44,7 +44,8 @@ class FunctionAttributes {
     values_[attribute].store(int64_t(result) << 32 | uint32_t(value), std::memory_order_relaxed);
   }
   void copy(const FunctionAttributes& other) noexcept {
-    for (size_t i = 0; i < values_.size(); ++i) values_[i].store(other.values_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+    for (size_t i = 0; i < values_.size(); ++i)
+      values_[i].store(other.values_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   void forget(unsigned attribute) noexcept { values_[attribute].store(kUnknown, std::memory_order_relaxed); }
   void clear() noexcept {
@@ -61,16 +62,16 @@ struct FunctionState {
   uint64_t handle = 0;
   wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
   std::string name;
-  ModuleState* module = nullptr;        // of a kernel: its library; of a function made from a kernel: the kernel's library
-  FunctionState* kernel = nullptr;      // of a function made from a kernel
-  ContextState* context = nullptr;      // of a function; a kernel has none
-  std::vector<uint32_t> offsets, sizes; // of the parameters
-  uint32_t parameter_bytes = 0;         // of the packed parameters
+  ModuleState* module = nullptr;    // of a kernel: its library; of a function made from a kernel: the kernel's library
+  FunctionState* kernel = nullptr;  // of a function made from a kernel
+  ContextState* context = nullptr;  // of a function; a kernel has none
+  std::vector<uint32_t> offsets, sizes;       // of the parameters
+  uint32_t parameter_bytes = 0;               // of the packed parameters
   std::vector<FunctionAttributes> on_device;  // by the program's ordinal
 
-  std::mutex mutex;                     // all below; a leaf lock
+  std::mutex mutex;                                             // all below; a leaf lock
   std::unordered_map<ContextState*, FunctionState*> functions;  // of a kernel: cuKernelGetFunction
-  std::map<std::array<uint64_t, 4>, uint64_t> occupancy;  // by kind of question and arguments
+  std::map<std::array<uint64_t, 4>, uint64_t> occupancy;        // by kind of question and arguments
 };
 
 struct Variable {
@@ -85,7 +86,7 @@ struct LoadOptions {
   char* error_log = nullptr;
   char* info_log = nullptr;
   uint32_t error_log_bytes = 0, info_log_bytes = 0;  // sizes of the buffers
-  void** error_log_filled = nullptr;  // places in the program's optionValues where the results belong
+  void** error_log_filled = nullptr;                 // places in the program's optionValues where the results belong
   void** info_log_filled = nullptr;
   void** wall_time = nullptr;
 
@@ -104,10 +105,10 @@ struct ModuleState {
 
   // Held while the server is asked, so that one thread loads and the others wait for it.
   std::mutex mutex;
-  const void* code = nullptr;                      // of a library with CU_LIBRARY_BINARY_IS_PRESERVED, until it is loaded
-  std::shared_ptr<const ProgramImage> image;       // of another library, until it is loaded
+  const void* code = nullptr;                 // of a library with CU_LIBRARY_BINARY_IS_PRESERVED, until it is loaded
+  std::shared_ptr<const ProgramImage> image;  // of another library, until it is loaded
   LoadOptions options;
-  std::optional<CUresult> loaded;                  // what loading it at the server gave
+  std::optional<CUresult> loaded;                                             // what loading it at the server gave
   std::unordered_map<std::string, std::unique_ptr<FunctionState>> functions;  // by name
   std::vector<std::unique_ptr<FunctionState>> derived;                        // functions made from kernels
   std::unordered_map<std::string, Variable> variables;
@@ -131,15 +132,18 @@ CUresult deliver_image(const Caller& caller, const ProgramImage& image);
 
 // Which images this process's server can use.
 ImageTarget image_target();
-// A line for the person at the terminal about an image that cannot be used; returns its error. Libraries try images for other GPUs and go on
-// without them, as silently as beside a GPU of the server's kind: only the software device refuses what that would run.
+// A line for the person at the terminal about an image that cannot be used; returns its error. Libraries try images for
+// other GPUs and go on without them, as silently as beside a GPU of the server's kind: only the software device refuses
+// what that would run.
 CUresult tell_unusable(const ImageTarget& target, const ImageError& error);
 
-// The question for a function of a module, which may travel along with the module's loading. One thread; begin() and finish() in turn.
+// The question for a function of a module, which may travel along with the module's loading. One thread; begin() and
+// finish() in turn.
 class FunctionQuestion {
  public:
   // Fills in `function` from the answer. All three must outlive the question.
-  FunctionQuestion(const ModuleState& module, std::string_view name, FunctionState& function) : module_(module), name_(name), function_(function) {}
+  FunctionQuestion(const ModuleState& module, std::string_view name, FunctionState& function)
+      : module_(module), name_(name), function_(function) {}
   bool under_way() const noexcept { return under_way_; }
   CUresult begin(const Caller& caller);
   CUresult finish(const Caller& caller);
@@ -153,10 +157,12 @@ class FunctionQuestion {
   bool under_way_ = false;
 };
 
-// Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's. After CUDA_SUCCESS
-// `along` is under way, after anything else it is not.
-CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options, FunctionQuestion* along = nullptr);
-// Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is CUDA_SUCCESS.
+// Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's.
+// After CUDA_SUCCESS `along` is under way, after anything else it is not.
+CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
+                    FunctionQuestion* along = nullptr);
+// Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is
+// CUDA_SUCCESS.
 CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along = nullptr);
 
 // Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
@@ -166,15 +172,16 @@ CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::s
 // Takes state.mutex. `managed`: cuLibraryGetManaged.
 CUresult find_variable(const Caller& caller, ModuleState& state, std::string_view name, bool managed, Variable& out);
 
-// Takes a module or library out of all tables; its handle and those of its functions end. Its memory lives on for a while, because other
-// threads may be using a handle that they looked up before: kRetiredModules more must end first.
+// Takes a module or library out of all tables; its handle and those of its functions end. Its memory lives on for a
+// while, because other threads may be using a handle that they looked up before: kRetiredModules more must end first.
 void retire_module(ModuleState* state) noexcept;
 inline constexpr size_t kRetiredModules = 256;
 
 // One CUfunction_attribute of a function on a device of the program; asks the server the first time.
 CUresult function_attribute(const Caller& caller, FunctionState& function, unsigned attribute, int device, int& value);
 
-// The caller that a question about this module should come from: its own context for a module, the current one for a library.
+// The caller that a question about this module should come from: its own context for a module, the current one for a
+// library.
 Caller caller_for(const Caller& caller, const ModuleState& state) noexcept;
 
 }  // namespace gpuwire::client

@@ -11,7 +11,9 @@
 namespace gpuwire::client {
 namespace {
 
-tl::unexpected<ImageError> fail(CUresult result, std::string message) { return tl::unexpected(ImageError{result, std::move(message)}); }
+tl::unexpected<ImageError> fail(CUresult result, std::string message) {
+  return tl::unexpected(ImageError{result, std::move(message)});
+}
 
 // The header of a container that holds `entry_bytes` bytes of entries (protocol/fatbin reads the same layout).
 std::vector<uint8_t> container_header(uint64_t entry_bytes) {
@@ -61,7 +63,8 @@ void ProgramImage::finish(std::span<const uint8_t> body, bool keep) {
 }
 
 // One entry when all devices agree on it; else the whole container, and the server's driver chooses for each.
-tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> container, const ImageTarget& target, bool keep) {
+tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> container, const ImageTarget& target,
+                                                    bool keep) {
   auto entries = fatbin::read_container(container);
   if (!entries) return fail(CUDA_ERROR_INVALID_IMAGE, entries.error().message);
   const fatbin::Entry* chosen = nullptr;
@@ -72,7 +75,8 @@ tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> con
     any = true;
     if (entry) chosen = entry;
   }
-  if (!chosen) return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds nothing that the server's device can run");
+  if (!chosen)
+    return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds nothing that the server's device can run");
   if (differ) {
     finish(container, keep);
     return {};
@@ -82,7 +86,9 @@ tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> con
   return {};
 }
 
-tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::select(const void* image, const ImageTarget& target, bool keep) {
+tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::select(const void* image,
+                                                                                   const ImageTarget& target,
+                                                                                   bool keep) {
   if (!looks_like_image(image)) return fail(CUDA_ERROR_INVALID_IMAGE, "not a program image");
   const auto* bytes = static_cast<const uint8_t*>(image);
   auto kind = fatbin::image_kind({bytes, strnlen(static_cast<const char*>(image), 8)});
@@ -108,9 +114,10 @@ tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::sele
   return linked(wrapped, chosen.error());
 }
 
-// What the program was linked for is not what the server has: its driver links again, from the same containers. Whether they hold something
-// for the device is for it to say. `without`: the error if they cannot travel.
-tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::linked(const fatbin::WrappedContainers& wrapped, ImageError without) {
+// What the program was linked for is not what the server has: its driver links again, from the same containers. Whether
+// they hold something for the device is for it to say. `without`: the error if they cannot travel.
+tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::linked(
+    const fatbin::WrappedContainers& wrapped, ImageError without) {
   std::vector<std::span<const uint8_t>> containers;
   auto add = [&](const void* container) {
     auto span = fatbin::span_of_trusted_image(container);
@@ -129,14 +136,15 @@ tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::link
   return out;
 }
 
-tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::select_from_file(std::vector<uint8_t> contents,
-                                                                                             const ImageTarget& target) {
+tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::select_from_file(
+    std::vector<uint8_t> contents, const ImageTarget& target) {
   if (contents.empty()) return fail(CUDA_ERROR_INVALID_IMAGE, "the file is empty");
   auto out = std::make_shared<ProgramImage>();
   std::span<const uint8_t> bytes = contents;
   switch (fatbin::image_kind(bytes.first(std::min<size_t>(bytes.size(), 8)))) {
     case fatbin::ImageKind::wrapper:
-      return fail(CUDA_ERROR_INVALID_IMAGE, "the file holds a fat binary's wrapper, which is meaningful in memory only");
+      return fail(CUDA_ERROR_INVALID_IMAGE,
+                  "the file holds a fat binary's wrapper, which is meaningful in memory only");
     case fatbin::ImageKind::container: {
       auto chosen = out->choose(bytes, target, true);
       if (!chosen) return tl::unexpected(chosen.error());
@@ -144,12 +152,11 @@ tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::sele
     }
     case fatbin::ImageKind::elf: {
       auto whole = fatbin::elf_bytes(bytes);
-      if (!whole || *whole > bytes.size()) return fail(CUDA_ERROR_INVALID_IMAGE, "the ELF file is cut short or damaged");
+      if (!whole || *whole > bytes.size())
+        return fail(CUDA_ERROR_INVALID_IMAGE, "the ELF file is cut short or damaged");
       break;
     }
-    case fatbin::ImageKind::text:
-      contents.push_back(0);
-      break;
+    case fatbin::ImageKind::text: contents.push_back(0); break;
   }
   out->owned_ = std::move(contents);
   out->finish(out->owned_, false);
@@ -162,6 +169,8 @@ std::shared_ptr<const ProgramImage> ProgramImage::whole(std::span<const uint8_t>
   return out;
 }
 
-bool looks_like_image(const void* image) noexcept { return image != nullptr && *static_cast<const uint8_t*>(image) != 0; }
+bool looks_like_image(const void* image) noexcept {
+  return image != nullptr && *static_cast<const uint8_t*>(image) != 0;
+}
 
 }  // namespace gpuwire::client

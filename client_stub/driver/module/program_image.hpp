@@ -1,4 +1,5 @@
-// A program image (fat binary, cubin or PTX) on its way to the server: recognised, reduced to what the server's devices can run, digested.
+// A program image (fat binary, cubin or PTX) on its way to the server: recognised, reduced to what the server's devices
+// can run, digested.
 #pragma once
 
 #include <cuda.h>
@@ -39,22 +40,25 @@ class ProgramImage {
   // Fills `out` with the bytes from `offset` on; offset + out.size() <= bytes().
   void read(uint64_t offset, std::span<std::byte> out) const noexcept;
 
-  // `image` is what a program passes to cuModuleLoadData or cuLibraryLoadData, trusted as natively. With `keep` the bytes are copied;
-  // without, they must live as long as the object. PTX text includes its terminating zero.
-  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select(const void* image, const ImageTarget& target, bool keep);
+  // `image` is what a program passes to cuModuleLoadData or cuLibraryLoadData, trusted as natively. With `keep` the
+  // bytes are copied; without, they must live as long as the object. PTX text includes its terminating zero.
+  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select(const void* image,
+                                                                              const ImageTarget& target, bool keep);
   // The same for a file's contents, which need not be well-formed.
-  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select_from_file(std::vector<uint8_t> contents, const ImageTarget& target);
+  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select_from_file(std::vector<uint8_t> contents,
+                                                                                        const ImageTarget& target);
   // Bytes of any kind, as they are; they must live as long as the object.
   static std::shared_ptr<const ProgramImage> whole(std::span<const uint8_t> bytes);
 
  private:
-  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> linked(const fatbin::WrappedContainers& wrapped, ImageError without);
+  static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> linked(const fatbin::WrappedContainers& wrapped,
+                                                                              ImageError without);
   void finish(std::span<const uint8_t> body, bool keep);
   tl::expected<void, ImageError> choose(std::span<const uint8_t> container, const ImageTarget& target, bool keep);
 
-  std::vector<uint8_t> head_;           // the header of a fat binary of one entry, or nothing
+  std::vector<uint8_t> head_;  // the header of a fat binary of one entry, or nothing
   std::span<const uint8_t> body_;
-  std::vector<uint8_t> owned_;          // behind body_, when copied
+  std::vector<uint8_t> owned_;  // behind body_, when copied
   Digest digest_{};
 };
 

@@ -1,6 +1,7 @@
-// What device code prints. NVIDIA's driver writes it through the program's own stdout, inside a call of the program that waits, so it keeps its
-// place among what the program prints, also where stdout is a file or a pipe. Here it arrives with notices, on whichever thread reads the
-// connection; it is kept until a call that waits is about to return.
+// What device code prints. NVIDIA's driver writes it through the program's own stdout, inside a call of the program
+// that waits, so it keeps its place among what the program prints, also where stdout is a file or a pipe. Here it
+// arrives with notices, on whichever thread reads the connection; it is kept until a call that waits is about to
+// return.
 #pragma once
 
 #include <atomic>
@@ -25,7 +26,8 @@ class DeviceOutput final : public SessionPart {
   void keep(bool to_stderr, std::span<const std::byte> text) noexcept;
   // Writes what is kept, through stdio. With no lock of ours held.
   void write() noexcept {
-    if (any_.load(std::memory_order_acquire)) [[unlikely]] write_kept();
+    if (any_.load(std::memory_order_acquire)) [[unlikely]]
+      write_kept();
   }
   // Closed: the last is written. Lost: by the call that finds it out, since it may be written in calls of the program
   // alone.
@@ -36,10 +38,11 @@ class DeviceOutput final : public SessionPart {
   void write_kept() noexcept;
   void write_stream(bool to_stderr) noexcept;
 
-  std::mutex mutex_;                  // a leaf
-  std::vector<std::byte> kept_[2];    // stdout, stderr
-  bool told_ = false;                 // that text was lost
-  std::atomic<bool> any_{false};      // something is kept; stored under mutex_, so that who sees it set finds the text there
+  std::mutex mutex_;                // a leaf
+  std::vector<std::byte> kept_[2];  // stdout, stderr
+  bool told_ = false;               // that text was lost
+  std::atomic<bool> any_{
+      false};  // something is kept; stored under mutex_, so that who sees it set finds the text there
 };
 
 }  // namespace gpuwire::client

@@ -14,10 +14,12 @@ void keep_first(std::atomic<int32_t>& place, int32_t value) noexcept {
   place.compare_exchange_strong(none, value, std::memory_order_relaxed);
 }
 
-// A frame's context field, back to the context: handles of contexts are never reused, so their generation is 1 and fits.
+// A frame's context field, back to the context: handles of contexts are never reused, so their generation is 1 and
+// fits.
 ContextState* context_of_frame(uint32_t wire_context) noexcept {
   constexpr uint32_t kIndexMask = (1u << wire::kHandleIndexBits) - 1;
-  uint64_t handle = wire::make_handle(wire::HandleKind::context, wire_context & kIndexMask, uint16_t(wire_context >> wire::kHandleIndexBits));
+  uint64_t handle = wire::make_handle(wire::HandleKind::context, wire_context & kIndexMask,
+                                      uint16_t(wire_context >> wire::kHandleIndexBits));
   return handles().find<ContextState>(wire::HandleKind::context, handle);
 }
 
@@ -81,7 +83,7 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     case wire::NoticeOrdinal::output:
     case wire::NoticeOrdinal::region_data:
     case wire::NoticeOrdinal::graph_memory_data: return;
-    case wire::NoticeOrdinal::ending: return;     // the session itself ends, and calls ended()
+    case wire::NoticeOrdinal::ending: return;  // the session itself ends, and calls ended()
   }
 }
 
@@ -126,8 +128,6 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
 }
 
 // The session has told the user why; from here on enter() returns its state.
-void Notices::ended(CUresult, std::string_view) {
-  parts_.tell_ended(SessionEnd::lost);
-}
+void Notices::ended(CUresult, std::string_view) { parts_.tell_ended(SessionEnd::lost); }
 
 }  // namespace gpuwire::client

@@ -15,12 +15,13 @@ class Notices final : public NoticeHandler {
 
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) override;
   BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) override;
-  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) override;
+  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
+                   std::span<const std::byte> text) override;
   void ended(CUresult result, std::string_view reason) override;
 
  private:
   ServerSession& session_;
-  SessionParts& parts_;  // told when the session breaks off
+  SessionParts& parts_;          // told when the session breaks off
   std::vector<std::byte> text_;  // the bulk of an output notice
 };
 

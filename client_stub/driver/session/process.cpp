@@ -25,7 +25,8 @@ namespace {
 constinit std::atomic<int32_t> g_absent{CUDA_ERROR_NOT_INITIALIZED};
 
 constinit std::mutex g_initialising;
-CUresult g_failed = CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
+CUresult g_failed =
+    CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
 bool g_handlers_installed = false;
 
 // A CUDA context does not survive fork(): the child keeps its memory, and nothing else (the session closes its
@@ -45,8 +46,8 @@ void in_child() noexcept {
   t_context = nullptr;
 }
 
-// Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with CUDA_ERROR_DEINITIALIZED,
-// as natively.
+// Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with
+// CUDA_ERROR_DEINITIALIZED, as natively.
 void at_exit() noexcept {
   Process* owner = g_process.load(std::memory_order_acquire);
   if (!owner) return;
@@ -60,7 +61,8 @@ void at_exit() noexcept {
 CUresult connect(ServerSession& session) {
   const char* server = std::getenv("GPUWIRE_SERVER");
   if (!server || !*server) {
-    say("no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'");
+    say("no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- "
+        "PROGRAM'");
     return CUDA_ERROR_NO_DEVICE;
   }
   std::string error;

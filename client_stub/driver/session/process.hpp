@@ -1,5 +1,5 @@
-// The one object of a process that uses CUDA: made by the first successful cuInit, never destroyed, because programs call the driver
-// from their last exit handlers.
+// The one object of a process that uses CUDA: made by the first successful cuInit, never destroyed, because programs
+// call the driver from their last exit handlers.
 #pragma once
 
 #include <cuda.h>
@@ -24,8 +24,8 @@ inline constexpr int kDriverVersion = 13000;  // what cuDriverGetVersion says, w
 // A device that the program sees.
 struct Device {
   int server_ordinal = 0;
-  const DeviceFacts* facts = nullptr;   // owned by the session
-  ContextState* primary = nullptr;      // its handle is fixed from the start: cudart asks for it before it retains
+  const DeviceFacts* facts = nullptr;  // owned by the session
+  ContextState* primary = nullptr;     // its handle is fixed from the start: cudart asks for it before it retains
 };
 
 struct Process {
@@ -34,10 +34,10 @@ struct Process {
 
   // The one server that the process has; later, it may be several, each device's its own.
   std::unique_ptr<ServerSession> server;
-  std::vector<Device> devices;          // by the program's ordinal; does not change
-  std::atomic<uint64_t> next_id{1};     // contexts and streams, for cuCtxGetId and cuStreamGetId
-  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any device. A flag alone:
-  // nothing is published through it.
+  std::vector<Device> devices;       // by the program's ordinal; does not change
+  std::atomic<uint64_t> next_id{1};  // contexts and streams, for cuCtxGetId and cuStreamGetId
+  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any
+  // device. A flag alone: nothing is published through it.
   std::atomic<bool> lost{false};
 
   const Device* device(CUdevice ordinal) const noexcept {
@@ -45,7 +45,8 @@ struct Process {
   }
 };
 
-// Null before cuInit has succeeded, in a forked child, and when the program is past its exit; absent_process() says which.
+// Null before cuInit has succeeded, in a forked child, and when the program is past its exit; absent_process() says
+// which.
 extern std::atomic<Process*> g_process;
 inline Process* process() noexcept { return g_process.load(std::memory_order_acquire); }
 // CUDA_ERROR_NOT_INITIALIZED or CUDA_ERROR_DEINITIALIZED.

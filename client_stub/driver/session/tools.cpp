@@ -23,9 +23,15 @@ struct Tool {
 };
 
 Tool g_tools[] = {
-    {"libcupti.so", "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity", {}},
-    {"libsanitizer-", "compute-sanitizer does not work through gpuwire: nothing is checked; run it on a machine with the GPU", {}},
-    {"libcuda-injection.so", "Nsight Compute does not work through gpuwire: nothing is profiled; run it on a machine with the GPU", {}},
+    {"libcupti.so",
+     "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity",
+     {}},
+    {"libsanitizer-",
+     "compute-sanitizer does not work through gpuwire: nothing is checked; run it on a machine with the GPU",
+     {}},
+    {"libcuda-injection.so",
+     "Nsight Compute does not work through gpuwire: nothing is profiled; run it on a machine with the GPU",
+     {}},
     {"libToolsInjection", "Nsight Systems does not reach the GPU of a server: no GPU activity is recorded", {}},
 };
 
@@ -63,7 +69,8 @@ void report_attached_tools() noexcept {
     } catch (...) {  // no memory
     }
   }
-  if (traced_by_cuda_gdb()) say("cuda-gdb sees this program's host code alone: device code runs on the server, out of its reach");
+  if (traced_by_cuda_gdb())
+    say("cuda-gdb sees this program's host code alone: device code runs on the server, out of its reach");
 }
 
 void report_refused_table(const CUuuid* id) noexcept {

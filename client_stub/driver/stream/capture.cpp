@@ -25,7 +25,8 @@ namespace {
 constinit std::atomic<uint64_t> g_next_capture{1};
 
 bool valid_mode(CUstreamCaptureMode mode) noexcept {
-  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+  return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL ||
+         mode == CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
 // As captures remember it; 0: no memory for a thread's state.
@@ -54,12 +55,15 @@ CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph grap
   return on.caller.server->captures.add(std::move(capture), *on.state);
 }
 
-// A question about the NULL stream, while a stream that synchronises with it captures, is an error that does no harm to the capture (CUDA
-// driver API, cuStreamIsCapturing); other calls on that stream are not as harmless, so this comes before the stream is resolved.
+// A question about the NULL stream, while a stream that synchronises with it captures, is an error that does no harm to
+// the capture (CUDA driver API, cuStreamIsCapturing); other calls on that stream are not as harmless, so this comes
+// before the stream is resolved.
 CUresult question_of_null_stream(CUstream stream, bool per_thread) noexcept {
   const ContextState* context = t_context;
   bool null_stream = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
-  return null_stream && context && context->blocking_captures.load(std::memory_order_relaxed) != 0 ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+  return null_stream && context && context->blocking_captures.load(std::memory_order_relaxed) != 0
+             ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+             : CUDA_SUCCESS;
 }
 
 CUresult query_capture(const StreamCall& on, CUstreamCaptureStatus& status, uint64_t& id) noexcept {
@@ -182,7 +186,8 @@ CUresult Captures::permit_work(ContextState& context, uint64_t wire_stream) noex
 }
 
 CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
-  if (context.captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (context.captures.load(std::memory_order_relaxed) == 0) [[likely]]
+    return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   std::lock_guard lock(mutex_);
   for (Capture& capture : active_) {
@@ -211,7 +216,8 @@ CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool re
 }
 
 bool Captures::has_graph(uint64_t graph) noexcept {
-  if (graph == 0 || count_.load(std::memory_order_relaxed) == 0) [[likely]] return false;
+  if (graph == 0 || count_.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
   std::lock_guard lock(mutex_);
   return std::any_of(active_.begin(), active_.end(), [&](const Capture& capture) {
     return capture.told_graph == graph || reinterpret_cast<uint64_t>(capture.graph) == graph;
@@ -236,7 +242,8 @@ void Captures::join(StreamState& stream, uint64_t capture) noexcept {
 }
 
 CUresult Captures::refuse(bool valid_ones_only) noexcept {
-  if (count_.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
+    return CUDA_SUCCESS;
   const ThreadState* thread = thread_state();
   CUstreamCaptureMode mode = thread ? thread->capture_mode : CU_STREAM_CAPTURE_MODE_GLOBAL;
   if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
@@ -256,7 +263,8 @@ CUresult Captures::refuse(bool valid_ones_only) noexcept {
 CUresult hand::cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
-  CUresult result = leave(on.caller, forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUresult result =
+      leave(on.caller, forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
   return result ? result : begin_here(on, mode, nullptr);
 }
 
@@ -264,12 +272,14 @@ CUresult hand::cuStreamBeginCapture(CUstream stream, bool per_thread) {
   return hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread);
 }
 
-CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                                           size_t count, CUstreamCaptureMode mode, bool per_thread) {
+CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                           const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode,
+                                           bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
-  CUresult result = leave(on.caller, forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
-                                                                          CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUresult result =
+      leave(on.caller, forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
+                                                            CU_STREAM_CAPTURE_MODE_RELAXED));
   return result ? result : begin_here(on, mode, graph);
 }
 
@@ -280,8 +290,8 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
   if (!captures.find(*on.state, capture)) return CUDA_ERROR_ILLEGAL_STATE;
-  // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has none to give, and ends
-  // (as measured on driver 580).
+  // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has none
+  // to give, and ends (as measured on driver 580).
   if (!out && !capture.graph && !capture.invalidated) return CUDA_ERROR_INVALID_VALUE;
   if (capture.origin != on.wire_stream) {
     captures.invalidate(capture.id);
@@ -301,8 +311,8 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
     if (out) *out = graph;
     return CUDA_SUCCESS;
   }
-  // The graph is gone, the program's own, too (on driver 580 its later uses are CUDA_ERROR_INVALID_VALUE), and with it what the program was
-  // told of it.
+  // The graph is gone, the program's own, too (on driver 580 its later uses are CUDA_ERROR_INVALID_VALUE), and with it
+  // what the program was told of it.
   const uint64_t lost = capture.graph ? reinterpret_cast<uint64_t>(capture.graph) : capture.told_graph;
   if (result == CUDA_SUCCESS) forward::cuGraphDestroy(on.caller, capture.graph ? capture.graph : graph);
   if (lost) forget_graph(on.caller, lost);
@@ -323,7 +333,8 @@ CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* statu
 }
 
 CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                         const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count, bool per_thread) {
+                                         const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count,
+                                         bool per_thread) {
   if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
   StreamCall on(stream, per_thread);
   if (!status) return CUDA_ERROR_INVALID_VALUE;

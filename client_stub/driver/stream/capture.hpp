@@ -1,5 +1,6 @@
-// Stream capture as the program sees it. The server's driver captures; the stub mirrors which streams take part, because programs ask that
-// in nearly every call, and applies the rules about modes and threads, which the server cannot: all threads of the program are one there.
+// Stream capture as the program sees it. The server's driver captures; the stub mirrors which streams take part,
+// because programs ask that in nearly every call, and applies the rules about modes and threads, which the server
+// cannot: all threads of the program are one there.
 #pragma once
 
 #include <cuda.h>
@@ -35,13 +36,13 @@ struct ToldOfCapture {
 struct Capture {
   uint64_t id = 0;
   ContextState* context = nullptr;
-  uint64_t origin = 0;           // wire stream
-  bool blocking = false;         // the origin synchronises with the NULL stream
+  uint64_t origin = 0;    // wire stream
+  bool blocking = false;  // the origin synchronises with the NULL stream
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  uint64_t thread = 0;           // ThreadState::number
-  CUgraph graph = nullptr;       // cuStreamBeginCaptureToGraph: the program's own
+  uint64_t thread = 0;      // ThreadState::number
+  CUgraph graph = nullptr;  // cuStreamBeginCaptureToGraph: the program's own
   bool invalidated = false;
-  uint64_t told_graph = 0;       // the handle that the program was given for the graph, 0: none
+  uint64_t told_graph = 0;                 // the handle that the program was given for the graph, 0: none
   std::map<uint64_t, ToldOfCapture> told;  // by wire stream
 };
 

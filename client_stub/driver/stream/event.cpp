@@ -58,13 +58,15 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   EventState* state = find_event(event);
-  // An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord), green ones counting as their primary.
+  // An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord), green ones
+  // counting as their primary.
   if (!state || state->context != owner(on.caller)) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t sequence = 0;
   CUresult result = forward_call(on, sequence);
   bool null_of_green = on.wire_stream <= wire::kStreamLegacy && on.caller.state->is_green();
   uint64_t stream_noted = null_of_green ? kNoStream : on.wire_stream;
-  if (result == CUDA_SUCCESS) note_record(*state, stream_noted, on.state->capture.load(std::memory_order_relaxed), sequence);
+  if (result == CUDA_SUCCESS)
+    note_record(*state, stream_noted, on.state->capture.load(std::memory_order_relaxed), sequence);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   return leave(on.caller, result);
 }

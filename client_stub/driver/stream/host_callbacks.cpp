@@ -93,7 +93,8 @@ void HostCallbacks::run() noexcept {
     HostCallback callback = found->second;
     if (!callback.repeats) callbacks_.erase(found);
     lock.unlock();
-    // A host function is not called after a fault of its context, a stream callback is, with the error (CUDA driver API).
+    // A host function is not called after a fault of its context, a stream callback is, with the error (CUDA driver
+    // API).
     if (callback.stream_callback) {
       callback.stream_callback(callback.stream, due.status, callback.user_data);
     } else if (due.status == CUDA_SUCCESS) {
@@ -168,7 +169,8 @@ CUresult hand::cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_d
   return send_callback(stream, callback, 0, per_thread);
 }
 
-CUresult hand::cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags, bool per_thread) {
+CUresult hand::cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags,
+                                   bool per_thread) {
   if (!function || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   HostCallback callback;
   callback.stream_callback = function;

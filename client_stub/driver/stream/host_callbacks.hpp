@@ -18,11 +18,11 @@ namespace gpuwire::client {
 class ServerSession;
 
 struct HostCallback {
-  CUhostFn host_function = nullptr;           // cuLaunchHostFunc
-  CUstreamCallback stream_callback = nullptr; // cuStreamAddCallback
+  CUhostFn host_function = nullptr;            // cuLaunchHostFunc
+  CUstreamCallback stream_callback = nullptr;  // cuStreamAddCallback
   CUstream stream = nullptr;
   void* user_data = nullptr;
-  bool repeats = false;                       // part of a graph: runs with every launch of it, so it is kept
+  bool repeats = false;  // part of a graph: runs with every launch of it, so it is kept
 };
 
 // Those of one session. Any thread; one leaf lock, not held while a function of the program runs.
@@ -30,7 +30,8 @@ class HostCallbacks final : public SessionPart {
  public:
   HostCallbacks(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
 
-  // A number to send with host_function; the thread that will run it starts with the first one. 0: no memory, no thread.
+  // A number to send with host_function; the thread that will run it starts with the first one. 0: no memory, no
+  // thread.
   uint64_t add(const HostCallback& callback) noexcept;
   // It was not sent after all, or can run no more.
   void remove(uint64_t number) noexcept;
@@ -61,12 +62,14 @@ class HostCallbacks final : public SessionPart {
   std::condition_variable arrived_;  // also: stopping_
   bool stopping_ = false;
   std::unordered_map<uint64_t, HostCallback> callbacks_;
-  std::deque<Due> due_;  // at most one for each stream at a time: the server's stream waits until the function has returned
+  std::deque<Due>
+      due_;  // at most one for each stream at a time: the server's stream waits until the function has returned
   uint64_t next_ = 1;
-  // Those of callbacks_ and the running one that do not repeat. Written under the lock; relaxed: a thread that asks about its own earlier
-  // callback sees its own write, and of other threads' it can only know by synchronising with them.
+  // Those of callbacks_ and the running one that do not repeat. Written under the lock; relaxed: a thread that asks
+  // about its own earlier callback sees its own write, and of other threads' it can only know by synchronising with
+  // them.
   std::atomic<size_t> unfinished_{0};
-  std::thread thread_;   // lives until the process ends
+  std::thread thread_;  // lives until the process ends
 };
 
 // Is this thread running one? Such a function must not wait for the device (CUDA_ERROR_NOT_PERMITTED).

@@ -1,4 +1,5 @@
-// Words that streams write and wait for. The calls are posted, so what CUDA says of their arguments at once is found out here.
+// Words that streams write and wait for. The calls are posted, so what CUDA says of their arguments at once is found
+// out here.
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
@@ -6,12 +7,14 @@
 namespace gpuwire::client::hand {
 namespace {
 
-constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND | CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
+constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND |
+                                CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 
 // `forward_call` posts the operation on a word of so many bytes.
 template <class Forward>
-CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t bytes, unsigned flags, unsigned known_flags, Forward&& forward_call) {
+CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t bytes, unsigned flags,
+                 unsigned known_flags, Forward&& forward_call) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   CUresult error = CUDA_SUCCESS;
@@ -27,24 +30,32 @@ CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t b
 
 }  // namespace
 
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags, bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, kWaitFlags,
-                 [&](const Caller& caller) { return forward::cuStreamWaitValue32_v2(caller, stream, addr, value, flags, per_thread); });
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
+                                bool per_thread) {
+  return operate(stream, per_thread, addr, sizeof value, flags, kWaitFlags, [&](const Caller& caller) {
+    return forward::cuStreamWaitValue32_v2(caller, stream, addr, value, flags, per_thread);
+  });
 }
 
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags, bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, kWaitFlags,
-                 [&](const Caller& caller) { return forward::cuStreamWaitValue64_v2(caller, stream, addr, value, flags, per_thread); });
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags,
+                                bool per_thread) {
+  return operate(stream, per_thread, addr, sizeof value, flags, kWaitFlags, [&](const Caller& caller) {
+    return forward::cuStreamWaitValue64_v2(caller, stream, addr, value, flags, per_thread);
+  });
 }
 
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags, bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, kWriteFlags,
-                 [&](const Caller& caller) { return forward::cuStreamWriteValue32_v2(caller, stream, addr, value, flags, per_thread); });
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
+                                 bool per_thread) {
+  return operate(stream, per_thread, addr, sizeof value, flags, kWriteFlags, [&](const Caller& caller) {
+    return forward::cuStreamWriteValue32_v2(caller, stream, addr, value, flags, per_thread);
+  });
 }
 
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags, bool per_thread) {
-  return operate(stream, per_thread, addr, sizeof value, flags, kWriteFlags,
-                 [&](const Caller& caller) { return forward::cuStreamWriteValue64_v2(caller, stream, addr, value, flags, per_thread); });
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags,
+                                 bool per_thread) {
+  return operate(stream, per_thread, addr, sizeof value, flags, kWriteFlags, [&](const Caller& caller) {
+    return forward::cuStreamWriteValue64_v2(caller, stream, addr, value, flags, per_thread);
+  });
 }
 
 }  // namespace gpuwire::client::hand

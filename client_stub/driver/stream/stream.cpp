@@ -13,7 +13,8 @@
 namespace gpuwire::client {
 namespace {
 
-// Nothing was sent that is not known to be done. What a watch found to have failed is returned once, and noted in the context.
+// Nothing was sent that is not known to be done. What a watch found to have failed is returned once, and noted in the
+// context.
 CUresult finished(const StreamCall& on) noexcept {
   int32_t failed = on.state->failed.load(std::memory_order_relaxed);
   if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
@@ -22,7 +23,8 @@ CUresult finished(const StreamCall& on) noexcept {
 
 // Asks for a notice when the work so far is done. The completion of a watch covers all that was sent before it.
 CUresult watch(const StreamCall& on) noexcept {
-  if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  if (on.state->watched.load(std::memory_order_acquire) > on.state->work.load(std::memory_order_relaxed))
+    return CUDA_SUCCESS;
   uint64_t sequence = 0;
   CUresult error = send::post_watch_stream(*on.caller.session, on.caller.context, {.stream = on.wire_stream}, &sequence,
                                            [&] { raise(on.state->watched, sequence); });  // so that the answer finds it
@@ -61,7 +63,9 @@ CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int
   return caller.error ? caller.error : create_stream(caller, out, flags, priority);
 }
 
-CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) { return hand::cuStreamCreateWithPriority(out, flags, 0); }
+CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) {
+  return hand::cuStreamCreateWithPriority(out, flags, 0);
+}
 
 // Work that was sent to the stream still runs; only the name goes.
 CUresult hand::cuStreamDestroy_v2(CUstream stream) {
@@ -77,7 +81,8 @@ namespace {
 
 // A stream that captures is at rest only when the capture is over.
 CUresult refuse_captured(const StreamCall& on) noexcept {
-  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]] return CUDA_SUCCESS;
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) [[likely]]
+    return CUDA_SUCCESS;
   if (on.caller.server->captures.status(*on.state) == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
   on.caller.server->captures.invalidate(*on.state);
   return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -176,7 +181,8 @@ CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thre
 }
 
 // A priority that there is not is the server's driver to refuse, and leaves what is known as it was.
-CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value, bool per_thread) {
+CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
+                                    bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (!value) return CUDA_ERROR_INVALID_VALUE;
@@ -193,7 +199,8 @@ CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_threa
   StreamCall on(to, per_thread), source(from, per_thread);
   if (on.error || source.error) return on.error ? on.error : source.error;
   CUresult result = forward::cuStreamCopyAttributes(on.caller, to, from, per_thread);
-  if (!result) on.state->priority.store(source.state->priority.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  if (!result)
+    on.state->priority.store(source.state->priority.load(std::memory_order_relaxed), std::memory_order_relaxed);
   return leave(on.caller, result);
 }
 

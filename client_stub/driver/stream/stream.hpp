@@ -1,6 +1,7 @@
 // What the stub knows of streams and events, so that queries and most synchronisation need not ask the server.
 //
-// All is told in sequences of frames: work sent with sequence s is known to be done when some `done` that covers its stream is >= s.
+// All is told in sequences of frames: work sent with sequence s is known to be done when some `done` that covers its
+// stream is >= s.
 #pragma once
 
 #include <cuda.h>
@@ -13,17 +14,17 @@ namespace gpuwire::client {
 class ServerSession;
 struct ContextState;
 
-// Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; whoever sees that a copy
-// is done also sees the bytes that the reading thread stored before.
+// Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; whoever
+// sees that a copy is done also sees the bytes that the reading thread stored before.
 inline void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
   uint64_t seen = value.load(std::memory_order_relaxed);
-  while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release, std::memory_order_relaxed)) {
-  }
+  while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release, std::memory_order_relaxed)) {}
 }
 
-// Type-stable: recycled into other streams, never freed, because a notice may be about a stream that is being destroyed.
+// Type-stable: recycled into other streams, never freed, because a notice may be about a stream that is being
+// destroyed.
 struct StreamState {
-  std::atomic<uint64_t> handle{0};   // wire handle; 0 for the NULL stream and between two lives
+  std::atomic<uint64_t> handle{0};  // wire handle; 0 for the NULL stream and between two lives
   ContextState* context = nullptr;
   uint32_t flags = 0;                // CU_STREAM_NON_BLOCKING
   std::atomic<int32_t> priority{0};  // publishes nothing: relaxed
@@ -69,8 +70,8 @@ void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequ
 // Is there nothing on the stream, or in the context, that is not known to be done?
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;
-// May other processes record it or wait for it? Then nothing about it is known here, and what is asked of it is at the server's driver when
-// the call returns: the program tells the other process what it did by ways of its own.
+// May other processes record it or wait for it? Then nothing about it is known here, and what is asked of it is at the
+// server's driver when the call returns: the program tells the other process what it did by ways of its own.
 inline bool is_shared(const EventState& event) noexcept { return (event.flags & CU_EVENT_INTERPROCESS) != 0; }
 // Is the newest record of the event known to be done (or was there none)? Never so of a shared one.
 bool event_done(const EventState& event) noexcept;

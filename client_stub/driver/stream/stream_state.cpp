@@ -7,7 +7,8 @@
 namespace gpuwire::client {
 namespace {
 
-// States of handles that have ended, for the next ones of the same kind. Bounded by the largest number that was alive at once.
+// States of handles that have ended, for the next ones of the same kind. Bounded by the largest number that was alive
+// at once.
 template <class State>
 class Recycler {
  public:
@@ -65,7 +66,8 @@ uint64_t create_stream_handle(ServerSession* session, ContextState* context) noe
   state->flags = 0;
   state->priority = 0;
   state->id = next_id();
-  for (auto* value : {&state->work, &state->done, &state->watched, &state->asked, &state->capture}) value->store(0, std::memory_order_relaxed);
+  for (auto* value : {&state->work, &state->done, &state->watched, &state->asked, &state->capture})
+    value->store(0, std::memory_order_relaxed);
   state->failed.store(0, std::memory_order_relaxed);
   uint64_t handle = handles().create(wire::HandleKind::stream, session, state);
   state->handle.store(handle, std::memory_order_release);
@@ -137,8 +139,8 @@ bool event_done(const EventState& event) noexcept {
   if (record <= context->done.load(std::memory_order_acquire)) return true;
   uint64_t handle = event.stream.load(std::memory_order_relaxed);
   const StreamState* stream = find_stream(context, handle);
-  // The state may have been recycled into another stream since the look-up: `handle` is read after `done`, so if it is still the
-  // stream's, `done` was its too.
+  // The state may have been recycled into another stream since the look-up: `handle` is read after `done`, so if it is
+  // still the stream's, `done` was its too.
   return stream && record <= stream->done.load(std::memory_order_acquire) &&
          (handle <= wire::kStreamLegacy || stream->handle.load(std::memory_order_acquire) == handle);
 }

@@ -154,10 +154,8 @@ static int extend(spank_t spank, const char* name, const char* entry, const char
     snprintf(before, kVariableBytesMax, "%s", otherwise);
   result = 0;
   if (has_entry(before, entry)) goto done;
-  if (before[0] == '\0')
-    snprintf(after, 2 * kVariableBytesMax, "%s", entry);
-  else
-    snprintf(after, 2 * kVariableBytesMax, "%s:%s", at_end ? before : entry, at_end ? entry : before);
+  if (before[0] == '\0') snprintf(after, 2 * kVariableBytesMax, "%s", entry);
+  else snprintf(after, 2 * kVariableBytesMax, "%s:%s", at_end ? before : entry, at_end ? entry : before);
   result = set(spank, name, after);
 done:
   free(before);
@@ -236,10 +234,8 @@ static int prepare_tasks(spank_t spank, int count, char** arguments) {
       break;
     }
     line[end] = '\0';
-    if (strncmp(line, "gpus\t", 5) == 0)
-      snprintf(gpus, sizeof gpus, "%.*s", (int)sizeof gpus - 1, line + 5);
-    else
-      result = apply(spank, line);
+    if (strncmp(line, "gpus\t", 5) == 0) snprintf(gpus, sizeof gpus, "%.*s", (int)sizeof gpus - 1, line + 5);
+    else result = apply(spank, line);
   }
   fclose(file);
   if (result == 0) result = set_gpus(spank, gpus);

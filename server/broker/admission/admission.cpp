@@ -13,22 +13,26 @@ using scheduler::TenantId;
 
 namespace {
 
-// Places that a session of `asking` has to leave free for the first session of others, out of `held`, the number of sessions of each tenant. Each tenant
-// with a guarantee has a place of its own; for all the others there is half of the places at most, and only who has a session already leaves them free.
-size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, const std::map<TenantId, size_t>& held, size_t places) {
+// Places that a session of `asking` has to leave free for the first session of others, out of `held`, the number of
+// sessions of each tenant. Each tenant with a guarantee has a place of its own; for all the others there is half of the
+// places at most, and only who has a session already leaves them free.
+size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, const std::map<TenantId, size_t>& held,
+                   size_t places) {
   auto has_none = [&](const Tenant& tenant) { return !held.contains(tenant.id) || held.at(tenant.id) == 0; };
   const bool first = has_none(asking);
   if (first && has_guarantee(asking.settings)) return 0;
   size_t guaranteed = 0, others = 0;
   for (const Tenant& tenant : tenants) {
-    if (tenant.known && tenant.id != asking.id && has_none(tenant)) ++(has_guarantee(tenant.settings) ? guaranteed : others);
+    if (tenant.known && tenant.id != asking.id && has_none(tenant))
+      ++(has_guarantee(tenant.settings) ? guaranteed : others);
   }
   return guaranteed + (first ? 0 : std::min(others, places / 2));
 }
 
 }  // namespace
 
-// --- what tenants may have --------------------------------------------------------------------------------------------------------------------
+// --- what tenants may have
+// --------------------------------------------------------------------------------------------------------------------
 
 void Admission::devices_known(std::span<const ServerDevice> devices) {
   devices_.assign(devices.begin(), devices.end());
@@ -46,9 +50,12 @@ void Admission::set_free_bytes(scheduler::Placement::Bytes free_bytes) {
 
 std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
   std::vector<DeviceIndex> found;
-  auto among = [](const auto& list, DeviceIndex device) { return list.empty() || std::find(list.begin(), list.end(), device) != list.end(); };
+  auto among = [](const auto& list, DeviceIndex device) {
+    return list.empty() || std::find(list.begin(), list.end(), device) != list.end();
+  };
   for (const ServerDevice& device : devices_) {
-    if (among(limits_.gpus, device.index) && among(tenant.settings.gpus_allowed, device.index)) found.push_back(device.index);
+    if (among(limits_.gpus, device.index) && among(tenant.settings.gpus_allowed, device.index))
+      found.push_back(device.index);
   }
   return found;
 }
@@ -64,10 +71,8 @@ uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
   for (const Tenant& tenant : tenants_.all()) {
     if (!tenant.known && tenant.id != id) continue;
     TenantMemory memory = memory_on(tenant.settings, device);
-    if (tenant.id != id)
-      most -= std::min(most, memory.guaranteed_bytes);
-    else if (memory.limit_bytes)
-      bytes = std::min(bytes, memory.limit_bytes);
+    if (tenant.id != id) most -= std::min(most, memory.guaranteed_bytes);
+    else if (memory.limit_bytes) bytes = std::min(bytes, memory.limit_bytes);
   }
   return std::min(most, bytes);
 }
@@ -77,7 +82,8 @@ size_t Admission::usual_gpus(const Tenant& tenant) const {
   return tenant.settings.gpus_wanted ? tenant.settings.gpus_wanted : may;
 }
 
-scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
+scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant,
+                                                         unsigned gpus) {
   return {.session = session.number,
           .tenant = tenant.id,
           .service_class = tenant.settings.service_class,
@@ -87,8 +93,8 @@ scheduler::PlacementRequest Admission::placement_request(const SessionRecord& se
           .tenant_sessions_max = tenant.settings.sessions_max};
 }
 
-// As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all: those of the same client's
-// session, or of the tenant's newest one, and then others.
+// As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all:
+// those of the same client's session, or of the tenant's newest one, and then others.
 std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
   std::vector<DeviceIndex> may = allowed(session, tenant);
   size_t wanted = gpus ? gpus : usual_gpus(tenant);
@@ -96,21 +102,25 @@ std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session
   bool same_client = false;
   const std::string job = job_of(session).job;
   for (const auto& [number, other] : registry_.all()) {
-    if (other.management || other.tenant_id != session.tenant_id || other.devices.empty() || job_of(other).job != job) continue;
+    if (other.management || other.tenant_id != session.tenant_id || other.devices.empty() || job_of(other).job != job)
+      continue;
     bool same = other.client_pid == session.client_pid && other.host == session.host && session.client_pid != 0;
     if (same || !same_client) like = &other;
     same_client |= same;
   }
   if (like) {
     if (same_client) return like->devices;
-    std::stable_partition(may.begin(), may.end(), [&](DeviceIndex device) { return std::count(like->devices.begin(), like->devices.end(), device) != 0; });
+    std::stable_partition(may.begin(), may.end(), [&](DeviceIndex device) {
+      return std::count(like->devices.begin(), like->devices.end(), device) != 0;
+    });
   }
   may.resize(std::min(may.size(), std::max<size_t>(1, wanted)));
   std::sort(may.begin(), may.end());
   return may;
 }
 
-// --- requests ---------------------------------------------------------------------------------------------------------------------------------
+// --- requests
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 SessionRecord Admission::record_of(LoginRequest request) const {
   SessionRecord record{.tenant = request.tenant,
@@ -144,7 +154,9 @@ void Admission::ask(SessionId number, unsigned gpus) {
   } else if (!no_place.empty()) {
     refuse(number, RefusalCause::busy, std::move(no_place));
   } else if (!job.job.empty() && gpus > job.gpus) {
-    refuse(number, RefusalCause::never_fits, fmt::format("the job {} has {} GPU{}; {} were asked for", job.job, job.gpus, job.gpus == 1 ? "" : "s", gpus));
+    refuse(
+        number, RefusalCause::never_fits,
+        fmt::format("the job {} has {} GPU{}; {} were asked for", job.job, job.gpus, job.gpus == 1 ? "" : "s", gpus));
   } else if (session.management) {
     events_.placed(number, devices_to_show(session, *tenant, gpus));
   } else {
@@ -155,10 +167,13 @@ void Admission::ask(SessionId number, unsigned gpus) {
 void Admission::ask_again(SessionId number, unsigned gpus) {
   const SessionRecord& session = *registry_.find(number);
   const Tenant* tenant = tenants_.find(session.tenant);
-  if (!tenant) return refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\" any more", session.tenant));
+  if (!tenant)
+    return refuse(number, RefusalCause::unauthorised,
+                  fmt::format("this server has no tenant \"{}\" any more", session.tenant));
   const JobOfCredential job = job_of(session);
   if (!job.job.empty() && gpus == 0) gpus = job.gpus;
-  if (auto never = placement_->wait(placement_request(session, *tenant, gpus))) return refuse(number, RefusalCause::never_fits, std::move(never->reason));
+  if (auto never = placement_->wait(placement_request(session, *tenant, gpus)))
+    return refuse(number, RefusalCause::never_fits, std::move(never->reason));
   if (!job.job.empty()) {
     jobs_->settle(job, session, {}, allowed(*tenant));
     placement_->revise(placement_request(session, *tenant, gpus));
@@ -206,7 +221,8 @@ size_t Admission::waiting_of(TenantId tenant) const {
 void Admission::place(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
   SessionId number = session.number;
   scheduler::PlacementAnswer answer = placement_->ask(placement_request(session, tenant, gpus));
-  if (JobOfCredential job = job_of(session); !job.job.empty() && !std::holds_alternative<scheduler::NeverFits>(answer)) {
+  if (JobOfCredential job = job_of(session);
+      !job.job.empty() && !std::holds_alternative<scheduler::NeverFits>(answer)) {
     auto* placed = std::get_if<scheduler::Placed>(&answer);
     jobs_->settle(job, session, placed ? placed->devices : std::vector<DeviceIndex>{}, allowed(tenant));
     // One that waits, waits for its job's GPUs only: others of the job may begin at the same moment.
@@ -217,7 +233,8 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
   } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
     events_.placed(number, std::move(placed->devices));
   } else if (waiting_of(tenant.id) > tenant.settings.queued_max) {
-    refuse(number, RefusalCause::busy, fmt::format("the tenant has as many programs waiting as it may ({})", tenant.settings.queued_max));
+    refuse(number, RefusalCause::busy,
+           fmt::format("the tenant has as many programs waiting as it may ({})", tenant.settings.queued_max));
   } else {
     waiting_[number] = {.gpus = gpus, .since = Clock::now()};
     tell_places();  // those behind it, too
@@ -226,10 +243,12 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
 
 void Admission::adopted(SessionId number) {
   const SessionRecord* session = registry_.find(number);
-  if (session && !session->management && placement_) placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
+  if (session && !session->management && placement_)
+    placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
 }
 
-// --- the queue --------------------------------------------------------------------------------------------------------------------------------
+// --- the queue
+// --------------------------------------------------------------------------------------------------------------------------------
 
 void Admission::start_waiting() {
   start_again_ = true;
@@ -242,10 +261,8 @@ void Admission::start_waiting() {
   while (std::exchange(start_again_, false)) {
     for (auto& [session, placed] : placement_->start_waiting(may)) {
       waiting_.erase(session);
-      if (registry_.find(session))
-        events_.placed(session, std::move(placed.devices));
-      else
-        placement_->leave(session);  // gone while those before it started
+      if (registry_.find(session)) events_.placed(session, std::move(placed.devices));
+      else placement_->leave(session);  // gone while those before it started
     }
   }
   starting_ = false;
@@ -282,7 +299,9 @@ void Admission::refuse_overdue(Clock::time_point now) {
     const Tenant* tenant = session ? tenants_.find(session->tenant_id) : nullptr;
     if (!tenant || tenant->settings.queue_time_max_ms == 0) continue;
     std::chrono::milliseconds limit(tenant->settings.queue_time_max_ms);
-    if (now - one.since >= limit) overdue.emplace_back(number, fmt::format("it has waited for {} s, as long as its tenant's programs may", limit.count() / 1000.0));
+    if (now - one.since >= limit)
+      overdue.emplace_back(
+          number, fmt::format("it has waited for {} s, as long as its tenant's programs may", limit.count() / 1000.0));
   }
   for (auto& [number, why] : overdue) refuse(number, RefusalCause::waited_too_long, std::move(why));
 }
@@ -298,7 +317,8 @@ void Admission::reload(AdmissionLimits limits) {
     if (!record || one == waiting_.end()) continue;
     const Tenant* tenant = tenants_.find(record->tenant_id);
     if (!tenant || !tenant->known) {
-      refuse(session, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\" any more", record->tenant));
+      refuse(session, RefusalCause::unauthorised,
+             fmt::format("this server has no tenant \"{}\" any more", record->tenant));
     } else if (auto never = placement_->revise(placement_request(*record, *tenant, one->second.gpus))) {
       refuse(session, RefusalCause::never_fits, std::move(never->reason));
     }
@@ -311,7 +331,8 @@ void Admission::close(RefusalCause cause, std::string reason) {
   closed_ = std::move(reason);
   std::vector<SessionId> before_their_grant;
   for (const auto& [number, session] : registry_.all()) {
-    if (session.state == SessionState::queued || session.state == SessionState::starting) before_their_grant.push_back(number);
+    if (session.state == SessionState::queued || session.state == SessionState::starting)
+      before_their_grant.push_back(number);
   }
   for (SessionId number : before_their_grant) refuse(number, cause, closed_);
 }

@@ -1,4 +1,5 @@
-// Who may begin a session: asks the placement for GPUs, keeps those who wait, refuses what cannot be. Owns nothing of sockets.
+// Who may begin a session: asks the placement for GPUs, keeps those who wait, refuses what cannot be. Owns nothing of
+// sockets.
 #pragma once
 
 #include <chrono>
@@ -22,11 +23,12 @@
 
 namespace gpuwire::server {
 
-// What a caller whose tenant is known wants. Its texts are the client's word, already checked for length and printable characters.
+// What a caller whose tenant is known wants. Its texts are the client's word, already checked for length and printable
+// characters.
 struct LoginRequest {
   std::string tenant;
-  unsigned gpus = 0;             // 0: as many as the tenant usually gets
-  uint64_t memory_bytes = 0;     // to be free on each; 0: not said
+  unsigned gpus = 0;          // 0: as many as the tenant usually gets
+  uint64_t memory_bytes = 0;  // to be free on each; 0: not said
   std::string program, host;
   uint32_t client_pid = 0;
   std::string peer, security, credential;  // as in SessionRecord
@@ -45,9 +47,10 @@ struct AdmissionRefused {
 using AdmissionAnswer = std::variant<AdmissionQueued, AdmissionGranted, AdmissionRefused>;
 
 struct AdmissionLimits {
-  // Running and waiting, and as many again that ask NVML; more are refused. Some of these places are kept for tenants that have none (places_kept).
+  // Running and waiting, and as many again that ask NVML; more are refused. Some of these places are kept for tenants
+  // that have none (places_kept).
   unsigned sessions_max = 64;
-  unsigned sessions_per_gpu_max = 0;     // 0: no bound
+  unsigned sessions_per_gpu_max = 0;         // 0: no bound
   std::vector<scheduler::DeviceIndex> gpus;  // offered; empty: all
 };
 
@@ -55,7 +58,8 @@ struct AdmissionLimits {
 class Admission {
  public:
   using Clock = std::chrono::steady_clock;
-  // What it decides about a session, for the object that is the session. May be called before the call returns that has led to it.
+  // What it decides about a session, for the object that is the session. May be called before the call returns that has
+  // led to it.
   struct Events {
     // It has its devices, and its place in the queue no more.
     std::function<void(scheduler::SessionId, std::vector<scheduler::DeviceIndex>)> placed;
@@ -72,15 +76,17 @@ class Admission {
   void devices_known(std::span<const ServerDevice> devices);
   // How much memory could be reserved on the device for this tenant now; without it: all that the tenant may ever have.
   void set_free_bytes(scheduler::Placement::Bytes free_bytes);
-  // Which credentials were made for jobs of a batch system, and for how many GPUs; without it: none. Before the first request.
+  // Which credentials were made for jobs of a batch system, and for how many GPUs; without it: none. Before the first
+  // request.
   void set_job_of(JobDevices::JobOf job_of) { jobs_.emplace(registry_, std::move(job_of)); }
 
   // The caller as a session for the registry: who it is here, if its tenant is known.
   SessionRecord record_of(LoginRequest request) const;
   // Decides about one that stands in the registry, or takes it into the queue. `gpus`: as in LoginRequest.
   void ask(scheduler::SessionId session, unsigned gpus);
-  // One that has waited under an earlier broker, in the order of their numbers, before anybody else is asked about: it has its place, and nobody behind it gets what it
-  // is waiting for; but it is not placed before its client has come back to it. Refused as any other if it can never be had now.
+  // One that has waited under an earlier broker, in the order of their numbers, before anybody else is asked about: it
+  // has its place, and nobody behind it gets what it is waiting for; but it is not placed before its client has come
+  // back to it. Refused as any other if it can never be had now.
   void ask_again(scheduler::SessionId session, unsigned gpus);
   void client_is_back(scheduler::SessionId session);
   // A session in the registry that runs already: it keeps its devices, whatever the limits say now.
@@ -103,22 +109,27 @@ class Admission {
 
  private:
   struct Waiting {
-    unsigned gpus = 0;   // as asked for
+    unsigned gpus = 0;  // as asked for
     Clock::time_point since;
-    bool vacant = false; // its client has lost its connection with an earlier broker, and is not back
+    bool vacant = false;  // its client has lost its connection with an earlier broker, and is not back
   };
   std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
   // Of these, those that the session may use as one of its job.
   std::vector<scheduler::DeviceIndex> allowed(const SessionRecord& session, const Tenant& tenant);
-  JobOfCredential job_of(const SessionRecord& session) const { return jobs_ ? jobs_->job_of(session) : JobOfCredential{}; }
+  JobOfCredential job_of(const SessionRecord& session) const {
+    return jobs_ ? jobs_->job_of(session) : JobOfCredential{};
+  }
   uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
-  std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
+  std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant,
+                                                      unsigned gpus);
   // Empty: there is one for it, beside all others.
   std::string why_no_place(const Tenant& tenant, const SessionRecord& asking) const;
   static Clock::time_point since(const SessionRecord& session);
   size_t waiting_of(scheduler::TenantId tenant) const;
-  void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason) { events_.refused(session, cause, std::move(reason)); }
+  void refuse(scheduler::SessionId session, RefusalCause cause, std::string reason) {
+    events_.refused(session, cause, std::move(reason));
+  }
   void place(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
   void start_waiting();
   void tell_places();
@@ -129,12 +140,12 @@ class Admission {
   AdmissionLimits limits_;
   const Events events_;
   std::vector<ServerDevice> devices_;
-  std::unique_ptr<scheduler::Placement> placement_;    // null until the devices are known
+  std::unique_ptr<scheduler::Placement> placement_;  // null until the devices are known
   scheduler::Placement::Bytes free_bytes_;
   std::optional<JobDevices> jobs_;
-  std::map<scheduler::SessionId, Waiting> waiting_;    // those in the placement's queue
+  std::map<scheduler::SessionId, Waiting> waiting_;  // those in the placement's queue
   bool starting_ = false, start_again_ = false;
-  std::string closed_;                                 // not empty: why
+  std::string closed_;  // not empty: why
   RefusalCause closed_cause_ = RefusalCause::shutting_down;
 };
 

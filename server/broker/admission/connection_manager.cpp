@@ -32,8 +32,7 @@ std::map<uid_t, std::string> unix_tenants_of(const Configuration& configuration)
   for (const TenantConfiguration& tenant : configuration.tenants) {
     for (const std::string& name : tenant.unix_users) {
       auto user = user_of(name);
-      if (!user)
-        spdlog::warn("tenant {}: this machine has no user \"{}\"", tenant.name, name);
+      if (!user) spdlog::warn("tenant {}: this machine has no user \"{}\"", tenant.name, name);
       else if (!tenants.emplace(*user, tenant.name).second)
         spdlog::warn("user \"{}\" is tenant {} already, and not {}", name, tenants[*user], tenant.name);
     }
@@ -47,21 +46,28 @@ ConnectionManager::ConnectionManager(boost::asio::io_context& io, std::string lo
     : io_(io),
       parts_(parts),
       events_(std::move(events)),
-      door_(io, {.judge = [this](const Caller& caller) { return judge(caller); },
-                 .enter = [this](Caller caller, OwnedDescriptor socket) { enter(std::move(caller), std::move(socket)); },
-                 .refused = [this](const Caller& caller, const Listener::Refusal& refusal) { tell({caller.peer, refusal.kind, refusal.reason, {}, {}}, 0); },
-                 .emptied = [this] { events_.emptied(); }}),
+      door_(io,
+            {.judge = [this](const Caller& caller) { return judge(caller); },
+             .enter = [this](Caller caller, OwnedDescriptor socket) { enter(std::move(caller), std::move(socket)); },
+             .refused =
+                 [this](const Caller& caller, const Listener::Refusal& refusal) {
+                   tell({caller.peer, refusal.kind, refusal.reason, {}, {}}, 0);
+                 },
+             .emptied = [this] { events_.emptied(); }}),
       login_(io, std::move(login_program),
-             {.requested = [this](ConnectionId connection, LoginRequestMessage request) { requested(connection, std::move(request)); },
+             {.requested = [this](ConnectionId connection,
+                                  LoginRequestMessage request) { requested(connection, std::move(request)); },
               .gone = [this](ConnectionId connection, const std::string& why) { gone(connection, why); },
-              .passed = [this](ConnectionId connection, OwnedDescriptor socket, std::string key) { passed(connection, std::move(socket), std::move(key)); },
+              .passed = [this](ConnectionId connection, OwnedDescriptor socket,
+                               std::string key) { passed(connection, std::move(socket), std::move(key)); },
               .turned_away = [this](const LoginRefusal& refusal, uint32_t untold) { tell(refusal, untold); },
               .identity_read = [this](const std::string& error) { identity_read(error); },
               .started = [this] { send_identity(); }}) {}
 
 ConnectionManager::~ConnectionManager() = default;
 
-tl::expected<void, std::string> ConnectionManager::start(const std::vector<ListenAddress>& listen, const Configuration& configuration) {
+tl::expected<void, std::string> ConnectionManager::start(const std::vector<ListenAddress>& listen,
+                                                         const Configuration& configuration) {
   if (auto listening = door_.listen(listen); !listening) return listening;
   configure(configuration);
   if (!first_error_.empty()) return tl::unexpected(first_error_);
@@ -104,19 +110,26 @@ void ConnectionManager::configure(const Configuration& configuration) {
   send_identity();
 }
 
-// --- the door -----------------------------------------------------------------------------------------------------------------------------------
+// --- the door
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 std::optional<Listener::Refusal> ConnectionManager::judge(const Caller& caller) {
   const bool tls = caller.preface_flags & wire::kPrefaceTls;
-  if (!login_.available()) return Listener::Refusal{wire::RefusalCode::busy, name_of(RefusalKind::overload), "too many connections arrive at this server; try again"};
+  if (!login_.available())
+    return Listener::Refusal{wire::RefusalCode::busy, name_of(RefusalKind::overload),
+                             "too many connections arrive at this server; try again"};
   if (tls && !identity_used_)
-    return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls), "this server has no certificate (gpuwire admin init makes one), and so no TLS"};
+    return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls),
+                             "this server has no certificate (gpuwire admin init makes one), and so no TLS"};
   if (!tls && !caller.local && !allow_unencrypted_network_)
-    return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls), "this server asks for TLS: it takes nothing from other machines that is not encrypted"};
+    return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls),
+                             "this server asks for TLS: it takes nothing from other machines that is not encrypted"};
   return std::nullopt;
 }
 
-std::string ConnectionManager::open_tenant_for(const Caller& caller) const { return caller.local || allow_unencrypted_network_ ? open_tenant_ : std::string(); }
+std::string ConnectionManager::open_tenant_for(const Caller& caller) const {
+  return caller.local || allow_unencrypted_network_ ? open_tenant_ : std::string();
+}
 
 std::string ConnectionManager::unix_tenant_of(uid_t user) const {
   auto found = unix_tenants_.find(user);
@@ -134,7 +147,8 @@ void ConnectionManager::enter(Caller caller, OwnedDescriptor socket) {
                 std::move(socket));
 }
 
-// --- the identity -------------------------------------------------------------------------------------------------------------------------------
+// --- the identity
+// -------------------------------------------------------------------------------------------------------------------------------
 
 void ConnectionManager::send_identity() {
   if (!identity_) {
@@ -164,9 +178,11 @@ void ConnectionManager::identity_changed() {
   send_identity();
   std::vector<std::pair<scheduler::SessionId, std::string>> over;
   for (const auto& [number, session] : parts_.registry.all()) {
-    const Credential* credential = session.credential.empty() ? nullptr : identity_->credentials().find(session.credential);
+    const Credential* credential =
+        session.credential.empty() ? nullptr : identity_->credentials().find(session.credential);
     if (!credential || !credential->revoked) continue;
-    const bool begun = session.state == SessionState::running || session.state == SessionState::detached || session.state == SessionState::ending;
+    const bool begun = session.state == SessionState::running || session.state == SessionState::detached ||
+                       session.state == SessionState::ending;
     if (!begun || credential->end_sessions) over.emplace_back(number, why_revoked(session.credential));
   }
   for (const auto& [number, why] : over) parts_.sessions.stop(number, why);
@@ -180,10 +196,13 @@ JobOfCredential ConnectionManager::job_of(const std::string& id) const {
 std::string ConnectionManager::why_revoked(const std::string& id) const {
   const Credential* credential = identity_ && !id.empty() ? identity_->credentials().find(id) : nullptr;
   if (!credential || !credential->revoked) return {};
-  return fmt::format("the {} of tenant {} was revoked on {}", credential->kind == CredentialKind::token ? "token" : "certificate", credential->tenant, to_words(*credential->revoked));
+  return fmt::format("the {} of tenant {} was revoked on {}",
+                     credential->kind == CredentialKind::token ? "token" : "certificate", credential->tenant,
+                     to_words(*credential->revoked));
 }
 
-// --- callers that are known -----------------------------------------------------------------------------------------------------------------------
+// --- callers that are known
+// -----------------------------------------------------------------------------------------------------------------------
 
 void ConnectionManager::requested(ConnectionId connection, LoginRequestMessage request) {
   refresh_identity();
@@ -210,7 +229,8 @@ void ConnectionManager::requested(ConnectionId connection, LoginRequestMessage r
   if (auto found = connections_.find(connection); found != connections_.end()) found->second = *session;
 }
 
-// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker finds out.
+// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker
+// finds out.
 void ConnectionManager::requested_again(ConnectionId connection, const LoginRequestMessage& request) {
   auto session = parts_.sessions.resumable(request.resume, request.tenant);
   if (!session) {
@@ -253,8 +273,7 @@ void ConnectionManager::gone(ConnectionId connection, const std::string& why) {
 void ConnectionManager::passed(ConnectionId connection, OwnedDescriptor socket, std::string key) {
   auto found = connections_.find(connection);
   auto back = returning_.find(connection);
-  if (found != connections_.end() && socket)
-    parts_.sessions.serve(found->second, std::move(socket), std::move(key));
+  if (found != connections_.end() && socket) parts_.sessions.serve(found->second, std::move(socket), std::move(key));
   else if (found != connections_.end())  // the kernel had no descriptor for it
     parts_.sessions.cancel(found->second, "its connection could not be taken over: no descriptor was left");
   else if (back != returning_.end() && socket)
@@ -267,9 +286,11 @@ void ConnectionManager::forget(ConnectionId connection) {
   if (empty()) events_.emptied();
 }
 
-// --- refusals -----------------------------------------------------------------------------------------------------------------------------------
+// --- refusals
+// -----------------------------------------------------------------------------------------------------------------------------------
 
-// Strangers cause these: many of a kind at once are told as a number, so that nobody can fill a disk, or hide a wrong token among half-open connections.
+// Strangers cause these: many of a kind at once are told as a number, so that nobody can fill a disk, or hide a wrong
+// token among half-open connections.
 void ConnectionManager::tell(const LoginRefusal& refusal, uint32_t untold) {
   Told& kind = told_[refusal.kind];
   auto now = std::chrono::steady_clock::now();

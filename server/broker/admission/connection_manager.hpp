@@ -28,8 +28,9 @@ class ConnectionManager {
     const SessionRegistry& registry;
   };
   struct Events {
-    std::function<void(const std::string& reason)> failed;  // the identity that the server was started with cannot be used
-    std::function<void()> emptied;                          // nobody is at the door or waits any more
+    std::function<void(const std::string& reason)>
+        failed;                     // the identity that the server was started with cannot be used
+    std::function<void()> emptied;  // nobody is at the door or waits any more
   };
   // `login_program`: gpuwire-login.
   ConnectionManager(boost::asio::io_context& io, std::string login_program, Parts parts, Events events);
@@ -37,14 +38,16 @@ class ConnectionManager {
 
   // Takes the addresses, reads the identity, starts the login process. The error names what cannot be had.
   tl::expected<void, std::string> start(const std::vector<ListenAddress>& listen, const Configuration& configuration);
-  // Takes connections, and calls `opened`: at once, or when the login process has read the identity that the server was started with, so that nobody is told
-  // that there is none.
+  // Takes connections, and calls `opened`: at once, or when the login process has read the identity that the server was
+  // started with, so that nobody is told that there is none.
   void open(std::function<void()> opened);
   void close();
   // Who may come as whom; another identity folder than the one before is used when it can be read.
   void configure(const Configuration& configuration);
   // Empty: there is no identity.
-  std::filesystem::path identity_directory() const { return identity_ ? identity_->directory() : std::filesystem::path(); }
+  std::filesystem::path identity_directory() const {
+    return identity_ ? identity_->directory() : std::filesystem::path();
+  }
   // What a credential of the identity says of the job that it was made for.
   JobOfCredential job_of(const std::string& credential) const;
   // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
@@ -57,7 +60,8 @@ class ConnectionManager {
   std::vector<ListenAddress> addresses() const { return door_.addresses(); }
   bool empty() const { return door_.empty() && connections_.empty() && returning_.empty(); }
 
-  // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one by one.
+  // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one
+  // by one.
   using RefusalObserver = std::function<void(const LoginRefusal& refusal, uint32_t untold)>;
   void observe_refusals(RefusalObserver observer) { refusal_observers_.push_back(std::move(observer)); }
 
@@ -85,21 +89,22 @@ class ConnectionManager {
   const Events events_;
   Listener door_;
   LoginProcess login_;
-  std::unique_ptr<IdentityWatch> identity_;   // null: no TLS and no tokens
+  std::unique_ptr<IdentityWatch> identity_;  // null: no TLS and no tokens
   std::string first_error_;
-  std::function<void()> opened_;              // not empty: it opens when the identity has been read
-  bool identity_used_ = false;                // the login process has one
+  std::function<void()> opened_;  // not empty: it opens when the identity has been read
+  bool identity_used_ = false;    // the login process has one
   bool allow_unencrypted_network_ = false;
   std::string open_tenant_;
   std::map<uid_t, std::string> unix_tenants_;
   std::map<ConnectionId, scheduler::SessionId> connections_;  // known, and not yet served; bounded by the admission
-  std::map<ConnectionId, scheduler::SessionId> returning_;  // clients of running sessions, with a new connection; bounded by the login process
+  std::map<ConnectionId, scheduler::SessionId>
+      returning_;  // clients of running sessions, with a new connection; bounded by the login process
   std::vector<RefusalObserver> refusal_observers_;
   struct Told {
     std::chrono::steady_clock::time_point since;
-    uint32_t told = 0, untold = 0;            // since then
+    uint32_t told = 0, untold = 0;  // since then
   };
-  std::map<std::string, Told> told_;          // by kind
+  std::map<std::string, Told> told_;  // by kind
 };
 
 }  // namespace gpuwire::server

@@ -10,18 +10,21 @@ namespace gpuwire::server {
 namespace {
 
 // In the order of IdentityFile.
-constexpr std::string_view kFiles[] = {kAuthorityCertificateFile, kServerCertificateFile, kServerKeyFile, kRegisterFile};
+constexpr std::string_view kFiles[] = {kAuthorityCertificateFile, kServerCertificateFile, kServerKeyFile,
+                                       kRegisterFile};
 static_assert(std::size(kFiles) == size_t(IdentityFile::count));
 
 }  // namespace
 
-IdentityWatch::IdentityWatch(boost::asio::io_context& io, std::filesystem::path directory, std::function<void()> changed)
+IdentityWatch::IdentityWatch(boost::asio::io_context& io, std::filesystem::path directory,
+                             std::function<void()> changed)
     : directory_(std::move(directory)), changed_(std::move(changed)), changes_(io) {}
 
 tl::expected<void, std::string> IdentityWatch::start() {
   // Watching begins before reading: a change between the two is found.
   OwnedDescriptor changes(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (changes && ::inotify_add_watch(changes.get(), directory_.c_str(), IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_ATTRIB) >= 0) {
+  if (changes && ::inotify_add_watch(changes.get(), directory_.c_str(),
+                                     IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_ATTRIB) >= 0) {
     changes_.assign(changes.release());
     listen();
   }
@@ -69,15 +72,15 @@ tl::expected<IpcMessage, std::string> IdentityWatch::open_files() const {
 }
 
 void IdentityWatch::listen() {
-  changes_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
-    if (error) return;
-    char discarded[4096];
-    while (::read(changes_.native_handle(), discarded, sizeof discarded) > 0) {
-    }
-    const Lifetime::Watch life = lifetime_.watch();
-    refresh();
-    if (!life.gone()) listen();
-  }));
+  changes_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                      lifetime_.guard([this](boost::system::error_code error) {
+                        if (error) return;
+                        char discarded[4096];
+                        while (::read(changes_.native_handle(), discarded, sizeof discarded) > 0) {}
+                        const Lifetime::Watch life = lifetime_.watch();
+                        refresh();
+                        if (!life.gone()) listen();
+                      }));
 }
 
 }  // namespace gpuwire::server

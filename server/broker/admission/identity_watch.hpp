@@ -1,4 +1,5 @@
-// The identity folder as the broker sees it: when something in it changes, what counts now, and descriptors of it for the login process.
+// The identity folder as the broker sees it: when something in it changes, what counts now, and descriptors of it for
+// the login process.
 #pragma once
 
 #include <array>
@@ -28,8 +29,8 @@ class IdentityWatch {
   tl::expected<void, std::string> start();
   const std::filesystem::path& directory() const { return directory_; }
 
-  // Looks at the files; calls `changed` if need be, before it returns. Cheap: asked before each decision, so that what `gpuwire admin` has done counts from the
-  // moment that it is done, whether or not the kernel has told yet.
+  // Looks at the files; calls `changed` if need be, before it returns. Cheap: asked before each decision, so that what
+  // `gpuwire admin` has done counts from the moment that it is done, whether or not the kernel has told yet.
   void refresh();
   const Register& credentials() const { return credentials_; }
   // An `identity` message for the login process.

@@ -26,7 +26,8 @@ using boost::system::error_code;
 using StreamSocket = asio::generic::stream_protocol::socket;
 using LocalAcceptor = asio::local::stream_protocol::acceptor;
 
-// What connections are counted by: an IPv4 address, or the half of an IPv6 address that names a network, since whoever has one of its addresses has all.
+// What connections are counted by: an IPv4 address, or the half of an IPv6 address that names a network, since whoever
+// has one of its addresses has all.
 std::string network_of(const asio::ip::address& address) {
   if (!address.is_v6()) return address.to_string();
   auto bytes = address.to_v6().to_bytes();
@@ -53,7 +54,8 @@ std::optional<Caller> caller_of(StreamSocket& socket) {
   tcp::endpoint endpoint;
   std::memcpy(endpoint.data(), remote.data(), std::min(remote.size(), endpoint.capacity()));
   auto address = endpoint.address();
-  if (address.is_v6() && address.to_v6().is_v4_mapped()) address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
   caller.local = address.is_loopback();
   caller.address = network_of(address);
   caller.peer = text_of(endpoint);
@@ -78,11 +80,13 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
   // The pending connection stays for the callback, which is not called when the door has gone.
   template <class Callback>
   auto guard(Callback callback) {
-    return listener_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](error_code error, auto... more) { callback(error, more...); });
+    return listener_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](
+                                         error_code error, auto... more) { callback(error, more...); });
   }
 
  public:
-  PendingConnection(Listener& listener, StreamSocket socket, Caller caller) : listener_(listener), socket_(std::move(socket)), timer_(listener.io_), caller_(std::move(caller)) {}
+  PendingConnection(Listener& listener, StreamSocket socket, Caller caller)
+      : listener_(listener), socket_(std::move(socket)), timer_(listener.io_), caller_(std::move(caller)) {}
 
   Caller& caller() { return caller_; }
   OwnedDescriptor release_socket() {
@@ -111,11 +115,11 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
     answer_ += reason;
     limit(kRefusalLingerMs);
     asio::async_write(socket_, asio::buffer(answer_), guard([this](error_code error, size_t) {
-      if (error) return listener_.leave(*this);
-      error_code ignored;
-      socket_.shutdown(StreamSocket::shutdown_send, ignored);
-      linger();
-    }));
+                        if (error) return listener_.leave(*this);
+                        error_code ignored;
+                        socket_.shutdown(StreamSocket::shutdown_send, ignored);
+                        linger();
+                      }));
   }
 
  private:
@@ -124,7 +128,9 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
     timer_.async_wait(guard([this](error_code error) {
       if (error) return;
       if (answer_.empty())
-        listener_.events_.refused(caller_, {wire::RefusalCode::not_gpuwire, "timeout", fmt::format("{} bytes of a preface within {} ms", received_, wire::kHandshakeTimeoutMs)});
+        listener_.events_.refused(
+            caller_, {wire::RefusalCode::not_gpuwire, "timeout",
+                      fmt::format("{} bytes of a preface within {} ms", received_, wire::kHandshakeTimeoutMs)});
       error_code ignored;
       socket_.cancel(ignored);  // the pending read or write fails, and the pending connection leaves
     }));
@@ -133,10 +139,10 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
   void read_more() {
     auto rest = asio::buffer(bytes_.data() + received_, bytes_.size() - received_);
     socket_.async_read_some(rest, guard([this](error_code error, size_t got) {
-      if (error) return listener_.leave(*this);
-      received_ += got;
-      look();
-    }));
+                              if (error) return listener_.leave(*this);
+                              received_ += got;
+                              look();
+                            }));
   }
 
   void look() {
@@ -148,16 +154,17 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
     wire::RefusalCode code = wire::check_client(bytes_, reason);
     if (code != wire::RefusalCode::accepted) return refuse({code, "protocol", reason});
     wire::Preface preface = wire::decode(bytes_);
-    if (std::any_of(std::begin(preface.session_id), std::end(preface.session_id), [](uint8_t byte) { return byte != 0; }))
+    if (std::any_of(std::begin(preface.session_id), std::end(preface.session_id),
+                    [](uint8_t byte) { return byte != 0; }))
       return refuse({wire::RefusalCode::internal, "protocol", "this server keeps no sessions that could be resumed"});
     listener_.admit(*this, preface.flags);
   }
 
   void linger() {
     socket_.async_read_some(asio::buffer(bytes_), guard([this](error_code error, size_t) {
-      if (error) return listener_.leave(*this);
-      linger();
-    }));
+                              if (error) return listener_.leave(*this);
+                              linger();
+                            }));
   }
 
   Listener& listener_;
@@ -190,7 +197,8 @@ tl::expected<void, std::string> Listener::listen(const std::vector<ListenAddress
       acceptor.open();
       acceptor.bind(asio::local::stream_protocol::endpoint(address.unix_path));
       unix_paths_.push_back(address.unix_path);
-      ::chmod(address.unix_path.c_str(), 0666);  // who may come in is said by the caller's identity; who may come near, by the folder
+      ::chmod(address.unix_path.c_str(),
+              0666);  // who may come in is said by the caller's identity; who may come near, by the folder
       acceptor.listen();
       acceptor.non_blocking(true);
     } catch (const boost::system::system_error& error) {
@@ -258,12 +266,13 @@ bool Listener::accept_to_refuse(BoundAddress<Acceptor>& bound) {
   bound.acceptor.accept(socket, error);
   if (error) return false;
   if (auto pending = visit(std::move(socket)))
-    pending->refuse({wire::RefusalCode::busy, name_of(RefusalKind::overload), "the server has no descriptor left for another connection; try again"});
+    pending->refuse({wire::RefusalCode::busy, name_of(RefusalKind::overload),
+                     "the server has no descriptor left for another connection; try again"});
   return true;
 }
 
-// A client sends its preface at once, so whoever has been silent longest is the one to go, and of those the address that has most of them: a flood of silent
-// connections keeps nobody out.
+// A client sends its preface at once, so whoever has been silent longest is the one to go, and of those the address
+// that has most of them: a flood of silent connections keeps nobody out.
 void Listener::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kHalfOpenPerAddressMax) return drop_oldest_of(address);
@@ -285,7 +294,8 @@ std::string Listener::most_crowded() const {
 }
 
 void Listener::drop_oldest_of(const std::string& address) {
-  auto oldest = std::find_if(pending_.begin(), pending_.end(), [&](const auto& pending) { return pending->caller().address == address; });
+  auto oldest = std::find_if(pending_.begin(), pending_.end(),
+                             [&](const auto& pending) { return pending->caller().address == address; });
   if (oldest == pending_.end()) return;
   spdlog::debug("dropped {}: {} connections without a preface", (*oldest)->caller().peer, pending_.size());
   std::shared_ptr<PendingConnection> dropped = *oldest;

@@ -1,4 +1,5 @@
-// Where connections come in: listens on TCP and Unix sockets, reads the fixed preface, refuses what cannot be served, and lets the others in.
+// Where connections come in: listens on TCP and Unix sockets, reads the fixed preface, refuses what cannot be served,
+// and lets the others in.
 #pragma once
 
 #include <functional>
@@ -90,10 +91,10 @@ class Listener {
   const Events events_;
   std::list<BoundTcp> tcp_;
   std::list<BoundUnix> unix_;
-  std::vector<std::string> unix_paths_;           // ours, to be taken away
+  std::vector<std::string> unix_paths_;  // ours, to be taken away
   SpareDescriptors spares_{kSpareDescriptors};
   std::list<std::shared_ptr<PendingConnection>> pending_;  // oldest first, at most kHalfOpenMax
-  std::map<std::string, size_t> from_address_;    // how many of these
+  std::map<std::string, size_t> from_address_;             // how many of these
   bool closed_ = false;
   Lifetime lifetime_;
 };

@@ -45,13 +45,15 @@ void LoginProcess::start() {
     return start_later();
   }
   pid_ = *pid;
-  channel_ = std::make_unique<MessageChannel>(io_, std::move(ours), [this](IpcMessage message) { heard(std::move(message)); }, [] {});
+  channel_ = std::make_unique<MessageChannel>(
+      io_, std::move(ours), [this](IpcMessage message) { heard(std::move(message)); }, [] {});
   events_.started();
 }
 
 bool LoginProcess::available() const { return channel_ && channel_->backlog() < kLoginBacklogMax; }
 
-// --- what is said -------------------------------------------------------------------------------------------------------------------------------
+// --- what is said
+// -------------------------------------------------------------------------------------------------------------------------------
 
 void LoginProcess::send(IpcMessage message) {
   if (channel_) channel_->send(std::move(message));
@@ -64,7 +66,9 @@ ConnectionId LoginProcess::arrive(const Arrival& arrival, OwnedDescriptor socket
   return last_;
 }
 
-void LoginProcess::queued(ConnectionId connection, const LoginQueued& place) { send(login_message(LoginKind::queued, connection, encode(place))); }
+void LoginProcess::queued(ConnectionId connection, const LoginQueued& place) {
+  send(login_message(LoginKind::queued, connection, encode(place)));
+}
 
 void LoginProcess::admitted(ConnectionId connection) { send(login_message(LoginKind::admitted, connection)); }
 
@@ -97,7 +101,8 @@ void LoginProcess::heard(IpcMessage message) {
   }
 }
 
-// --- its end ------------------------------------------------------------------------------------------------------------------------------------
+// --- its end
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 void LoginProcess::await_children() {
   children_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
@@ -122,7 +127,8 @@ void LoginProcess::ended(const std::string& how) {
 void LoginProcess::start_later() {
   bool lived = std::chrono::steady_clock::now() - started_ > std::chrono::milliseconds(kLoginLivedMs);
   failures_ = lived ? 0 : failures_ + 1;
-  uint32_t delay_ms = failures_ == 0 ? 0 : std::min(kRestartDelayMinMs << std::min(failures_ - 1, 16u), kRestartDelayMaxMs);
+  uint32_t delay_ms =
+      failures_ == 0 ? 0 : std::min(kRestartDelayMinMs << std::min(failures_ - 1, 16u), kRestartDelayMaxMs);
   restart_timer_.expires_after(std::chrono::milliseconds(delay_ms));
   restart_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) start();

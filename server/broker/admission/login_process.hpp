@@ -62,9 +62,9 @@ class LoginProcess {
   std::unique_ptr<MessageChannel> channel_;
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;
-  unsigned failures_ = 0;               // deaths in a row, each soon after its start
+  unsigned failures_ = 0;  // deaths in a row, each soon after its start
   ConnectionId last_ = 0;
-  std::set<ConnectionId> requested_;    // neither passed nor gone
+  std::set<ConnectionId> requested_;  // neither passed nor gone
   Lifetime lifetime_;
 };
 

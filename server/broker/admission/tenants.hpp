@@ -14,7 +14,7 @@ namespace gpuwire::server {
 struct Tenant {
   scheduler::TenantId id{};
   TenantConfiguration settings;
-  bool known = true;   // false: gone from the configuration; what it has running goes on, under the settings it had last
+  bool known = true;  // false: gone from the configuration; what it has running goes on, under the settings it had last
 };
 
 // The broker's thread only.
@@ -25,7 +25,8 @@ class TenantDirectory {
   // A name keeps its number for as long as the server runs, also when it goes and comes back.
   void replace(std::vector<TenantConfiguration> tenants);
 
-  // The number of a tenant that has sessions from an earlier time: one that the configuration does not name is entered as gone.
+  // The number of a tenant that has sessions from an earlier time: one that the configuration does not name is entered
+  // as gone.
   scheduler::TenantId remember(const std::string& name);
 
   // Null: no such tenant, or not any more. Valid until replace().
@@ -36,7 +37,7 @@ class TenantDirectory {
   const std::vector<Tenant>& all() const { return tenants_; }
 
  private:
-  std::vector<Tenant> tenants_;                          // index: the number
+  std::vector<Tenant> tenants_;  // index: the number
   std::map<std::string, uint32_t, std::less<>> numbers_;
 };
 

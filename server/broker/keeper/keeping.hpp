@@ -77,8 +77,8 @@ class Keeping final : public EntryStore {
   std::string key_;
   std::vector<KeptEntry> found_;
   std::unique_ptr<MessageChannel> channel_;
-  pid_t child_ = -1;                // a keeper that this process has started
-  std::set<std::string> lasting_;   // entries that it has now and stays for, without a broker
+  pid_t child_ = -1;               // a keeper that this process has started
+  std::set<std::string> lasting_;  // entries that it has now and stays for, without a broker
   boost::asio::steady_timer retry_;
   unsigned failures_ = 0;
   Lifetime lifetime_;

@@ -42,8 +42,8 @@ KeptSession read(kept::Session::Reader root) {
                                  .management = root.getManagement(),
                                  .state = root.getQueued()     ? SessionState::queued
                                           : root.getDetached() ? SessionState::detached
-                                          : root.getBegun()  ? SessionState::running
-                                                             : SessionState::granted,
+                                          : root.getBegun()    ? SessionState::running
+                                                               : SessionState::granted,
                                  .arrived = from_ns(root.getArrivedNs()),
                                  .begun = from_ns(root.getBegunNs()),
                                  .detached_until = from_ns(root.getDetachedUntilNs())},
@@ -68,7 +68,9 @@ std::string kept_build() { return fmt::format("IPC message {}", kIpcMessageVersi
 
 std::string kept_name(scheduler::SessionId session) { return fmt::format("session/{}", uint64_t(session)); }
 
-std::string kept_place_name(scheduler::SessionId session) { return fmt::format("{}{}", kPlacePrefix, uint64_t(session)); }
+std::string kept_place_name(scheduler::SessionId session) {
+  return fmt::format("{}{}", kPlacePrefix, uint64_t(session));
+}
 bool is_place(const std::string& name) { return name.starts_with(kPlacePrefix); }
 std::string kept_total_name(const std::string& of) { return kTotalPrefix + of; }
 bool is_total(const std::string& name) { return name.starts_with(kTotalPrefix); }

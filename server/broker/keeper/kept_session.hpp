@@ -16,7 +16,8 @@ namespace gpuwire::server {
 
 struct KeptSession {
   std::string build;     // of the broker that wrote it
-  SessionRecord record;  // without what the configuration says (number of the tenant, class); places in the queue follow from the numbers
+  SessionRecord record;  // without what the configuration says (number of the tenant, class); places in the queue
+                         // follow from the numbers
   unsigned gpus = 0;     // as its client has asked for
   std::vector<std::string> device_uuids;  // of record.devices
   std::string stop_reason;                // not empty: it was told to end

@@ -10,10 +10,12 @@
 
 namespace gpuwire::server {
 
-BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundings& around, unsigned gpus, SessionAnswer answer)
+BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundings& around, unsigned gpus,
+                             SessionAnswer answer)
     : number_(number), around_(around), gpus_(gpus), answer_(std::move(answer)), overdue_timer_(around.io) {}
 
-// --- from phase to phase ----------------------------------------------------------------------------------------------------------------------------
+// --- from phase to phase
+// ----------------------------------------------------------------------------------------------------------------------------
 
 void BrokerSession::happen(SessionChange change, Details details) {
   SessionStep step = step_of(phase_, change);
@@ -40,12 +42,8 @@ void BrokerSession::act(SessionAction action, Details& details) {
       for (size_t i = 0; i < attached_; ++i) around_.parts[i]->begun(session);
       return note();
     }
-    case SessionAction::lose:
-      around_.registry.detached(number_, details.grace, details.text);
-      return note();
-    case SessionAction::regain:
-      around_.registry.attached(number_);
-      return note();
+    case SessionAction::lose: around_.registry.detached(number_, details.grace, details.text); return note();
+    case SessionAction::regain: around_.registry.attached(number_); return note();
     case SessionAction::remember:
     case SessionAction::tell_stop:
       if (stop_reason_.empty()) stop_reason_ = details.text;
@@ -56,13 +54,14 @@ void BrokerSession::act(SessionAction action, Details& details) {
   }
 }
 
-// --- its place --------------------------------------------------------------------------------------------------------------------------------------
+// --- its place
+// --------------------------------------------------------------------------------------------------------------------------------------
 
 void BrokerSession::queued(const AdmissionQueued& place) {
   if (phase_ != SessionPhase::queued) return;
   around_.registry.queued(number_, place.place, place.waiting, place.why);
   if (entry_.empty()) keep_place();  // which place it is, its number says
-  SessionAnswer told = answer_;  // a copy: the call may end the session
+  SessionAnswer told = answer_;      // a copy: the call may end the session
   if (told) told(number_, place);
 }
 
@@ -99,9 +98,12 @@ void BrokerSession::placed(std::vector<scheduler::DeviceIndex> devices) {
   happen(SessionChange::placed);
 }
 
-void BrokerSession::refused(RefusalCause cause, std::string why) { happen(SessionChange::refused, {.refusal = cause, .text = std::move(why)}); }
+void BrokerSession::refused(RefusalCause cause, std::string why) {
+  happen(SessionChange::refused, {.refusal = cause, .text = std::move(why)});
+}
 
-// --- a worker ---------------------------------------------------------------------------------------------------------------------------------------
+// --- a worker
+// ---------------------------------------------------------------------------------------------------------------------------------------
 
 void BrokerSession::want_worker() {
   const SessionRecord& session = record();
@@ -114,7 +116,8 @@ void BrokerSession::worker_reserved(pid_t worker) {
   around_.registry.has_worker(number_, worker);
   if (phase_ == SessionPhase::starting) {
     prepare_order();
-    if (std::string error; !attach(error)) return happen(SessionChange::refused, {.refusal = RefusalCause::internal, .text = std::move(error)});
+    if (std::string error; !attach(error))
+      return happen(SessionChange::refused, {.refusal = RefusalCause::internal, .text = std::move(error)});
   }
   happen(SessionChange::worker_ready);
 }
@@ -133,7 +136,8 @@ void BrokerSession::prepare_order() {
 
 void BrokerSession::grant() {
   around_.registry.granted(number_);
-  // Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep its own.
+  // Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep
+  // its own.
   overdue_after(around_.begin_ms, "its client has not begun it");
   answer(AdmissionGranted{});  // the client may be here, or gone, before this returns
 }
@@ -141,12 +145,15 @@ void BrokerSession::grant() {
 void BrokerSession::worker_over(uint32_t cause, const std::string& why) {
   Details details{.end_cause = cause, .text = why};
   const bool again = step_of(phase_, SessionChange::worker_over).action == SessionAction::want_worker;
-  happen(again && workers_lost_++ >= kWorkersLostMax ? SessionChange::refused : SessionChange::worker_over, std::move(details));
+  happen(again && workers_lost_++ >= kWorkersLostMax ? SessionChange::refused : SessionChange::worker_over,
+         std::move(details));
 }
 
 void BrokerSession::allow_graces(const SessionRecord& session) {
   const Tenant* tenant = around_.tenants ? around_.tenants->find(session.tenant_id) : nullptr;
-  auto most = tenant && tenant->settings.resume_grace_max_ms ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms) : around_.graces.resume;
+  auto most = tenant && tenant->settings.resume_grace_max_ms
+                  ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms)
+                  : around_.graces.resume;
   order_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
   order_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
   order_.lanes_max = around_.lanes_max;
@@ -155,7 +162,8 @@ void BrokerSession::allow_graces(const SessionRecord& session) {
 bool BrokerSession::attach(std::string& error) {
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
-    auto attached = session.management ? part->attach_management(session, order_, message_) : part->attach(session, order_, message_);
+    auto attached = session.management ? part->attach_management(session, order_, message_)
+                                       : part->attach(session, order_, message_);
     if (!attached) {
       error = attached.error();
       return false;
@@ -170,12 +178,19 @@ void BrokerSession::detach() {
   while (attached_ > 0) around_.parts[--attached_]->ended(session);
 }
 
-// --- what outlives the broker -----------------------------------------------------------------------------------------------------------------------
+// --- what outlives the broker
+// -----------------------------------------------------------------------------------------------------------------------
 
 KeptSession BrokerSession::kept() const {
   const SessionRecord& session = record();
-  KeptSession kept{.build = kept_build(), .record = session, .gpus = gpus_, .device_uuids = {}, .stop_reason = stop_reason_, .resume_grace_ms = order_.resume_grace_ms};
-  for (scheduler::DeviceIndex device : session.devices) kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
+  KeptSession kept{.build = kept_build(),
+                   .record = session,
+                   .gpus = gpus_,
+                   .device_uuids = {},
+                   .stop_reason = stop_reason_,
+                   .resume_grace_ms = order_.resume_grace_ms};
+  for (scheduler::DeviceIndex device : session.devices)
+    kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
   for (size_t i = 0; i < attached_; ++i) around_.parts[i]->note(session, kept);
   return kept;
 }
@@ -190,12 +205,17 @@ void BrokerSession::being_served(WorkerProcess& worker, const IpcMessage& client
   };
   KeptEntry entry{.session = true, .name = kept_name(number_), .text = encode(kept()), .descriptors = {}};
   entry.descriptors.resize(kKeptDescriptors);
-  auto keep = [&](KeptDescriptor which, int descriptor) { entry.descriptors[size_t(which)] = descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); };
+  auto keep = [&](KeptDescriptor which, int descriptor) {
+    entry.descriptors[size_t(which)] =
+        descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  };
   keep(KeptDescriptor::worker, worker.descriptor());
   keep(KeptDescriptor::process, worker.process());
   keep(KeptDescriptor::session_page, of_order(SpecDescriptor::session_page));
   keep(KeptDescriptor::doorbell, of_order(SpecDescriptor::doorbell));
-  if (!std::all_of(entry.descriptors.begin(), entry.descriptors.end(), [](const OwnedDescriptor& one) { return bool(one); })) return;
+  if (!std::all_of(entry.descriptors.begin(), entry.descriptors.end(),
+                   [](const OwnedDescriptor& one) { return bool(one); }))
+    return;
   const std::string place = std::exchange(entry_, entry.name);
   around_.keeping->put(std::move(entry));
   if (!place.empty() && place != entry_) around_.keeping->remove(place);
@@ -211,12 +231,17 @@ void BrokerSession::forget_entry() {
 
 void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit) {
   const SessionRecord& session = record();
-  phase_ = session.state == SessionState::detached ? SessionPhase::detached : session.state == SessionState::running ? SessionPhase::running : SessionPhase::begins;
+  phase_ = session.state == SessionState::detached  ? SessionPhase::detached
+           : session.state == SessionState::running ? SessionPhase::running
+                                                    : SessionPhase::begins;
   entry_ = entry.name;
   order_.number = uint64_t(number_);
   order_.resume_grace_ms = kept.resume_grace_ms;
-  auto copy = [&](KeptDescriptor which) { return OwnedDescriptor(::fcntl(entry.descriptors[size_t(which)].get(), F_DUPFD_CLOEXEC, 0)); };
-  pool().adopt(number_, label_of(session), session.tenant, copy(KeptDescriptor::worker), copy(KeptDescriptor::process), session.worker_pid);
+  auto copy = [&](KeptDescriptor which) {
+    return OwnedDescriptor(::fcntl(entry.descriptors[size_t(which)].get(), F_DUPFD_CLOEXEC, 0));
+  };
+  pool().adopt(number_, label_of(session), session.tenant, copy(KeptDescriptor::worker), copy(KeptDescriptor::process),
+               session.worker_pid);
   std::string why = unfit;
   for (SessionAttachments* part : around_.parts) {
     if (!why.empty()) break;
@@ -233,7 +258,8 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
   if (!why.empty()) stop(why);
 }
 
-// --- a client ---------------------------------------------------------------------------------------------------------------------------------------
+// --- a client
+// ---------------------------------------------------------------------------------------------------------------------------------------
 
 void BrokerSession::answer(const AdmissionAnswer& what) {
   if (SessionAnswer told = std::exchange(answer_, {})) told(number_, what);
@@ -265,7 +291,8 @@ void BrokerSession::give() {
 
 void BrokerSession::client_gone(const std::string& why) { happen(SessionChange::client_left, {.text = why}); }
 
-// --- what its worker says ---------------------------------------------------------------------------------------------------------------------------
+// --- what its worker says
+// ---------------------------------------------------------------------------------------------------------------------------
 
 void BrokerSession::begun(const std::string& client) { happen(SessionChange::begun, {.text = client}); }
 
@@ -288,9 +315,12 @@ bool BrokerSession::heard_of_connection(const IpcMessage& message) {
   }
 }
 
-// --- its end ----------------------------------------------------------------------------------------------------------------------------------------
+// --- its end
+// ----------------------------------------------------------------------------------------------------------------------------------------
 
-void BrokerSession::stop(const std::string& reason) { happen(SessionChange::stopped, {.refusal = RefusalCause::stopped, .text = reason}); }
+void BrokerSession::stop(const std::string& reason) {
+  happen(SessionChange::stopped, {.refusal = RefusalCause::stopped, .text = reason});
+}
 
 void BrokerSession::withdraw(const Details& details) {
   answer_ = {};

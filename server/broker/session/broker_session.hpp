@@ -1,4 +1,5 @@
-// One session from its client's login to its end: its place in the queue, its worker, what the parts attach, and the answer to its client.
+// One session from its client's login to its end: its place in the queue, its worker, what the parts attach, and the
+// answer to its client.
 #pragma once
 
 #include <chrono>
@@ -34,17 +35,18 @@ struct SessionSurroundings {
   uint32_t begin_ms;  // from the word that it is granted until its client has begun it
   // Nothing happens to it any more. Must not destroy it before the call that led here is over.
   std::function<void(scheduler::SessionId)> over;
-  EntryStore* keeping = nullptr;              // null: nothing outlives the broker
-  std::vector<ServerDevice> devices = {};     // of the server, when they are known
+  EntryStore* keeping = nullptr;           // null: nothing outlives the broker
+  std::vector<ServerDevice> devices = {};  // of the server, when they are known
   SessionGraces graces{};
-  unsigned lanes_max = 0;  // SessionSpec's
+  unsigned lanes_max = 0;                    // SessionSpec's
   const TenantDirectory* tenants = nullptr;  // whose settings bound the graces; null: nobody's
 };
 
 // What its client is told: its place at first and whenever that changes, then that it is admitted or refused, once.
 using SessionAnswer = std::function<void(scheduler::SessionId, const AdmissionAnswer&)>;
 
-// Its functions are what may happen to it; session_state.cpp has the table of what each leads to in which phase. Any of them may be called at any time. The broker's thread only.
+// Its functions are what may happen to it; session_state.cpp has the table of what each leads to in which phase. Any of
+// them may be called at any time. The broker's thread only.
 class BrokerSession {
  public:
   // `gpus`: as in LoginRequest. `answer`: empty: its client is not there.
@@ -52,7 +54,8 @@ class BrokerSession {
   BrokerSession(const BrokerSession&) = delete;
   BrokerSession& operator=(const BrokerSession&) = delete;
 
-  // It runs, as an earlier broker has noted. `unfit`: not empty: why it has to end; then the parts have nothing to do with it.
+  // It runs, as an earlier broker has noted. `unfit`: not empty: why it has to end; then the parts have nothing to do
+  // with it.
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
   // It waits in the queue, as an earlier broker has noted, for its client, too: that has `return_ms` to come back.
   void adopt_waiting(uint32_t return_ms);
@@ -127,16 +130,16 @@ class BrokerSession {
   const scheduler::SessionId number_;
   const SessionSurroundings& around_;
   const unsigned gpus_;
-  SessionAnswer answer_;           // empty: nobody is there to be told, or everything is said
+  SessionAnswer answer_;  // empty: nobody is there to be told, or everything is said
   SessionPhase phase_ = SessionPhase::queued;
   bool wanted_worker_ = false;
-  unsigned workers_lost_ = 0;      // that died before they had the client
-  std::optional<Client> client_;   // arrived, while there is no worker
-  std::string stop_reason_;        // not empty: it is to end as soon as its client can be told
+  unsigned workers_lost_ = 0;     // that died before they had the client
+  std::optional<Client> client_;  // arrived, while there is no worker
+  std::string stop_reason_;       // not empty: it is to end as soon as its client can be told
   SessionSpec order_;
   IpcMessage message_;
-  std::string entry_;              // the name of what is laid down for the next broker; empty: nothing is
-  size_t attached_ = 0;            // how many parts
+  std::string entry_;    // the name of what is laid down for the next broker; empty: nothing is
+  size_t attached_ = 0;  // how many parts
   boost::asio::steady_timer overdue_timer_;
   Lifetime lifetime_;
 };

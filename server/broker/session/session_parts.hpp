@@ -1,4 +1,5 @@
-// What the parts of the server that watch over sessions (the ledger of memory, the GPU scheduler of time) and the broker offer each other.
+// What the parts of the server that watch over sessions (the ledger of memory, the GPU scheduler of time) and the
+// broker offer each other.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@
 
 namespace gpuwire::server {
 
-// A part that adds to sessions before they begin and hears of their lives. Called on the broker's thread; must not block.
+// A part that adds to sessions before they begin and hears of their lives. Called on the broker's thread; must not
+// block.
 class SessionAttachments {
  public:
   virtual ~SessionAttachments() = default;
@@ -29,25 +31,34 @@ class SessionAttachments {
   // After devices_known(), and after each reload of the configuration.
   virtual void tenants_changed(const TenantDirectory& tenants) { (void)tenants; }
 
-  // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without limits. The part fills its fields of
-  // the order and puts its descriptors into the message with attach(IPC message, ...) of session_spec.hpp. The error refuses the session; ended() is
-  // not called for this part then. Not for management sessions.
-  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) = 0;
+  // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without
+  // limits. The part fills its fields of the order and puts its descriptors into the message with attach(IPC message,
+  // ...) of session_spec.hpp. The error refuses the session; ended() is not called for this part then. Not for
+  // management sessions.
+  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+                                                 IpcMessage& message) = 0;
   // The same for a session that asks NVML and has no devices; the part may enter those that it is to be shown.
-  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
+  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
+                                                            IpcMessage& message) {
     (void)session, (void)order, (void)message;
     return {};
   }
-  // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be asked often.
+  // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be
+  // asked often.
   virtual void note(const SessionRecord& session, KeptSession& kept) const { (void)session, (void)kept; }
-  // An earlier broker has left sessions. Once, after devices_known() and before tenants_changed() and the first adopt(): the part takes its own entries out, and
-  // what they say holds. `tenants` knows those of all the sessions.
-  virtual void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) { (void)entries, (void)tenants; }
-  // What servers before this one have counted, in the entries that kept_total_name() names. Once, before the first adopt(); not when there are none.
+  // An earlier broker has left sessions. Once, after devices_known() and before tenants_changed() and the first
+  // adopt(): the part takes its own entries out, and what they say holds. `tenants` knows those of all the sessions.
+  virtual void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
+    (void)entries, (void)tenants;
+  }
+  // What servers before this one have counted, in the entries that kept_total_name() names. Once, before the first
+  // adopt(); not when there are none.
   virtual void restore_totals(std::vector<KeptEntry>& entries) { (void)entries; }
-  // One of them, as attach() was called for by the earlier broker; its worker runs, or has ended a moment ago. `descriptors` are of those that attach() made. The error ends
-  // the session; ended() is not called for this part then. Management sessions, too.
-  virtual tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) {
+  // One of them, as attach() was called for by the earlier broker; its worker runs, or has ended a moment ago.
+  // `descriptors` are of those that attach() made. The error ends the session; ended() is not called for this part
+  // then. Management sessions, too.
+  virtual tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
+                                                KeptEntry& descriptors) {
     (void)session, (void)kept, (void)descriptors;
     return {};
   }

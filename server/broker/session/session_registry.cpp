@@ -41,7 +41,8 @@ std::string label_of(const SessionRecord& session) {
 const SessionRecord& SessionRegistry::add(SessionRecord record) {
   record.number = scheduler::SessionId(++last_number_);
   record.arrived = std::chrono::system_clock::now();
-  [[maybe_unused]] ssize_t got = ::getrandom(record.wire_id.data(), record.wire_id.size(), 0);  // never short for so few bytes
+  [[maybe_unused]] ssize_t got =
+      ::getrandom(record.wire_id.data(), record.wire_id.size(), 0);  // never short for so few bytes
   return sessions_[record.number] = std::move(record);
 }
 
@@ -79,7 +80,8 @@ void SessionRegistry::queued(scheduler::SessionId session, size_t place, size_t 
   if (first) tell({.kind = SessionEvent::Kind::queued, .session = *record, .text = record->why});
 }
 
-void SessionRegistry::moved(scheduler::SessionId session, std::string peer, std::string security, std::string credential) {
+void SessionRegistry::moved(scheduler::SessionId session, std::string peer, std::string security,
+                            std::string credential) {
   SessionRecord* record = at(session);
   if (!record) return;
   record->peer = std::move(peer);
@@ -98,7 +100,8 @@ void SessionRegistry::admitted(scheduler::SessionId session, std::vector<schedul
 }
 
 void SessionRegistry::granted(scheduler::SessionId session) {
-  if (SessionRecord* record = at(session); record && record->state == SessionState::starting) record->state = SessionState::granted;
+  if (SessionRecord* record = at(session); record && record->state == SessionState::starting)
+    record->state = SessionState::granted;
 }
 
 void SessionRegistry::has_worker(scheduler::SessionId session, pid_t worker) {
@@ -120,7 +123,8 @@ void SessionRegistry::begun(scheduler::SessionId session, std::string client) {
 }
 
 void SessionRegistry::warned(scheduler::SessionId session, std::string of) {
-  if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::warned, .session = *record, .text = std::move(of)});
+  if (SessionRecord* record = at(session))
+    tell({.kind = SessionEvent::Kind::warned, .session = *record, .text = std::move(of)});
 }
 
 void SessionRegistry::detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why) {
@@ -139,7 +143,8 @@ void SessionRegistry::attached(scheduler::SessionId session) {
 }
 
 void SessionRegistry::resume_refused(scheduler::SessionId session, std::string why) {
-  if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
+  if (SessionRecord* record = at(session))
+    tell({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
 }
 
 void SessionRegistry::ending(scheduler::SessionId session) {

@@ -16,36 +16,46 @@
 
 namespace gpuwire::server {
 
-// queued: waits for GPUs; starting: has them, and its worker is on the way; granted: its client knows, and is on the way; detached: runs without a connection, until it
-// has another one or its grace is over; ending: was told to stop.
+// queued: waits for GPUs; starting: has them, and its worker is on the way; granted: its client knows, and is on the
+// way; detached: runs without a connection, until it has another one or its grace is over; ending: was told to stop.
 enum class SessionState : uint8_t { queued, starting, granted, running, detached, ending };
 const char* name_of(SessionState state);
 
-// Why a session did not begin. client_gone: it left before it was served; never_fits: what was asked for can never be had; no_device: the server has none
-// that works; waited_too_long: longer than its tenant's programs may; stopped: by an administrator,
-// or because what its client has shown was revoked.
-enum class RefusalCause : uint8_t { client_gone, busy, never_fits, no_device, unauthorised, shutting_down, internal, waited_too_long, stopped };
+// Why a session did not begin. client_gone: it left before it was served; never_fits: what was asked for can never be
+// had; no_device: the server has none that works; waited_too_long: longer than its tenant's programs may; stopped: by
+// an administrator, or because what its client has shown was revoked.
+enum class RefusalCause : uint8_t {
+  client_gone,
+  busy,
+  never_fits,
+  no_device,
+  unauthorised,
+  shutting_down,
+  internal,
+  waited_too_long,
+  stopped
+};
 // For the audit and figures; stable.
 const char* name_of(RefusalCause cause);
 
 struct SessionRecord {
   scheduler::SessionId number{};
-  std::array<uint8_t, 16> wire_id{};       // what the client is told, random
+  std::array<uint8_t, 16> wire_id{};  // what the client is told, random
   std::string tenant;
   scheduler::TenantId tenant_id{};
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
   std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it is shown
-  uint64_t memory_bytes = 0;               // what the client asked to be free on each
-  std::string peer;                        // "127.0.0.1:4711", "unix, user anna"
-  std::string security;                    // "tls certificate", "tls token", "token", "unix"; without an identity "tls", "plain"
-  std::string credential;                  // the certificate's serial, or the token's id; or empty
+  uint64_t memory_bytes = 0;                    // what the client asked to be free on each
+  std::string peer;                             // "127.0.0.1:4711", "unix, user anna"
+  std::string security;    // "tls certificate", "tls token", "token", "unix"; without an identity "tls", "plain"
+  std::string credential;  // the certificate's serial, or the token's id; or empty
   std::string program, host;
   uint32_t client_pid = 0;
-  pid_t worker_pid = 0;                    // 0: none yet
-  bool management = false;                 // asks NVML, takes no GPU
+  pid_t worker_pid = 0;     // 0: none yet
+  bool management = false;  // asks NVML, takes no GPU
   SessionState state = SessionState::queued;
-  size_t place = 0, waiting = 0;           // in the queue; place counts from 1, 0: not in it
-  std::string why;                         // why it waits
+  size_t place = 0, waiting = 0;  // in the queue; place counts from 1, 0: not in it
+  std::string why;                // why it waits
   std::chrono::system_clock::time_point arrived, begun;
   std::chrono::system_clock::time_point detached_until;  // while it is detached
 };
@@ -54,19 +64,31 @@ struct SessionRecord {
 std::string label_of(const SessionRecord& session);
 
 struct SessionEvent {
-  enum class Kind : uint8_t { queued, admitted, begun, warned, detached, attached, resume_refused, adopted, ended, refused };
+  enum class Kind : uint8_t {
+    queued,
+    admitted,
+    begun,
+    warned,
+    detached,
+    attached,
+    resume_refused,
+    adopted,
+    ended,
+    refused
+  };
   Kind kind;
   const SessionRecord& session;  // for the call's duration
-  std::string text;              // begun: who the client says it is; warned: of what; detached, resume_refused, ended, refused: why
+  std::string text;  // begun: who the client says it is; warned: of what; detached, resume_refused, ended, refused: why
   RefusalCause refusal = RefusalCause::internal;  // refused
-  uint32_t end_cause = 0;        // ended: the worker's EndCause; kDied: its process ended without a word, and was not told to
+  uint32_t end_cause = 0;  // ended: the worker's EndCause; kDied: its process ended without a word, and was not told to
   static constexpr uint32_t kDied = UINT32_MAX;
 };
 
 // The broker's thread only. Records live from add() to ended() or refused().
 class SessionRegistry {
  public:
-  // Called at each event, in the order of observe(); observers stay for the registry's life. They must not change the registry.
+  // Called at each event, in the order of observe(); observers stay for the registry's life. They must not change the
+  // registry.
   using Observer = std::function<void(const SessionEvent&)>;
   void observe(Observer observer) { observers_.push_back(std::move(observer)); }
 

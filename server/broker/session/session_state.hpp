@@ -1,4 +1,5 @@
-// The life of a session as one table: in which phase it is, what may happen to it there, what is done about it, and where that leads.
+// The life of a session as one table: in which phase it is, what may happen to it there, what is done about it, and
+// where that leads.
 #pragma once
 
 #include <array>
@@ -9,10 +10,22 @@
 
 namespace gpuwire::server {
 
-// queued: waits for GPUs, or for its client to come back to its place. starting: a worker is on its way. granted: the client knows, and its connection is on its way.
-// replacing: the same, and the worker has died. arrived: the client is here, and the next worker is not yet. begins: a worker has the client. ending: the worker was
-// told to end it. over: everything is given back.
-enum class SessionPhase : uint8_t { queued, starting, granted, replacing, arrived, begins, running, detached, ending, over };
+// queued: waits for GPUs, or for its client to come back to its place. starting: a worker is on its way. granted: the
+// client knows, and its connection is on its way. replacing: the same, and the worker has died. arrived: the client is
+// here, and the next worker is not yet. begins: a worker has the client. ending: the worker was told to end it. over:
+// everything is given back.
+enum class SessionPhase : uint8_t {
+  queued,
+  starting,
+  granted,
+  replacing,
+  arrived,
+  begins,
+  running,
+  detached,
+  ending,
+  over
+};
 inline constexpr size_t kSessionPhases = 10;
 
 enum class SessionChange : uint8_t {
@@ -56,7 +69,8 @@ struct SessionStep {
 SessionStep step_of(SessionPhase phase, SessionChange change);
 // What administrators are shown; `stopped`: its stop is remembered.
 SessionState state_of(SessionPhase phase, bool stopped);
-// Whether its client may carry it on over another connection: its worker has it, perhaps without having said yet that it has begun.
+// Whether its client may carry it on over another connection: its worker has it, perhaps without having said yet that
+// it has begun.
 bool resumable(SessionPhase phase);
 
 // For tests and logs.

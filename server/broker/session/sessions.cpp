@@ -16,7 +16,8 @@ void Sessions::devices_known(std::span<const ServerDevice> devices, const Tenant
   restore(none, devices, tenants);
 }
 
-void Sessions::restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices, const TenantDirectory& tenants) {
+void Sessions::restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices,
+                       const TenantDirectory& tenants) {
   around_.devices.assign(devices.begin(), devices.end());
   for (SessionAttachments* part : parts_) {
     part->devices_known(devices);
@@ -45,7 +46,8 @@ void Sessions::adopt_waiting(const KeptSession& kept) {
 
 void Sessions::share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor) {
   const SessionRecord* session = registry_.find(share.session);
-  if (session) around_.pool_for(*session).share_again(share.session, token, share.kind, share.user, std::move(descriptor));
+  if (session)
+    around_.pool_for(*session).share_again(share.session, token, share.kind, share.user, std::move(descriptor));
   else around_.keeping->remove(kept_name(token));
 }
 
@@ -71,25 +73,50 @@ void Sessions::forget_later(SessionId number) {
 }
 
 WorkerPool::Events Sessions::pool_events() {
-  return {.ready = [](const IpcMessage&) {},
-          .hopeless = [](const std::string&) {},
-          .reserved = [this](SessionId number, pid_t worker) { tell(number, [&](BrokerSession& session) { session.worker_reserved(worker); }); },
-          .refused = [this](SessionId number, RefusalCause cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.refused(cause, why); }); },
-          .begun = [this](SessionId number, const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
-          .heard = [this](SessionId number, IpcMessage& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
-          .over = [this](SessionId number, uint32_t cause, const std::string& why) { tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); }); },
-          .idle = [] {},
-          .serving =
-              [this](SessionId number, WorkerProcess& worker, const IpcMessage& client) {
-                if (around_.keeping) around_.keeping->put({.session = false, .name = kKeptNumbers, .text = std::to_string(registry_.last_number()), .descriptors = {}});
-                tell(number, [&](BrokerSession& session) { session.being_served(worker, client); });
-              }};
+  return {
+      .ready = [](const IpcMessage&) {},
+      .hopeless = [](const std::string&) {},
+      .reserved = [this](
+                      SessionId number,
+                      pid_t worker) { tell(number, [&](BrokerSession& session) { session.worker_reserved(worker); }); },
+      .refused =
+          [this](SessionId number, RefusalCause cause, const std::string& why) {
+            tell(number, [&](BrokerSession& session) { session.refused(cause, why); });
+          },
+      .begun = [this](
+                   SessionId number,
+                   const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
+      .heard = [this](SessionId number,
+                      IpcMessage& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
+      .over =
+          [this](SessionId number, uint32_t cause, const std::string& why) {
+            tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); });
+          },
+      .idle = [] {},
+      .serving =
+          [this](SessionId number, WorkerProcess& worker, const IpcMessage& client) {
+            if (around_.keeping)
+              around_.keeping->put({.session = false,
+                                    .name = kKeptNumbers,
+                                    .text = std::to_string(registry_.last_number()),
+                                    .descriptors = {}});
+            tell(number, [&](BrokerSession& session) { session.being_served(worker, client); });
+          }};
 }
 
 Admission::Events Sessions::admission_events() {
-  return {.placed = [this](SessionId number, std::vector<scheduler::DeviceIndex> devices) { tell(number, [&](BrokerSession& session) { session.placed(std::move(devices)); }); },
-          .queued = [this](SessionId number, const AdmissionQueued& place) { tell(number, [&](BrokerSession& session) { session.queued(place); }); },
-          .refused = [this](SessionId number, RefusalCause cause, std::string why) { tell(number, [&](BrokerSession& session) { session.refused(cause, std::move(why)); }); }};
+  return {.placed =
+              [this](SessionId number, std::vector<scheduler::DeviceIndex> devices) {
+                tell(number, [&](BrokerSession& session) { session.placed(std::move(devices)); });
+              },
+          .queued =
+              [this](SessionId number, const AdmissionQueued& place) {
+                tell(number, [&](BrokerSession& session) { session.queued(place); });
+              },
+          .refused =
+              [this](SessionId number, RefusalCause cause, std::string why) {
+                tell(number, [&](BrokerSession& session) { session.refused(cause, std::move(why)); });
+              }};
 }
 
 SessionId Sessions::request(LoginRequest request, SessionAnswer answer) {
@@ -100,9 +127,11 @@ SessionId Sessions::request(LoginRequest request, SessionAnswer answer) {
   return number;
 }
 
-std::optional<SessionId> Sessions::return_to_queue(const std::string& wire_id, const LoginRequest& request, SessionAnswer answer) {
+std::optional<SessionId> Sessions::return_to_queue(const std::string& wire_id, const LoginRequest& request,
+                                                   SessionAnswer answer) {
   for (const auto& [number, session] : sessions_) {
-    if (called_so(number, wire_id, request.tenant) && session->client_is_back(request, std::move(answer))) return number;
+    if (called_so(number, wire_id, request.tenant) && session->client_is_back(request, std::move(answer)))
+      return number;
   }
   return std::nullopt;
 }
@@ -122,11 +151,13 @@ bool Sessions::send(SessionId number, const IpcMessage& message) {
 
 bool Sessions::called_so(SessionId number, const std::string& wire_id, const std::string& tenant) const {
   const SessionRecord* session = registry_.find(number);
-  return session && wire_id.size() == session->wire_id.size() && std::memcmp(wire_id.data(), session->wire_id.data(), wire_id.size()) == 0 && !session->management &&
+  return session && wire_id.size() == session->wire_id.size() &&
+         std::memcmp(wire_id.data(), session->wire_id.data(), wire_id.size()) == 0 && !session->management &&
          session->tenant == tenant;
 }
 
-tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::string& wire_id, const std::string& tenant) const {
+tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::string& wire_id,
+                                                                    const std::string& tenant) const {
   for (const auto& [number, session] : sessions_) {
     if (!called_so(number, wire_id, tenant)) continue;
     if (server::resumable(session->phase())) return registry_.find(number);

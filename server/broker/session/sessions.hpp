@@ -1,4 +1,5 @@
-// The sessions that there are, from their clients' logins on: events of pools, of the login and of the parts go to the one that they are about.
+// The sessions that there are, from their clients' logins on: events of pools, of the login and of the parts go to the
+// one that they are about.
 #pragma once
 
 #include <chrono>
@@ -22,10 +23,16 @@ namespace gpuwire::server {
 // The broker's thread only.
 class Sessions final : public SessionControl {
  public:
-  // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted its session has to begin it.
+  // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted
+  // its session has to begin it.
   using PoolFor = std::function<WorkerPool&(const SessionRecord&)>;
-  Sessions(boost::asio::io_context& io, SessionRegistry& registry, Admission& admission, PoolFor pool_for, uint32_t begin_ms)
-      : registry_(registry), admission_(admission), around_{io, registry, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) { forget_later(over); }} {}
+  Sessions(boost::asio::io_context& io, SessionRegistry& registry, Admission& admission, PoolFor pool_for,
+           uint32_t begin_ms)
+      : registry_(registry),
+        admission_(admission),
+        around_{io, registry, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) {
+                  forget_later(over);
+                }} {}
 
   // Before the first session; the part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
@@ -47,8 +54,10 @@ class Sessions final : public SessionControl {
 
   // A client whose tenant the login knows. Answers may come before this returns.
   scheduler::SessionId request(LoginRequest request, SessionAnswer answer);
-  // One that has waited under an earlier broker, and shows the identity that it was given there. Nothing: it has no place here.
-  std::optional<scheduler::SessionId> return_to_queue(const std::string& wire_id, const LoginRequest& request, SessionAnswer answer);
+  // One that has waited under an earlier broker, and shows the identity that it was given there. Nothing: it has no
+  // place here.
+  std::optional<scheduler::SessionId> return_to_queue(const std::string& wire_id, const LoginRequest& request,
+                                                      SessionAnswer answer);
   // What the admission decides.
   Admission::Events admission_events();
   // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionSpec.
@@ -57,8 +66,10 @@ class Sessions final : public SessionControl {
   // Of sessions that begin from now on, before their tenants' own bounds.
   void set_graces(const SessionGraces& graces) { around_.graces = graces; }
   void set_lanes_max(unsigned lanes) { around_.lanes_max = lanes; }
-  // The tenant's session that is called so and may be carried on over another connection. The error tells its client why there is none.
-  tl::expected<const SessionRecord*, std::string> resumable(const std::string& wire_id, const std::string& tenant) const;
+  // The tenant's session that is called so and may be carried on over another connection. The error tells its client
+  // why there is none.
+  tl::expected<const SessionRecord*, std::string> resumable(const std::string& wire_id,
+                                                            const std::string& tenant) const;
   // A connection of its client, which the worker has to prove yet.
   void carry_on(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 

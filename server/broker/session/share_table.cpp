@@ -15,7 +15,8 @@ bool same(const uint8_t* a, const uint8_t* b, size_t bytes) {
 }
 
 bool same(const std::string& a, const std::string& b) {
-  return a.size() == b.size() && same(reinterpret_cast<const uint8_t*>(a.data()), reinterpret_cast<const uint8_t*>(b.data()), a.size());
+  return a.size() == b.size() &&
+         same(reinterpret_cast<const uint8_t*>(a.data()), reinterpret_cast<const uint8_t*>(b.data()), a.size());
 }
 
 }  // namespace
@@ -25,14 +26,17 @@ ShareLimits share_limits(size_t descriptors) {
   return {std::min(all, kSharesMax), std::min(all / 2, kSharesPerTenantMax), std::min(all / 4, kSharesPerSessionMax)};
 }
 
-bool ShareTable::add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group, OwnedDescriptor descriptor) {
+bool ShareTable::add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group,
+                     OwnedDescriptor descriptor) {
   size_t of_session = 0, of_tenant = 0;
   for (const Share& share : shares_) {
     if (same(share.token.data(), token.data(), token.size())) return false;
     of_session += share.owner == owner;
     of_tenant += share.group.tenant == group.tenant;
   }
-  if (!descriptor || shares_.size() >= limits_.all || of_tenant >= limits_.per_tenant || of_session >= limits_.per_session) return false;
+  if (!descriptor || shares_.size() >= limits_.all || of_tenant >= limits_.per_tenant ||
+      of_session >= limits_.per_session)
+    return false;
   shares_.push_back({owner, token, kind, std::move(group), std::move(descriptor)});
   return true;
 }
@@ -40,18 +44,23 @@ bool ShareTable::add(const void* owner, const ShareToken& token, uint32_t kind, 
 int ShareTable::find(const ShareToken& token, uint32_t kind, const ShareGroup& group) const {
   int found = -1;
   for (const Share& share : shares_) {
-    bool right = same(share.token.data(), token.data(), token.size()) & (share.kind == kind) & same(share.group.tenant, group.tenant) & same(share.group.user, group.user);
+    bool right = same(share.token.data(), token.data(), token.size()) & (share.kind == kind) &
+                 same(share.group.tenant, group.tenant) & same(share.group.user, group.user);
     if (right) found = share.descriptor.get();
   }
   return found;
 }
 
 bool ShareTable::has(const void* owner, const ShareToken& token) const {
-  return std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) { return share.owner == owner && same(share.token.data(), token.data(), token.size()); });
+  return std::any_of(shares_.begin(), shares_.end(), [&](const Share& share) {
+    return share.owner == owner && same(share.token.data(), token.data(), token.size());
+  });
 }
 
 bool ShareTable::withdraw(const void* owner, const ShareToken& token) {
-  return shares_.remove_if([&](const Share& share) { return share.owner == owner && same(share.token.data(), token.data(), token.size()); }) != 0;
+  return shares_.remove_if([&](const Share& share) {
+    return share.owner == owner && same(share.token.data(), token.data(), token.size());
+  }) != 0;
 }
 
 std::vector<ShareToken> ShareTable::forget(const void* owner) {

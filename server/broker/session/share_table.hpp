@@ -16,7 +16,8 @@ using ShareToken = std::array<uint8_t, 16>;
 struct ShareLimits {
   size_t all = 0, per_tenant = 0, per_session = 0;
 };
-// For a process that may have so many descriptors: half of what is not reserved, of that half for one tenant, of that half for one session; and no more than limits.hpp says.
+// For a process that may have so many descriptors: half of what is not reserved, of that half for one tenant, of that
+// half for one session; and no more than limits.hpp says.
 ShareLimits share_limits(size_t descriptors);
 
 // Among whom something is shared: a tenant, and of its users those whom its workers take for one.
@@ -31,7 +32,8 @@ class ShareTable {
 
   // `owner`: the session's worker; its shares end with it. False: the token is taken, or there are too many.
   bool add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group, OwnedDescriptor descriptor);
-  // The table's own descriptor; -1: there is none of this kind and group. Takes the same time whichever tokens there are.
+  // The table's own descriptor; -1: there is none of this kind and group. Takes the same time whichever tokens there
+  // are.
   int find(const ShareToken& token, uint32_t kind, const ShareGroup& group) const;
   // Whether this owner has added it.
   bool has(const void* owner, const ShareToken& token) const;

@@ -54,15 +54,16 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-tl::expected<pid_t, std::string> spawn_child(const std::string& program, const std::vector<std::string>& arguments, int ipc_end,
-                                             const std::vector<std::string>* environment) {
+tl::expected<pid_t, std::string> spawn_child(const std::string& program, const std::vector<std::string>& arguments,
+                                             int ipc_end, const std::vector<std::string>* environment) {
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv = pointers(words), envp;
   if (environment) envp = pointers(*environment);
   SpawnSettings settings(ipc_end);
   pid_t pid = -1;
-  if (int error = ::posix_spawn(&pid, program.c_str(), settings.actions(), settings.attributes(), argv.data(), environment ? envp.data() : environ))
+  if (int error = ::posix_spawn(&pid, program.c_str(), settings.actions(), settings.attributes(), argv.data(),
+                                environment ? envp.data() : environ))
     return tl::unexpected(fmt::format("cannot start {}: {}", program, std::strerror(error)));
   return pid;
 }

@@ -14,7 +14,8 @@
 #include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
-WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events, EntryStore* keeping)
+WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events,
+                       EntryStore* keeping)
     : io_(io),
       command_(std::move(command)),
       events_(std::move(events)),
@@ -50,15 +51,19 @@ void WorkerPool::trim() {
 }
 
 size_t WorkerPool::count(WorkerProcess::State state) const {
-  return size_t(std::count_if(workers_.begin(), workers_.end(), [&](const auto& worker) { return worker->state == state; }));
+  return size_t(
+      std::count_if(workers_.begin(), workers_.end(), [&](const auto& worker) { return worker->state == state; }));
 }
 
-// --- starting --------------------------------------------------------------------------------------------------------------------------------
+// --- starting
+// --------------------------------------------------------------------------------------------------------------------------------
 
 void WorkerPool::fill() {
   if (closed_ || retrying_ || failures_ != 0) return;
   size_t wanted = spares_ + waiting_.size();
-  for (size_t have = count(WorkerProcess::State::starting) + count(WorkerProcess::State::ready); have < wanted && failures_ == 0; ++have) start_one();
+  for (size_t have = count(WorkerProcess::State::starting) + count(WorkerProcess::State::ready);
+       have < wanted && failures_ == 0; ++have)
+    start_one();
 }
 
 WorkerProcess::Events WorkerPool::worker_events() {
@@ -102,14 +107,16 @@ void WorkerPool::retry_later() {
   }));
 }
 
-// --- clients ----------------------------------------------------------------------------------------------------------------------------------
+// --- clients
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 void WorkerPool::want(SessionId session, std::string label, std::string tenant) {
   if (closed_) {
     events_.refused(session, RefusalCause::shutting_down, "the server is shutting down");
     return;
   }
-  waiting_.push_back({session, std::move(label), std::move(tenant), std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
+  waiting_.push_back({session, std::move(label), std::move(tenant),
+                      std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
   match();
   if (failures_ >= kStartAttemptsMax) {
     failures_ = kStartAttemptsMax - 1;  // this session is reason for one more attempt
@@ -168,11 +175,13 @@ void WorkerPool::hand_over(WorkerProcess& worker, IpcMessage client) {
   // It died a moment ago. Its end is on its way here; the client goes to the next one.
   worker.state = WorkerProcess::State::ending;
   worker.kill_after(0);
-  waiting_.push_front({worker.session, worker.label, worker.tenant, std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs), std::move(client)});
+  waiting_.push_front({worker.session, worker.label, worker.tenant,
+                       std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs), std::move(client)});
   match();
 }
 
-void WorkerPool::adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process, pid_t pid) {
+void WorkerPool::adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker,
+                       OwnedDescriptor process, pid_t pid) {
   auto adopted = WorkerProcess::adopt(io_, std::move(worker), std::move(process), pid, worker_events());
   adopted->state = WorkerProcess::State::serving;
   adopted->session = session;
@@ -203,7 +212,8 @@ bool WorkerPool::send(SessionId session, const IpcMessage& message) {
 }
 
 bool WorkerPool::stop(SessionId session, const std::string& reason) {
-  auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.session == session && one.client; });
+  auto waiting = std::find_if(waiting_.begin(), waiting_.end(),
+                              [&](const Waiting& one) { return one.session == session && one.client; });
   if (waiting != waiting_.end()) {
     waiting->stop_reason = reason;
     return true;
@@ -242,7 +252,8 @@ void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
   for (Waiting& one : waiting) events_.refused(one.session, cause, reason);
 }
 
-// --- what workers say ------------------------------------------------------------------------------------------------------------------------
+// --- what workers say
+// ------------------------------------------------------------------------------------------------------------------------
 
 void WorkerPool::said(WorkerProcess& worker, IpcMessage message) {
   switch (message.kind) {
@@ -294,7 +305,8 @@ void WorkerPool::answer_share(WorkerProcess& worker, IpcMessage question) {
     OwnedDescriptor kept(keeping_ ? ::fcntl(question.socket.get(), F_DUPFD_CLOEXEC, 0) : -1);
     std::string user = group.user;
     // The answer to a first question may have been an earlier broker's, and lost with it.
-    answer.number = shares_.has(&worker, question.id) || shares_.add(&worker, question.id, question.number, std::move(group), std::move(question.socket));
+    answer.number = shares_.has(&worker, question.id) ||
+                    shares_.add(&worker, question.id, question.number, std::move(group), std::move(question.socket));
     if (answer.number && kept) keep_share(worker.session, question.id, question.number, user, std::move(kept));
   } else if (int kept = shares_.find(question.id, question.number, group); kept >= 0) {
     answer.socket.reset(::fcntl(kept, F_DUPFD_CLOEXEC, 0));
@@ -303,15 +315,19 @@ void WorkerPool::answer_share(WorkerProcess& worker, IpcMessage question) {
   worker.send(answer);  // one that cannot be told is ending, or gives up waiting
 }
 
-void WorkerPool::keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user, OwnedDescriptor descriptor) {
-  KeptEntry entry{.session = false, .name = kept_name(token), .text = encode(KeptShare{session, kind, user}), .descriptors = {}};
+void WorkerPool::keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user,
+                            OwnedDescriptor descriptor) {
+  KeptEntry entry{
+      .session = false, .name = kept_name(token), .text = encode(KeptShare{session, kind, user}), .descriptors = {}};
   entry.descriptors.push_back(std::move(descriptor));
   keeping_->put(std::move(entry));
 }
 
-void WorkerPool::share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user, OwnedDescriptor descriptor) {
+void WorkerPool::share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user,
+                             OwnedDescriptor descriptor) {
   WorkerProcess* worker = worker_of(session);
-  if (!worker || !shares_.add(worker, token, kind, {worker->tenant, std::move(user)}, std::move(descriptor))) keeping_->remove(kept_name(token));
+  if (!worker || !shares_.add(worker, token, kind, {worker->tenant, std::move(user)}, std::move(descriptor)))
+    keeping_->remove(kept_name(token));
 }
 
 void WorkerPool::worker_ready(WorkerProcess& worker, const IpcMessage& message) {
@@ -327,7 +343,8 @@ void WorkerPool::worker_ready(WorkerProcess& worker, const IpcMessage& message) 
   match();
 }
 
-// --- the end of workers -----------------------------------------------------------------------------------------------------------------------
+// --- the end of workers
+// -----------------------------------------------------------------------------------------------------------------------
 
 void WorkerPool::await_children() {
   children_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
@@ -358,7 +375,9 @@ void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
     if (keeping_) keeping_->remove(kept_name(token));
   }
   switch (worker.state) {
-    case WorkerProcess::State::starting: start_failed(worker.reason.empty() ? fmt::format("the process ended with {}", how) : worker.reason); break;
+    case WorkerProcess::State::starting:
+      start_failed(worker.reason.empty() ? fmt::format("the process ended with {}", how) : worker.reason);
+      break;
     case WorkerProcess::State::ready:
       if (!closed_) spdlog::warn("{} ended unused with {}", worker.label, how);
       break;
@@ -375,7 +394,8 @@ void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
   }
 }
 
-// A kernel that never ends holds up the worker that is told to stop, until its process is killed: that is no death of its own.
+// A kernel that never ends holds up the worker that is told to stop, until its process is killed: that is no death of
+// its own.
 void WorkerPool::ended_silently(WorkerProcess& worker, const std::string& how) {
   worker.reason = fmt::format("its process ended with {}", how);
   spdlog::error("{}: {}", worker.label, worker.reason);

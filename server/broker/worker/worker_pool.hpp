@@ -23,26 +23,29 @@
 
 namespace gpuwire::server {
 
-// Runs on the broker's one thread. Keeps spare workers ready beside those in use; a start that fails is repeated with growing delays,
-// and after kStartAttemptsMax failures in a row only when the next session asks.
+// Runs on the broker's one thread. Keeps spare workers ready beside those in use; a start that fails is repeated with
+// growing delays, and after kStartAttemptsMax failures in a row only when the next session asks.
 class WorkerPool {
  public:
   using SessionId = scheduler::SessionId;
   struct Events {
-    std::function<void(const IpcMessage& message)> ready;         // a worker has become ready; what it said
-    std::function<void(const std::string& reason)> hopeless;   // kStartAttemptsMax starts in a row have failed
-    std::function<void(SessionId, pid_t worker)> reserved;     // a worker waits for the session's client
+    std::function<void(const IpcMessage& message)> ready;     // a worker has become ready; what it said
+    std::function<void(const std::string& reason)> hopeless;  // kStartAttemptsMax starts in a row have failed
+    std::function<void(SessionId, pid_t worker)> reserved;    // a worker waits for the session's client
     std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
     std::function<void(SessionId, const std::string& client)> begun;
-    std::function<void(SessionId, IpcMessage& message)> heard;    // what the pool has no use for
-    std::function<void(SessionId, uint32_t cause, const std::string& why)> over;  // the process has ended; cause as in SessionEvent
-    std::function<void()> idle;                                // perhaps idle() now
-    // The worker is about to get the session's client, as this message says; may be another worker than the one that was reserved.
+    std::function<void(SessionId, IpcMessage& message)> heard;  // what the pool has no use for
+    std::function<void(SessionId, uint32_t cause, const std::string& why)>
+        over;                    // the process has ended; cause as in SessionEvent
+    std::function<void()> idle;  // perhaps idle() now
+    // The worker is about to get the session's client, as this message says; may be another worker than the one that
+    // was reserved.
     std::function<void(SessionId, WorkerProcess&, const IpcMessage& client)> serving = {};
   };
 
   // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other.
-  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events, EntryStore* keeping = nullptr);
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events,
+             EntryStore* keeping = nullptr);
 
   // From now on. Those that are too many end.
   void keep_spares(unsigned spares);
@@ -55,9 +58,11 @@ class WorkerPool {
   // The client (IpcMessageKind::session) of a session that has a worker: ends in Events::over.
   void give(SessionId session, IpcMessage client);
   // A worker that an earlier broker has left, and that serves the session: ends in Events::over.
-  void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process, pid_t pid);
+  void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process,
+             pid_t pid);
   // What the session's worker shares with others, as an earlier broker has noted it.
-  void share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user, OwnedDescriptor descriptor);
+  void share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user,
+                   OwnedDescriptor descriptor);
   // Those that serve sessions go on when this pool goes.
   void let_go();
   // The session is not wanted any more; no event comes. For one that was not given.
@@ -76,7 +81,7 @@ class WorkerPool {
     std::string label, tenant;
     std::chrono::steady_clock::time_point until;
     std::optional<IpcMessage> client;  // it was given to a worker that died before it could read it
-    std::string stop_reason;        // not empty: the next worker is told to end it at once
+    std::string stop_reason;           // not empty: the next worker is told to end it at once
   };
   void fill();
   void start_one();
@@ -86,7 +91,8 @@ class WorkerPool {
   void said(WorkerProcess& worker, IpcMessage message);
   void worker_ready(WorkerProcess& worker, const IpcMessage& message);
   static void end_flood(WorkerProcess& worker);
-  void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user, OwnedDescriptor descriptor);
+  void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user,
+                  OwnedDescriptor descriptor);
   void answer_share(WorkerProcess& worker, IpcMessage question);
   void match();
   void reserve(WorkerProcess& worker, Waiting one);
@@ -112,7 +118,7 @@ class WorkerPool {
   std::deque<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
   ShareTable& shares_;
   EntryStore* const keeping_;  // null: nothing outlives the broker
-  unsigned failures_ = 0;  // in a row
+  unsigned failures_ = 0;      // in a row
   bool retrying_ = false;
   bool matching_ = false, match_again_ = false;
   bool closed_ = false;

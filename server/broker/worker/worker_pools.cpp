@@ -27,16 +27,16 @@ std::string visible_devices(const DeviceSet& devices, const char* own) {
     }
   }
   std::vector<std::string> wanted;
-  for (scheduler::DeviceIndex device : devices) wanted.push_back(device < names.size() ? names[device] : std::to_string(device));
+  for (scheduler::DeviceIndex device : devices)
+    wanted.push_back(device < names.size() ? names[device] : std::to_string(device));
   return fmt::format("{}", fmt::join(wanted, ","));
 }
 
-WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events, EntryStore* keeping)
+WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events,
+                         EntryStore* keeping)
     : io_(io), command_(std::move(command)), spares_(spares), events_(std::move(events)), keeping_(keeping) {}
 
-void WorkerPools::start() {
-  pool({}).start_one_more();
-}
+void WorkerPools::start() { pool({}).start_one_more(); }
 
 unsigned WorkerPools::spares(const Kind& kind) const {
   bool ready = std::find(ready_sets_.begin(), ready_sets_.end(), kind.devices) != ready_sets_.end();
@@ -50,7 +50,8 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   if (!added) return *at->second;
   WorkerCommand command = command_;
   if (kind.management) command.arguments.push_back("--management");
-  if (!kind.devices.empty()) command.environment.emplace_back(kVisibleDevices, visible_devices(kind.devices, std::getenv(kVisibleDevices)));
+  if (!kind.devices.empty())
+    command.environment.emplace_back(kVisibleDevices, visible_devices(kind.devices, std::getenv(kVisibleDevices)));
   WorkerPool::Events events = events_;
   if (kind != Kind{}) {
     events.ready = [](const IpcMessage&) {};
@@ -58,10 +59,8 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   }
   events.idle = [this] { drop_idle_later(); };
   at->second = std::make_unique<WorkerPool>(io_, std::move(command), shares_, std::move(events), keeping_);
-  if (closed_.empty())
-    at->second->keep_spares(spares(kind));
-  else
-    at->second->close(closed_);
+  if (closed_.empty()) at->second->keep_spares(spares(kind));
+  else at->second->close(closed_);
   return *at->second;
 }
 
@@ -85,7 +84,9 @@ WorkerPool& WorkerPools::of(const SessionRecord& session) {
 void WorkerPools::drop_idle_later() {
   // Not now: one of them may be who is calling.
   boost::asio::post(io_, lifetime_.guard([this] {
-    std::erase_if(pools_, [this](const auto& one) { return one.first != Kind{} && one.second->idle() && spares(one.first) == 0; });
+    std::erase_if(pools_, [this](const auto& one) {
+      return one.first != Kind{} && one.second->idle() && spares(one.first) == 0;
+    });
   }));
 }
 

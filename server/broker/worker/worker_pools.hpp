@@ -20,15 +20,16 @@ namespace gpuwire::server {
 
 using DeviceSet = std::vector<scheduler::DeviceIndex>;  // ascending; empty: all
 
-// What CUDA_VISIBLE_DEVICES must say for a process that is to see these devices of those that `own`, this process's value of the variable (null: it is
-// not set), lets it see.
+// What CUDA_VISIBLE_DEVICES must say for a process that is to see these devices of those that `own`, this process's
+// value of the variable (null: it is not set), lets it see.
 std::string visible_devices(const DeviceSet& devices, const char* own);
 
 // The broker's thread only. Pools that nobody needs any more go.
 class WorkerPools {
  public:
   // `events.ready` and `events.hopeless` come from the pool of workers that see all devices alone.
-  WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events, EntryStore* keeping = nullptr);
+  WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events,
+              EntryStore* keeping = nullptr);
 
   // One worker that sees all devices; its ready message says how many there are.
   void start();
@@ -58,9 +59,9 @@ class WorkerPools {
   EntryStore* const keeping_;
   ShareTable shares_{share_limits(descriptor_limit())};
   std::vector<DeviceSet> ready_sets_;
-  size_t devices_ = 0;                       // 0: not known yet
+  size_t devices_ = 0;  // 0: not known yet
   std::map<Kind, std::unique_ptr<WorkerPool>> pools_;
-  std::string closed_;                       // not empty: why
+  std::string closed_;  // not empty: why
   Lifetime lifetime_;
 };
 

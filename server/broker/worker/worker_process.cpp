@@ -26,16 +26,17 @@ std::vector<std::string> environment_of(const WorkerCommand& command) {
   for (char** own = environ; *own; ++own) {
     std::string_view variable = *own;
     std::string_view name = variable.substr(0, variable.find('='));
-    bool replaced = std::any_of(command.environment.begin(), command.environment.end(), [&](const auto& one) { return one.first == name; });
+    bool replaced = std::any_of(command.environment.begin(), command.environment.end(),
+                                [&](const auto& one) { return one.first == name; });
     if (!replaced) variables.emplace_back(variable);
   }
   for (const auto& [name, value] : command.environment) variables.push_back(name + "=" + value);
   return variables;
 }
 
-// While it lives, processes started by this thread map memory from a third of the address space upwards, and not from its top downwards as
-// programs do. Device addresses come from the worker's mappings, and every client has to keep the same range free: this way the two hardly
-// ever meet (personality(2), ADDR_COMPAT_LAYOUT).
+// While it lives, processes started by this thread map memory from a third of the address space upwards, and not from
+// its top downwards as programs do. Device addresses come from the worker's mappings, and every client has to keep the
+// same range free: this way the two hardly ever meet (personality(2), ADDR_COMPAT_LAYOUT).
 class AwayFromPrograms {
  public:
   AwayFromPrograms() : before_(::personality(kQuery)) {
@@ -54,37 +55,50 @@ class AwayFromPrograms {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io, const WorkerCommand& command, Events events) {
+tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io,
+                                                                               const WorkerCommand& command,
+                                                                               Events events) {
   OwnedDescriptor broker_end, worker_end;
-  if (!open_ipc_message(broker_end, worker_end)) return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
+  if (!open_ipc_message(broker_end, worker_end))
+    return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
   std::vector<std::string> environment = environment_of(command);
   const AwayFromPrograms layout;
   auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
   if (!pid) return tl::unexpected(pid.error());
   OwnedDescriptor process(int(::syscall(SYS_pidfd_open, *pid, 0)));
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), std::move(process), *pid, true, std::move(events)));
+  return std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(io, std::move(broker_end), std::move(process), *pid, true, std::move(events)));
 }
 
-std::unique_ptr<WorkerProcess> WorkerProcess::adopt(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, Events events) {
-  return std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(descriptor), std::move(process), pid, false, std::move(events)));
+std::unique_ptr<WorkerProcess> WorkerProcess::adopt(boost::asio::io_context& io, OwnedDescriptor descriptor,
+                                                    OwnedDescriptor process, pid_t pid, Events events) {
+  return std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(io, std::move(descriptor), std::move(process), pid, false, std::move(events)));
 }
 
-WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, bool child, Events events)
-    : pid_(pid), child_(child), descriptor_(io, descriptor.release()), process_(io), kill_timer_(io), pause_timer_(io), events_(std::move(events)),
+WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process,
+                             pid_t pid, bool child, Events events)
+    : pid_(pid),
+      child_(child),
+      descriptor_(io, descriptor.release()),
+      process_(io),
+      kill_timer_(io),
+      pause_timer_(io),
+      events_(std::move(events)),
       budget_(std::chrono::steady_clock::now()) {
   if (process) process_.assign(process.release());
   listen();
   if (child_) return;
-  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
-    if (!error && events_.gone) events_.gone();
-  }));
+  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                      lifetime_.guard([this](boost::system::error_code error) {
+                        if (!error && events_.gone) events_.gone();
+                      }));
 }
 
 WorkerProcess::~WorkerProcess() {
   if (pid_ < 0) return;
   kill();
-  while (child_ && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
+  while (child_ && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
 }
 
 // By number only while nobody else can have reaped it.
@@ -94,10 +108,11 @@ void WorkerProcess::kill() {
 }
 
 void WorkerProcess::listen() {
-  descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
-    if (error) return;
-    if (auto heard = hear(kWorkerMessagesPerTurn)) turn_over(*heard);
-  }));
+  descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                         lifetime_.guard([this](boost::system::error_code error) {
+                           if (error) return;
+                           if (auto heard = hear(kWorkerMessagesPerTurn)) turn_over(*heard);
+                         }));
 }
 
 void WorkerProcess::turn_over(size_t heard) {

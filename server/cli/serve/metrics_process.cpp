@@ -67,16 +67,18 @@ void MetricsProcess::start() {
     return;
   }
   process_.assign(descriptor);
-  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read, lifetime_.guard([this](boost::system::error_code error) {
-    if (!error) ended();
-  }));
+  process_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                      lifetime_.guard([this](boost::system::error_code error) {
+                        if (!error) ended();
+                      }));
 }
 
 void MetricsProcess::ended() {
   int status = 0;
   if (::waitpid(std::exchange(pid_, -1), &status, 0) < 0) status = 0;
   process_.close();
-  again(WIFSIGNALED(status) ? fmt::format("ended with signal {}", WTERMSIG(status)) : fmt::format("ended with exit code {}", WEXITSTATUS(status)));
+  again(WIFSIGNALED(status) ? fmt::format("ended with signal {}", WTERMSIG(status))
+                            : fmt::format("ended with exit code {}", WEXITSTATUS(status)));
 }
 
 void MetricsProcess::again(const std::string& why) {

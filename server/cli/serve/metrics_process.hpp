@@ -16,7 +16,8 @@ namespace gpuwire::server {
 
 inline constexpr uint32_t kMetricsRestartMinMs = 500, kMetricsRestartMaxMs = 60'000;  // doubles with each end
 
-// Started again when it ends, with growing delays; ended with this object. On the thread that runs the io_context. It outlives the io_context's run.
+// Started again when it ends, with growing delays; ended with this object. On the thread that runs the io_context. It
+// outlives the io_context's run.
 class MetricsProcess {
  public:
   // `arguments`: without the program's name.

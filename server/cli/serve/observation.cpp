@@ -10,7 +10,10 @@
 namespace gpuwire::server {
 
 Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload)
-    : broker_(broker), audit_log_(std::move(audit_log)), monitor_(broker.registry(), broker.tenants(), audit_log_), control_(io, sources(std::move(reload))) {
+    : broker_(broker),
+      audit_log_(std::move(audit_log)),
+      monitor_(broker.registry(), broker.tenants(), audit_log_),
+      control_(io, sources(std::move(reload))) {
   broker.sessions().add_part(monitor_);
   broker.connections().observe_refusals([this](const LoginRefusal& refusal, uint32_t untold) {
     LogFields fields{{"peer", refusal.peer}, {"reason", refusal.reason}};
@@ -20,8 +23,9 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
   });
 }
 
-tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost::asio::io_context& io, Broker& broker, const Configuration& configuration,
-                                                                          Reload reload) {
+tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost::asio::io_context& io, Broker& broker,
+                                                                           const Configuration& configuration,
+                                                                           Reload reload) {
   AuditLog audit_log;
   if (!configuration.audit_log.empty()) {
     auto opened = AuditLog::open(configuration.audit_log);
@@ -51,23 +55,30 @@ void Observation::start_metrics(boost::asio::io_context& io, const Configuration
   }
   std::error_code error;
   auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "gpuwire-metrics";
-  metrics_ = std::make_unique<MetricsProcess>(io, program.string(), std::vector<std::string>{"--listen", configuration.metrics_listen, "--control", control_.path().string(),
-                                                                                            "--log-format", configuration.log_format, "--with-parent"});
+  metrics_ = std::make_unique<MetricsProcess>(
+      io, program.string(),
+      std::vector<std::string>{"--listen", configuration.metrics_listen, "--control", control_.path().string(),
+                               "--log-format", configuration.log_format, "--with-parent"});
 }
 
 ControlSources Observation::sources(Reload reload) {
-  return {.snapshot =
-              [this] {
-                Snapshot snapshot = monitor_.snapshot();
-                if (totals_) totals_->note(snapshot);
-                return snapshot;
-              },
-          .reload = std::move(reload),
-          .end_session = [this](uint64_t session, const std::string& reason) { return broker_.sessions().stop(scheduler::SessionId(session), reason); },
-          .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
-          .revoked = [this](const std::string& directory, const std::string& identity) { return revoked(directory, identity); },
-          .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
-          .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
+  return {
+      .snapshot =
+          [this] {
+            Snapshot snapshot = monitor_.snapshot();
+            if (totals_) totals_->note(snapshot);
+            return snapshot;
+          },
+      .reload = std::move(reload),
+      .end_session =
+          [this](uint64_t session, const std::string& reason) {
+            return broker_.sessions().stop(scheduler::SessionId(session), reason);
+          },
+      .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
+      .revoked = [this](const std::string& directory,
+                        const std::string& identity) { return revoked(directory, identity); },
+      .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
+      .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
 }
 
 std::vector<std::string> Observation::tenants_of_user(uid_t user) const {
@@ -81,14 +92,17 @@ std::optional<size_t> Observation::revoked(const std::string& directory, const s
   if (own.empty() || std::filesystem::weakly_canonical(own, error) != directory) return std::nullopt;
   broker_.connections().refresh_identity();
   const auto& all = broker_.registry().all();
-  return size_t(std::count_if(all.begin(), all.end(), [&](const auto& one) { return one.second.credential == identity && one.second.state == SessionState::ending; }));
+  return size_t(std::count_if(all.begin(), all.end(), [&](const auto& one) {
+    return one.second.credential == identity && one.second.state == SessionState::ending;
+  }));
 }
 
 size_t Observation::end_tenant(const std::string& tenant, const std::string& reason) {
   std::vector<scheduler::SessionId> sessions;
   for (const auto& [number, session] : broker_.registry().all())
     if (session.tenant == tenant) sessions.push_back(number);
-  return size_t(std::count_if(sessions.begin(), sessions.end(), [&](scheduler::SessionId session) { return broker_.sessions().stop(session, reason); }));
+  return size_t(std::count_if(sessions.begin(), sessions.end(),
+                              [&](scheduler::SessionId session) { return broker_.sessions().stop(session, reason); }));
 }
 
 void Observation::listening(std::string where, std::string devices) {
@@ -97,11 +111,13 @@ void Observation::listening(std::string where, std::string devices) {
 }
 
 void Observation::reloaded(const tl::expected<std::string, ConfigurationErrors>& result) {
-  audit_log_.write("reload", result ? LogFields{{"result", *result}} : LogFields{{"result", "refused"}, {"errors", result.error()}});
+  audit_log_.write(
+      "reload", result ? LogFields{{"result", *result}} : LogFields{{"result", "refused"}, {"errors", result.error()}});
 }
 
 void Observation::reopen_files() {
-  if (auto reopened = audit_log_.reopen(); !reopened) spdlog::error("{}; lines go on into the file that was open", reopened.error());
+  if (auto reopened = audit_log_.reopen(); !reopened)
+    spdlog::error("{}; lines go on into the file that was open", reopened.error());
 }
 
 }  // namespace gpuwire::server

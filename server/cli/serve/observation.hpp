@@ -18,22 +18,28 @@
 
 namespace gpuwire::server {
 
-// On the broker's thread. Made after the broker and after its parts have been added, before it starts; goes before the broker.
+// On the broker's thread. Made after the broker and after its parts have been added, before it starts; goes before the
+// broker.
 class Observation {
  public:
   // As ControlSources::reload; empty: the server has no configuration file.
   using Reload = decltype(ControlSources::reload);
 
-  // Opens the audit log and the control socket. The error says which of those that the configuration names cannot be had; without a control socket in the
-  // usual place a server goes on, with a warning.
-  static tl::expected<std::unique_ptr<Observation>, std::string> start(boost::asio::io_context& io, Broker& broker, const Configuration& configuration,
-                                                                      Reload reload);
+  // Opens the audit log and the control socket. The error says which of those that the configuration names cannot be
+  // had; without a control socket in the usual place a server goes on, with a warning.
+  static tl::expected<std::unique_ptr<Observation>, std::string> start(boost::asio::io_context& io, Broker& broker,
+                                                                       const Configuration& configuration,
+                                                                       Reload reload);
 
   Monitor& monitor() { return monitor_; }
   // What it counts goes on under the next server, if this one does not end in order. `store` outlives it.
-  void keep_totals(boost::asio::io_context& io, EntryStore& store) { totals_.emplace(io, broker_.registry(), monitor_, store); }
+  void keep_totals(boost::asio::io_context& io, EntryStore& store) {
+    totals_.emplace(io, broker_.registry(), monitor_, store);
+  }
   // The server has ended in order.
-  void forget_totals() { if (totals_) totals_->forget(); }
+  void forget_totals() {
+    if (totals_) totals_->forget();
+  }
   // The server accepts: where, and its devices in words.
   void listening(std::string where, std::string devices);
   // The configuration was read again, or could not be.

@@ -55,7 +55,8 @@ std::string Reloader::left_for_the_next_start(const Configuration& configuration
   note("listen", configuration.listen == started_with_.listen);
   note("metrics_listen", configuration.metrics_listen == started_with_.metrics_listen);
   note("control_socket", configuration.control_socket == started_with_.control_socket);
-  note("runtime_directory", configuration.runtime_directory == started_with_.runtime_directory && (configuration.adopt_grace_ms != 0) == (started_with_.adopt_grace_ms != 0));
+  note("runtime_directory", configuration.runtime_directory == started_with_.runtime_directory &&
+                                (configuration.adopt_grace_ms != 0) == (started_with_.adopt_grace_ms != 0));
   note("audit_log", configuration.audit_log == started_with_.audit_log);
   note("log_format", configuration.log_format == started_with_.log_format);
   note("batch_floor", configuration.batch_floor == started_with_.batch_floor);

@@ -39,7 +39,8 @@ namespace {
 constexpr const char* kDescription =
     "Serves the GPUs of this machine to CUDA programs on other machines.\n"
     "\n"
-    "A program runs with `gpuwire run --server HOST:PORT -- PROGRAM ARGS`; its CUDA driver calls are sent here and replayed, each program in a\n"
+    "A program runs with `gpuwire run --server HOST:PORT -- PROGRAM ARGS`; its CUDA driver calls are sent here and "
+    "replayed, each program in a\n"
     "process of its own. When it accepts programs, one line is written to standard output:\n"
     "\n"
     "    listening on 127.0.0.1:9750, 1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0\n"
@@ -48,9 +49,12 @@ constexpr const char* kDescription =
 
 constexpr const char* kFooter =
     "Signals:\n"
-    "  SIGHUP            read the configuration file again; sessions go on. A file with a mistake is told in the log and changes nothing.\n"
-    "  SIGUSR2           end at once and leave running sessions to the next server that is started here within adopt_grace\n"
-    "  SIGTERM, SIGINT   stop accepting; running sessions have --drain-seconds to end. A second one ends them at once.\n"
+    "  SIGHUP            read the configuration file again; sessions go on. A file with a mistake is told in the log "
+    "and changes nothing.\n"
+    "  SIGUSR2           end at once and leave running sessions to the next server that is started here within "
+    "adopt_grace\n"
+    "  SIGTERM, SIGINT   stop accepting; running sessions have --drain-seconds to end. A second one ends them at "
+    "once.\n"
     "\n"
     "Exit status:\n"
     "  0  ended by a signal\n"
@@ -62,7 +66,8 @@ constexpr const char* kFooter =
     "  gpuwire serve --listen 127.0.0.1:0 --device software   a free port, no GPU needed\n"
     "  gpuwire serve --config /etc/gpuwire/server.toml        tenants, limits, TLS: docs/configuration.md\n"
     "  gpuwire serve --listen 0.0.0.0:9750 --allow-unencrypted-network\n"
-    "                                                         for a network on which everybody may use this GPU and read the traffic\n";
+    "                                                         for a network on which everybody may use this GPU and "
+    "read the traffic\n";
 
 // "127.0.0.1:9750 and unix:/run/gpuwire/socket"
 std::string text_of(const std::vector<ListenAddress>& addresses) {
@@ -101,7 +106,10 @@ void warn_of_plain_addresses(const Configuration& configuration, const std::vect
   if (!configuration.allow_unencrypted_network) return;
   for (const ListenAddress& address : listen) {
     if (is_reachable_from_elsewhere(address))
-      spdlog::warn("unencrypted: the network between {} and its clients can read and change the data, and steal the tokens that they show", text_of(address));
+      spdlog::warn(
+          "unencrypted: the network between {} and its clients can read and change the data, and steal the tokens that "
+          "they show",
+          text_of(address));
   }
 }
 
@@ -117,16 +125,25 @@ std::optional<WorkerGroups> open_worker_groups() {
 void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
   size_t wanted = kDescriptorsReserved + 2 * (2 * size_t(configuration.sessions_max) * kDescriptorsPerSession);
   if (limit < wanted)
-    spdlog::warn("this process may have {} descriptors, and {} sessions may need {}: raise its limit (ulimit -Hn, LimitNOFILE)", limit, configuration.sessions_max, wanted);
+    spdlog::warn(
+        "this process may have {} descriptors, and {} sessions may need {}: raise its limit (ulimit -Hn, LimitNOFILE)",
+        limit, configuration.sessions_max, wanted);
 }
 
-// Null: sessions end with this process. What was asked for by name has to be had; what nobody has asked for costs no more than a line.
-tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io_context& io, const Configuration& configuration, const std::vector<ListenAddress>& listen) {
+// Null: sessions end with this process. What was asked for by name has to be had; what nobody has asked for costs no
+// more than a line.
+tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io_context& io,
+                                                                 const Configuration& configuration,
+                                                                 const std::vector<ListenAddress>& listen) {
   if (configuration.adopt_grace_ms == 0) return nullptr;
-  auto directory = configuration.runtime_directory.empty() ? default_runtime_directory(listen) : configuration.runtime_directory;
+  auto directory =
+      configuration.runtime_directory.empty() ? default_runtime_directory(listen) : configuration.runtime_directory;
   if (directory && directory->empty()) return nullptr;
   if (directory) {
-    auto keeping = Keeping::open(io, {.directory = *directory, .program = beside_this_program("gpuwire-keeper"), .grace = std::chrono::milliseconds(configuration.adopt_grace_ms), .temporary = configuration.runtime_directory.empty()});
+    auto keeping = Keeping::open(io, {.directory = *directory,
+                                      .program = beside_this_program("gpuwire-keeper"),
+                                      .grace = std::chrono::milliseconds(configuration.adopt_grace_ms),
+                                      .temporary = configuration.runtime_directory.empty()});
     if (keeping || !configuration.runtime_directory.empty()) return keeping;
     directory = tl::unexpected(keeping.error());
   }
@@ -138,13 +155,15 @@ int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
   if (!configuration) return fail(kUsageError, configuration.error());
   if (options.check_config) {
-    if (ConfigurationErrors errors = check_start(*configuration, worker_command(options)); !errors.empty()) return fail(kUsageError, errors);
+    if (ConfigurationErrors errors = check_start(*configuration, worker_command(options)); !errors.empty())
+      return fail(kUsageError, errors);
     std::printf("%s is right\n", options.config_file.c_str());
     return 0;
   }
   auto listen = listen_addresses(*configuration);
   if (!listen) return fail(kUsageError, listen.error());
-  start_log("gpuwire-serve", configuration->log_format == "json" ? LogFormat::json : LogFormat::text, options.log_level);
+  start_log("gpuwire-serve", configuration->log_format == "json" ? LogFormat::json : LogFormat::text,
+            options.log_level);
   warn_of_plain_addresses(*configuration, *listen);
   set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
   warn_of_few_descriptors(*configuration, raise_descriptor_limit());
@@ -160,23 +179,31 @@ int serve(const ServeOptions& options) {
                      .configuration = *configuration,
                      .keeping = keeping->get()});
   const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
-  BrokerLedger ledger(io, broker.sessions(), {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
+  BrokerLedger ledger(io, broker.sessions(),
+                      {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
-  HostGuard host_guard(io, broker.sessions(), {.machine_bytes = machine_bytes(),
-                                               .host_bytes = host_bytes,
-                                               .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
-                                               .groups = open_worker_groups()});
+  HostGuard host_guard(io, broker.sessions(),
+                       {.machine_bytes = machine_bytes(),
+                        .host_bytes = host_bytes,
+                        .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
+                        .groups = open_worker_groups()});
   broker.sessions().add_part(host_guard);
-  broker.admission().set_free_bytes([&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
-  GpuSchedulerPart scheduler(io, broker.sessions(), {.scheduling = configuration->scheduling,
-                                              .cores = std::thread::hardware_concurrency(),
-                                              .policy = {.batch_floor = configuration->batch_floor}});
+  broker.admission().set_free_bytes(
+      [&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
+  GpuSchedulerPart scheduler(io, broker.sessions(),
+                             {.scheduling = configuration->scheduling,
+                              .cores = std::thread::hardware_concurrency(),
+                              .policy = {.batch_floor = configuration->batch_floor}});
   broker.sessions().add_part(scheduler);
   std::optional<CacheKeeper> cache_keeper;
   if (options.module_cache != kNoModuleCache)
-    cache_keeper.emplace(options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache), options.module_cache_bytes);
+    cache_keeper.emplace(
+        options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache),
+        options.module_cache_bytes);
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
-  auto observation = Observation::start(io, broker, *configuration, options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
+  auto observation = Observation::start(
+      io, broker, *configuration,
+      options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(scheduler);

@@ -13,17 +13,31 @@ std::string beside_this_program(const char* name) {
 }
 
 void declare(CLI::App& app, ServeOptions& options) {
-  app.add_option("--config", options.config_file, "The configuration file: tenants, their limits, TLS. Without one everybody on this machine may use all GPUs")->type_name("FILE");
-  app.add_flag("--check-config", options.check_config, "Say what is wrong with the configuration file, and with the files, addresses and GPUs that it names, and end")->needs("--config");
-  app.add_option("--listen", options.overrides.listen, "Where to accept programs, in the place of what the file says; port 0 picks a free one; may be said several times. "
+  app.add_option(
+         "--config", options.config_file,
+         "The configuration file: tenants, their limits, TLS. Without one everybody on this machine may use all GPUs")
+      ->type_name("FILE");
+  app.add_flag(
+         "--check-config", options.check_config,
+         "Say what is wrong with the configuration file, and with the files, addresses and GPUs that it names, and end")
+      ->needs("--config");
+  app.add_option("--listen", options.overrides.listen,
+                 "Where to accept programs, in the place of what the file says; port 0 picks a free one; may be said "
+                 "several times. "
                  "Default: 127.0.0.1:9750")
-      ->type_name("HOST:PORT|unix:PATH")->take_all();
-  app.add_option("--device", options.device, "auto: NVIDIA's driver if it has a device, else the software device, which computes on the CPU")
-      ->type_name("WHICH")->check(CLI::IsMember({"auto", "cuda", "software"}))
+      ->type_name("HOST:PORT|unix:PATH")
+      ->take_all();
+  app.add_option("--device", options.device,
+                 "auto: NVIDIA's driver if it has a device, else the software device, which computes on the CPU")
+      ->type_name("WHICH")
+      ->check(CLI::IsMember({"auto", "cuda", "software"}))
       ->capture_default_str();
   app.add_option("--software-devices", options.software_devices, "How many devices the software device shows")
-      ->type_name("N")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--software-memory", options.software_memory_bytes, "How much memory each of them shows, such as 4GiB. Default: 4GiB")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--software-memory", options.software_memory_bytes,
+                 "How much memory each of them shows, such as 4GiB. Default: 4GiB")
       ->type_name("SIZE")
       ->transform([](std::string text) {
         auto bytes = units::parse_byte_size(text);
@@ -31,31 +45,52 @@ void declare(CLI::App& app, ServeOptions& options) {
         return std::to_string(*bytes);
       });
   app.add_flag("--allow-unencrypted-network", options.overrides.allow_unencrypted_network,
-               "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they are: everybody who reaches "
+               "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they "
+               "are: everybody who reaches "
                "the port can use the GPU, and everybody on the way can read and change the data");
-  app.add_option("--max-sessions", options.overrides.sessions_max, "Programs served or waiting at once; one more is refused. Default: 64")
-      ->type_name("N")->check(CLI::Range(1, 100'000));
-  app.add_option("--spare-workers", options.spare_workers, "Processes kept ready with the driver initialised, so that a program starts fast")
-      ->type_name("N")->check(CLI::Range(0u, kSpareWorkersMax))->capture_default_str();
-  app.add_option("--drain-seconds", options.drain_seconds, "How long running sessions have to end after SIGTERM")->type_name("S")->capture_default_str();
-  app.add_option("--log-level", options.log_level, "What is logged")->type_name("LEVEL")->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))->capture_default_str();
-  app.add_option("--module-cache", options.module_cache, "Keep the programs' GPU code here from one session to the next; none: only while a session runs. Default: a gpuwire "
+  app.add_option("--max-sessions", options.overrides.sessions_max,
+                 "Programs served or waiting at once; one more is refused. Default: 64")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100'000));
+  app.add_option("--spare-workers", options.spare_workers,
+                 "Processes kept ready with the driver initialised, so that a program starts fast")
+      ->type_name("N")
+      ->check(CLI::Range(0u, kSpareWorkersMax))
+      ->capture_default_str();
+  app.add_option("--drain-seconds", options.drain_seconds, "How long running sessions have to end after SIGTERM")
+      ->type_name("S")
+      ->capture_default_str();
+  app.add_option("--log-level", options.log_level, "What is logged")
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--module-cache", options.module_cache,
+                 "Keep the programs' GPU code here from one session to the next; none: only while a session runs. "
+                 "Default: a gpuwire "
                  "folder in the user's cache folder")
       ->type_name("DIR|none");
-  app.add_option("--module-cache-bytes", options.module_cache_bytes, "Bound of that folder; what was used longest ago goes first")
-      ->type_name("BYTES")->capture_default_str();
-  app.add_option("--confinement", options.confinement, "What the kernel refuses to the processes that serve programs: enforce; log: system calls that are not expected are only "
+  app.add_option("--module-cache-bytes", options.module_cache_bytes,
+                 "Bound of that folder; what was used longest ago goes first")
+      ->type_name("BYTES")
+      ->capture_default_str();
+  app.add_option("--confinement", options.confinement,
+                 "What the kernel refuses to the processes that serve programs: enforce; log: system calls that are "
+                 "not expected are only "
                  "logged, by the kernel; off: nothing, for debuggers")
-      ->type_name("LEVEL")->check(CLI::IsMember({"enforce", "log", "off"}))->capture_default_str();
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"enforce", "log", "off"}))
+      ->capture_default_str();
   // For tests: hidden from the help.
   app.add_option("--worker", options.worker, "The worker program")->type_name("PATH")->group("");
-  app.add_option("--software-library", options.software_library, "The software device's library")->type_name("PATH")->group("");
+  app.add_option("--software-library", options.software_library, "The software device's library")
+      ->type_name("PATH")
+      ->group("");
 }
 
 WorkerCommand worker_command(const ServeOptions& options) {
   WorkerCommand command{options.worker.empty() ? beside_this_program("gpuwire-worker") : options.worker,
-                        {"--device", options.device, "--software-devices", std::to_string(options.software_devices), "--module-cache-bytes",
-                         std::to_string(options.module_cache_bytes)}};
+                        {"--device", options.device, "--software-devices", std::to_string(options.software_devices),
+                         "--module-cache-bytes", std::to_string(options.module_cache_bytes)}};
   auto pass_on = [&](const char* name, const std::string& value) {
     if (!value.empty()) command.arguments.insert(command.arguments.end(), {name, value});
   };
@@ -67,7 +102,8 @@ WorkerCommand worker_command(const ServeOptions& options) {
 }
 
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options) {
-  return options.config_file.empty() ? open_configuration(options.overrides) : read_configuration(options.config_file, options.overrides);
+  return options.config_file.empty() ? open_configuration(options.overrides)
+                                     : read_configuration(options.config_file, options.overrides);
 }
 
 }  // namespace gpuwire::server

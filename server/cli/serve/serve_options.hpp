@@ -12,7 +12,7 @@
 namespace gpuwire::server {
 
 struct ServeOptions {
-  std::string config_file;            // empty: the open tenant on loopback
+  std::string config_file;  // empty: the open tenant on loopback
   bool check_config = false;
   ConfigurationOverrides overrides;
   std::string device = "auto";

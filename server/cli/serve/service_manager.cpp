@@ -33,7 +33,8 @@ uint64_t number_in(std::string_view text) {
 
 }  // namespace
 
-ServiceManager::ServiceManager(boost::asio::io_context& io) : socket_(take_variable("NOTIFY_SOCKET")), watchdog_(io), signals_(io) {
+ServiceManager::ServiceManager(boost::asio::io_context& io)
+    : socket_(take_variable("NOTIFY_SOCKET")), watchdog_(io), signals_(io) {
   uint64_t watchdog_us = number_in(take_variable("WATCHDOG_USEC")), meant = number_in(take_variable("WATCHDOG_PID"));
   if (socket_.empty()) return;
   // Twice as often as necessary, so that one delay is no death.
@@ -70,7 +71,8 @@ void ServiceManager::tell(const std::string& state) const {
   OwnedDescriptor out(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   auto length = socklen_t(offsetof(sockaddr_un, sun_path) + socket_.size());
   // A manager that does not take it now is not worth waiting for; it would ask by its watchdog.
-  ::sendto(out.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&address), length);
+  ::sendto(out.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&address),
+           length);
 }
 
 }  // namespace gpuwire::server

@@ -1,4 +1,5 @@
-// The service manager that started this process, if one did and wants to hear of it: systemd with Type=notify, or who speaks as it does.
+// The service manager that started this process, if one did and wants to hear of it: systemd with Type=notify, or who
+// speaks as it does.
 #pragma once
 
 #include <chrono>
@@ -10,8 +11,9 @@
 
 namespace gpuwire::server {
 
-// Tells by datagrams to the socket that NOTIFY_SOCKET names: that the server accepts, that it ends (at SIGTERM, at the latest when it goes), and, where a watchdog is asked for
-// (WATCHDOG_USEC), from the io thread that this thread still runs. Does nothing without NOTIFY_SOCKET. Protocol: sd_notify(3).
+// Tells by datagrams to the socket that NOTIFY_SOCKET names: that the server accepts, that it ends (at SIGTERM, at the
+// latest when it goes), and, where a watchdog is asked for (WATCHDOG_USEC), from the io thread that this thread still
+// runs. Does nothing without NOTIFY_SOCKET. Protocol: sd_notify(3).
 class ServiceManager {
  public:
   // Takes the variables out of the environment: processes that the server starts are not the service.
@@ -28,8 +30,8 @@ class ServiceManager {
   void tell(const std::string& state) const;
   void feed_watchdog();
 
-  std::string socket_;                   // empty: nobody listens
-  std::chrono::microseconds interval_{}; // between two signs of life; 0: none are wanted
+  std::string socket_;                    // empty: nobody listens
+  std::chrono::microseconds interval_{};  // between two signs of life; 0: none are wanted
   bool stopping_ = false;
   boost::asio::steady_timer watchdog_;
   boost::asio::signal_set signals_;

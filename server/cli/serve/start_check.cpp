@@ -25,10 +25,13 @@ namespace fs = std::filesystem;
 
 // Empty: nothing is wrong.
 std::string wrong_with_socket(const fs::path& path) {
-  if (path.string().size() >= sizeof(sockaddr_un::sun_path)) return fmt::format("{} is too long for the path of a socket", path.string());
+  if (path.string().size() >= sizeof(sockaddr_un::sun_path))
+    return fmt::format("{} is too long for the path of a socket", path.string());
   std::error_code error;
-  if (fs::exists(path, error) && !fs::is_socket(path, error)) return fmt::format("{} is there and is no socket", path.string());
-  if (::access(path.parent_path().c_str(), W_OK | X_OK) != 0) return fmt::format("{}: no socket can be made in {}", path.string(), path.parent_path().string());
+  if (fs::exists(path, error) && !fs::is_socket(path, error))
+    return fmt::format("{} is there and is no socket", path.string());
+  if (::access(path.parent_path().c_str(), W_OK | X_OK) != 0)
+    return fmt::format("{}: no socket can be made in {}", path.string(), path.parent_path().string());
   return {};
 }
 
@@ -42,7 +45,8 @@ std::string wrong_with_address(const std::string& text) {
   acceptor.open(address->tcp->protocol(), error);
   if (!error) acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(*address->tcp, error);
-  return !error || error == asio::error::address_in_use ? std::string() : fmt::format("cannot listen on {}: {}", text, error.message());
+  return !error || error == asio::error::address_in_use ? std::string()
+                                                        : fmt::format("cannot listen on {}: {}", text, error.message());
 }
 
 std::string wrong_with_audit_log(const fs::path& file) {
@@ -85,7 +89,9 @@ tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   });
   limit.async_wait([&](boost::system::error_code) { io.stop(); });
   io.run();
-  if (!said) return tl::unexpected(fmt::format("no worker could say which devices there are{}", how.empty() ? "" : ": it ended with " + how));
+  if (!said)
+    return tl::unexpected(
+        fmt::format("no worker could say which devices there are{}", how.empty() ? "" : ": it ended with " + how));
   if (said->kind == IpcMessageKind::failed) return tl::unexpected("the devices cannot be opened: " + said->text);
   return decode_inventory(said->text);
 }

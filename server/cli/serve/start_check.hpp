@@ -6,8 +6,9 @@
 
 namespace gpuwire::server {
 
-// Addresses that cannot be had (those that are taken are not looked at: the server may be running), files that cannot be opened, an identity that cannot be used, GPUs that
-// are not there and guarantees that do not fit them. Starts a worker, without a context on any GPU, to ask for the devices. Changes nothing.
+// Addresses that cannot be had (those that are taken are not looked at: the server may be running), files that cannot
+// be opened, an identity that cannot be used, GPUs that are not there and guarantees that do not fit them. Starts a
+// worker, without a context on any GPU, to ask for the devices. Changes nothing.
 ConfigurationErrors check_start(const Configuration& configuration, const WorkerCommand& worker);
 
 }  // namespace gpuwire::server

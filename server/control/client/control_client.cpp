@@ -24,7 +24,8 @@ tl::expected<ControlClient, std::string> ControlClient::connect(const std::files
   std::memcpy(address.sun_path, text.data(), text.size());
   ControlClient client;
   client.socket_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!client.socket_ || ::connect(client.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (!client.socket_ ||
+      ::connect(client.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     int cause = errno;
     std::string error = fmt::format("no server answers at {}: {}", text, std::strerror(cause));
     client.socket_.reset();
@@ -39,7 +40,9 @@ tl::expected<Json, std::string> ControlClient::ask(const Json& request) {
   for (std::string_view rest = line; !rest.empty();) {
     ssize_t sent = ::send(socket_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return tl::unexpected(fmt::format("the server's control socket does not take the request: {}", std::strerror(errno)));
+    if (sent <= 0)
+      return tl::unexpected(
+          fmt::format("the server's control socket does not take the request: {}", std::strerror(errno)));
     rest.remove_prefix(size_t(sent));
   }
   return next_answer(int(kControlAnswerMs));
@@ -52,7 +55,8 @@ tl::expected<Json, std::string> ControlClient::next_answer(int timeout_ms) {
   size_t end = 0;
   while ((end = received_.find('\n', looked)) == std::string::npos) {
     looked = received_.size();
-    if (looked > kControlAnswerBytesMax) return tl::unexpected(fmt::format("an answer of more than {} bytes", kControlAnswerBytesMax));
+    if (looked > kControlAnswerBytesMax)
+      return tl::unexpected(fmt::format("an answer of more than {} bytes", kControlAnswerBytesMax));
     auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd ready{socket_.get(), POLLIN, 0};
     int polled = left > 0 ? ::poll(&ready, 1, int(left)) : 0;

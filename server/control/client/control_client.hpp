@@ -16,7 +16,8 @@ class ControlClient {
   // The error names path and cause; errno is the system's when it was a connection that failed.
   static tl::expected<ControlClient, std::string> connect(const std::filesystem::path& path);
 
-  // Sends a request and waits for its answer, kControlAnswerMs at most. An {"ok":false} answer is an error with the server's words.
+  // Sends a request and waits for its answer, kControlAnswerMs at most. An {"ok":false} answer is an error with the
+  // server's words.
   tl::expected<Json, std::string> ask(const Json& request);
   tl::expected<Snapshot, std::string> snapshot();
 

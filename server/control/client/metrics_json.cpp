@@ -7,13 +7,15 @@ namespace gpuwire::server {
 namespace {
 
 // One description of each struct's members serves both directions: `visit` is called with each name and field.
-template <class T, class F> concept Is = std::same_as<std::remove_const_t<T>, F>;
+template <class T, class F>
+concept Is = std::same_as<std::remove_const_t<T>, F>;
 
 void each_field(Is<HistogramMetrics> auto& f, auto&& visit) {
   visit("bounds", f.bounds), visit("counts", f.counts), visit("sum", f.sum);
 }
 void each_field(Is<ServerMetrics> auto& f, auto&& visit) {
-  visit("release", f.release), visit("pid", f.pid), visit("started_unix_s", f.started_unix_s), visit("devices", f.devices), visit("listen", f.listen);
+  visit("release", f.release), visit("pid", f.pid), visit("started_unix_s", f.started_unix_s),
+      visit("devices", f.devices), visit("listen", f.listen);
   visit("sessions_max", f.sessions_max), visit("draining", f.draining), visit("sessions_left_out", f.sessions_left_out);
   visit("audit_lines_lost", f.audit_lines_lost);
 }
@@ -21,81 +23,116 @@ void each_field(Is<SideBySideMetrics> auto& f, auto&& visit) {
   visit("trials", f.trials), visit("turns", f.turns), visit("together", f.together), visit("expected", f.expected);
 }
 void each_field(Is<DeviceMetrics> auto& f, auto&& visit) {
-  visit("index", f.index), visit("name", f.name), visit("memory_bytes", f.memory_bytes), visit("memory_used_bytes", f.memory_used_bytes);
-  visit("sessions", f.sessions), visit("regime", f.regime), visit("regime_ns", f.regime_ns), visit("gpu_time_ns", f.gpu_time_ns);
+  visit("index", f.index), visit("name", f.name), visit("memory_bytes", f.memory_bytes),
+      visit("memory_used_bytes", f.memory_used_bytes);
+  visit("sessions", f.sessions), visit("regime", f.regime), visit("regime_ns", f.regime_ns),
+      visit("gpu_time_ns", f.gpu_time_ns);
   visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("side_by_side", f.side_by_side);
   visit("drain_us", f.drain_us);
 }
 void each_field(Is<TenantDeviceMetrics> auto& f, auto&& visit) {
   visit("device", f.device), visit("gpu_time_ns", f.gpu_time_ns), visit("granted_ns", f.granted_ns);
-  visit("memory_used_bytes", f.memory_used_bytes), visit("memory_limit_bytes", f.memory_limit_bytes), visit("memory_guaranteed_bytes", f.memory_guaranteed_bytes);
+  visit("memory_used_bytes", f.memory_used_bytes), visit("memory_limit_bytes", f.memory_limit_bytes),
+      visit("memory_guaranteed_bytes", f.memory_guaranteed_bytes);
   visit("memory_allowance_bytes", f.memory_allowance_bytes);
 }
 void each_field(Is<TenantMetrics> auto& f, auto&& visit) {
-  visit("name", f.name), visit("class", f.service_class), visit("weight", f.weight), visit("sessions_max", f.sessions_max), visit("sessions", f.sessions);
-  visit("devices", f.devices), visit("host_memory_used_bytes", f.host_memory_used_bytes), visit("host_memory_limit_bytes", f.host_memory_limit_bytes);
-  visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies), visit("begun", f.begun), visit("ended", f.ended);
+  visit("name", f.name), visit("class", f.service_class), visit("weight", f.weight),
+      visit("sessions_max", f.sessions_max), visit("sessions", f.sessions);
+  visit("devices", f.devices), visit("host_memory_used_bytes", f.host_memory_used_bytes),
+      visit("host_memory_limit_bytes", f.host_memory_limit_bytes);
+  visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies), visit("begun", f.begun),
+      visit("ended", f.ended);
   visit("refused", f.refused), visit("queue_wait_s", f.queue_wait_s);
 }
 void each_field(Is<SessionDeviceMetrics> auto& f, auto&& visit) {
-  visit("device", f.device), visit("memory_used_bytes", f.memory_used_bytes), visit("memory_peak_bytes", f.memory_peak_bytes);
+  visit("device", f.device), visit("memory_used_bytes", f.memory_used_bytes),
+      visit("memory_peak_bytes", f.memory_peak_bytes);
 }
 void each_field(Is<SessionMetrics> auto& f, auto&& visit) {
-  visit("id", f.id), visit("tenant", f.tenant), visit("class", f.service_class), visit("state", f.state), visit("detached_left_s", f.detached_left_s), visit("peer", f.peer), visit("program", f.program);
-  visit("host", f.host), visit("security", f.security), visit("credential", f.credential), visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
-  visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for), visit("devices", f.devices);
-  visit("memory_limit_bytes", f.memory_limit_bytes), visit("gpu_time_ns", f.gpu_time_ns), visit("gate_open", f.gate_open);
-  visit("holds_lease", f.holds_lease), visit("leases", f.leases), visit("held", f.held), visit("held_by", f.held_by), visit("in_flight_ns", f.in_flight_ns), visit("gate_waits", f.gate_waits), visit("gate_wait_ns", f.gate_wait_ns);
-  visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies), visit("round_trip_us", f.round_trip_us);
+  visit("id", f.id), visit("tenant", f.tenant), visit("class", f.service_class), visit("state", f.state),
+      visit("detached_left_s", f.detached_left_s), visit("peer", f.peer), visit("program", f.program);
+  visit("host", f.host), visit("security", f.security), visit("credential", f.credential),
+      visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
+  visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for),
+      visit("devices", f.devices);
+  visit("memory_limit_bytes", f.memory_limit_bytes), visit("gpu_time_ns", f.gpu_time_ns),
+      visit("gate_open", f.gate_open);
+  visit("holds_lease", f.holds_lease), visit("leases", f.leases), visit("held", f.held), visit("held_by", f.held_by),
+      visit("in_flight_ns", f.in_flight_ns), visit("gate_waits", f.gate_waits), visit("gate_wait_ns", f.gate_wait_ns);
+  visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies),
+      visit("round_trip_us", f.round_trip_us);
   visit("warning", f.warning);
 }
 void each_field(Is<Snapshot> auto& f, auto&& visit) {
-  visit("taken_ns", f.taken_ns), visit("taken_unix_s", f.taken_unix_s), visit("server", f.server), visit("devices", f.devices);
+  visit("taken_ns", f.taken_ns), visit("taken_unix_s", f.taken_unix_s), visit("server", f.server),
+      visit("devices", f.devices);
   visit("tenants", f.tenants), visit("sessions", f.sessions), visit("refused", f.refused);
 }
 
 struct Ignore {
   void operator()(auto&&...) const {}
 };
-template <class T> concept Described = requires(T& value) { each_field(value, Ignore{}); };
+template <class T>
+concept Described = requires(T& value) {
+  each_field(value, Ignore{});
+};
 
-template <class T> Json written(const T& value) { return value; }
-template <Described T> Json written(const T& value);
-template <class T> Json written(const std::vector<T>& values);
-template <class T> Json written(const std::map<std::string, T>& values);
+template <class T>
+Json written(const T& value) {
+  return value;
+}
+template <Described T>
+Json written(const T& value);
+template <class T>
+Json written(const std::vector<T>& values);
+template <class T>
+Json written(const std::map<std::string, T>& values);
 
-template <Described T> Json written(const T& value) {
+template <Described T>
+Json written(const T& value) {
   Json out = Json::object();
   each_field(value, [&](const char* name, const auto& field) { out[name] = written(field); });
   return out;
 }
-template <class T> Json written(const std::vector<T>& values) {
+template <class T>
+Json written(const std::vector<T>& values) {
   Json out = Json::array();
   for (const T& value : values) out.push_back(written(value));
   return out;
 }
-template <class T> Json written(const std::map<std::string, T>& values) {
+template <class T>
+Json written(const std::map<std::string, T>& values) {
   Json out = Json::object();
   for (const auto& [name, value] : values) out[name] = written(value);
   return out;
 }
 
-template <class T> void read(const Json& json, T& value) { json.get_to(value); }
-template <Described T> void read(const Json& json, T& value);
-template <class T> void read(const Json& json, std::vector<T>& values);
-template <class T> void read(const Json& json, std::map<std::string, T>& values);
+template <class T>
+void read(const Json& json, T& value) {
+  json.get_to(value);
+}
+template <Described T>
+void read(const Json& json, T& value);
+template <class T>
+void read(const Json& json, std::vector<T>& values);
+template <class T>
+void read(const Json& json, std::map<std::string, T>& values);
 
-template <Described T> void read(const Json& json, T& value) {
+template <Described T>
+void read(const Json& json, T& value) {
   json.get_ref<const Json::object_t&>();  // throws when it is none
   each_field(value, [&](const char* name, auto& field) {
     if (auto found = json.find(name); found != json.end()) read(*found, field);
   });
 }
-template <class T> void read(const Json& json, std::vector<T>& values) {
+template <class T>
+void read(const Json& json, std::vector<T>& values) {
   values.clear();
   for (const Json& one : json) read(one, values.emplace_back());
 }
-template <class T> void read(const Json& json, std::map<std::string, T>& values) {
+template <class T>
+void read(const Json& json, std::map<std::string, T>& values) {
   values.clear();
   for (const auto& [name, one] : json.items()) read(one, values[name]);
 }

@@ -13,8 +13,8 @@ namespace gpuwire::server {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const Snapshot& snapshot);
-// What is missing keeps its default and what is unknown is left out, so that a command may be older or newer than its server. The error says what has the
-// wrong type.
+// What is missing keeps its default and what is unknown is left out, so that a command may be older or newer than its
+// server. The error says what has the wrong type.
 tl::expected<Snapshot, std::string> snapshot_from_json(const Json& json);
 
 // In ASCII, whatever clients have chosen as their names.

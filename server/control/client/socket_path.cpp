@@ -37,9 +37,11 @@ tl::expected<fs::path, std::string> own_runtime_folder() {
   fs::path folder = root ? kRootFolder : user_folder();
   if (::mkdir(folder.c_str(), 0700) == 0) ::chmod(folder.c_str(), root ? 0755 : 0700);
   struct stat facts {};
-  if (::lstat(folder.c_str(), &facts) != 0) return tl::unexpected(fmt::format("no folder {} for sockets: {}", folder.string(), std::strerror(errno)));
+  if (::lstat(folder.c_str(), &facts) != 0)
+    return tl::unexpected(fmt::format("no folder {} for sockets: {}", folder.string(), std::strerror(errno)));
   if (!S_ISDIR(facts.st_mode) || facts.st_uid != ::geteuid() || (facts.st_mode & 022))
-    return tl::unexpected(fmt::format("{} is not a folder that only this user can write; no sockets there", folder.string()));
+    return tl::unexpected(
+        fmt::format("{} is not a folder that only this user can write; no sockets there", folder.string()));
   return folder;
 }
 
@@ -54,10 +56,8 @@ std::vector<fs::path> running_control_sockets() {
     std::error_code error;
     for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
       if (entry->path().extension() != ".sock") continue;
-      if (ControlClient::connect(entry->path()))
-        here.push_back(entry->path());
-      else if (errno == ECONNREFUSED)
-        ::unlink(entry->path().c_str());
+      if (ControlClient::connect(entry->path())) here.push_back(entry->path());
+      else if (errno == ECONNREFUSED) ::unlink(entry->path().c_str());
     }
     std::sort(here.begin(), here.end());
     found.insert(found.end(), here.begin(), here.end());
@@ -70,10 +70,15 @@ tl::expected<fs::path, std::string> find_control_socket(const std::string& told)
   if (const char* variable = std::getenv(kControlVariable); variable && *variable) return variable;
   std::vector<fs::path> running = running_control_sockets();
   if (running.size() == 1) return running.front();
-  if (running.empty()) return tl::unexpected(fmt::format("no server of root or this user runs on this machine (or it has a control socket elsewhere: --control PATH, or {})", kControlVariable));
+  if (running.empty())
+    return tl::unexpected(
+        fmt::format("no server of root or this user runs on this machine (or it has a control socket elsewhere: "
+                    "--control PATH, or {})",
+                    kControlVariable));
   std::string paths;
   for (const fs::path& one : running) paths += "\n  " + one.string();
-  return tl::unexpected(fmt::format("{} servers run on this machine; say which with --control PATH:{}", running.size(), paths));
+  return tl::unexpected(
+      fmt::format("{} servers run on this machine; say which with --control PATH:{}", running.size(), paths));
 }
 
 }  // namespace gpuwire::server

@@ -12,13 +12,14 @@ namespace gpuwire::server {
 // Environment variable that names a server's socket for the commands.
 inline constexpr const char* kControlVariable = "GPUWIRE_CONTROL";
 
-// The folder of this user's servers: /run/gpuwire for root, for others $XDG_RUNTIME_DIR/gpuwire or /tmp/gpuwire-UID. Makes it; one that somebody else could write
-// is refused.
+// The folder of this user's servers: /run/gpuwire for root, for others $XDG_RUNTIME_DIR/gpuwire or /tmp/gpuwire-UID.
+// Makes it; one that somebody else could write is refused.
 tl::expected<std::filesystem::path, std::string> own_runtime_folder();
 // PID.sock there.
 tl::expected<std::filesystem::path, std::string> default_control_socket();
 
-// The sockets in those folders on which a server listens, root's first. Those that servers which are gone have left are removed where that is allowed.
+// The sockets in those folders on which a server listens, root's first. Those that servers which are gone have left are
+// removed where that is allowed.
 std::vector<std::filesystem::path> running_control_sockets();
 
 // `told` if it is not empty, else GPUWIRE_CONTROL, else the only one that runs. The error says what to do.

@@ -19,12 +19,12 @@ struct DriverOptions {
   std::string software_library;  // path of the software device's library
   unsigned software_devices = 1;
   uint64_t software_memory_bytes = 0;  // of each; 0: the device's own default
-  bool contexts = true;          // false: no memory of a device is taken, and nothing but facts can be asked
+  bool contexts = true;                // false: no memory of a device is taken, and nothing but facts can be asked
 };
 
-// An opened, initialised driver with at least one device, and the primary context of device 0 retained (unless DriverOptions says not to), so that a
-// session finds it warm.
-// Lives as long as the process: a driver library is never closed.
+// An opened, initialised driver with at least one device, and the primary context of device 0 retained (unless
+// DriverOptions says not to), so that a session finds it warm. Lives as long as the process: a driver library is never
+// closed.
 class DriverLibrary {
  public:
   // The error is one line that names the library, the call and the driver's answer.

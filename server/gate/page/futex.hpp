@@ -18,6 +18,8 @@ inline void futex_wait(const std::atomic<uint32_t>& word, uint32_t seen, std::ch
   timespec limit{time_t(at_most.count() / 1'000'000'000), long(at_most.count() % 1'000'000'000)};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
-inline void futex_wake(const std::atomic<uint32_t>& word) { ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+inline void futex_wake(const std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 }  // namespace gpuwire::server

@@ -6,13 +6,13 @@
 
 namespace gpuwire::server {
 
-// One writer for each word, in the worker; the broker shows them. Each word stands for itself, so all accesses are relaxed. A worker can write what it
-// likes here: the figures are shown and never decide anything.
+// One writer for each word, in the worker; the broker shows them. Each word stands for itself, so all accesses are
+// relaxed. A worker can write what it likes here: the figures are shown and never decide anything.
 struct alignas(64) LinkCounters {
-  std::atomic<uint64_t> bytes_in{0};             // from the client, frames and bulk
+  std::atomic<uint64_t> bytes_in{0};  // from the client, frames and bulk
   std::atomic<uint64_t> bytes_out{0};
-  std::atomic<uint64_t> replies{0};              // for each of these a thread of the program has waited
-  std::atomic<uint32_t> round_trip_us{0};        // the kernel's smoothed one; 0: not known (a Unix socket)
+  std::atomic<uint64_t> replies{0};        // for each of these a thread of the program has waited
+  std::atomic<uint32_t> round_trip_us{0};  // the kernel's smoothed one; 0: not known (a Unix socket)
   std::atomic<uint32_t> round_trip_least_us{0};
 };
 static_assert(sizeof(LinkCounters) == 64);

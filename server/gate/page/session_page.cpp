@@ -17,9 +17,13 @@ namespace {
 constexpr size_t kMappedBytes = (sizeof(SessionPage) + 4095) & ~size_t(4095);
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-tl::unexpected<std::string> failed(const char* call) { return tl::unexpected(fmt::format("session page: {}: {}", call, std::strerror(errno))); }
+tl::unexpected<std::string> failed(const char* call) {
+  return tl::unexpected(fmt::format("session page: {}: {}", call, std::strerror(errno)));
+}
 
-void* map_shared(int descriptor) { return ::mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0); }
+void* map_shared(int descriptor) {
+  return ::mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+}
 
 }  // namespace
 
@@ -38,13 +42,15 @@ tl::expected<MappedPage, std::string> MappedPage::create() {
 tl::expected<MappedPage, std::string> MappedPage::map(OwnedDescriptor descriptor) {
   struct stat facts {};
   if (::fstat(descriptor.get(), &facts) != 0) return failed("fstat");
-  if (size_t(facts.st_size) != kMappedBytes) return tl::unexpected(fmt::format("session page: {} bytes instead of {}", facts.st_size, kMappedBytes));
+  if (size_t(facts.st_size) != kMappedBytes)
+    return tl::unexpected(fmt::format("session page: {} bytes instead of {}", facts.st_size, kMappedBytes));
   void* memory = map_shared(descriptor.get());
   if (memory == MAP_FAILED) return failed("mmap");
   MappedPage page;
   page.page_ = std::launder(static_cast<SessionPage*>(memory));
   page.descriptor_ = std::move(descriptor);
-  if (page.page_->version != kPageVersion) return tl::unexpected(fmt::format("session page: version {} instead of {}", page.page_->version, kPageVersion));
+  if (page.page_->version != kPageVersion)
+    return tl::unexpected(fmt::format("session page: version {} instead of {}", page.page_->version, kPageVersion));
   return page;
 }
 

@@ -19,7 +19,8 @@ class MappedPage {
   static tl::expected<MappedPage, std::string> map(OwnedDescriptor descriptor);
 
   MappedPage() = default;
-  MappedPage(MappedPage&& other) noexcept : page_(std::exchange(other.page_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
+  MappedPage(MappedPage&& other) noexcept
+      : page_(std::exchange(other.page_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
   MappedPage& operator=(MappedPage&& other) noexcept;
   ~MappedPage();
 

@@ -19,7 +19,8 @@ using scheduler::TenantId;
 
 // A context takes 616 MiB on an H200. What is measured beyond this is other processes', who may use the device, too.
 constexpr uint64_t kContextBytesMax = 1u << 30;
-// What the driver takes by itself while a device is used: frames of kernels, code that it loads late, pieces that fit nobody.
+// What the driver takes by itself while a device is used: frames of kernels, code that it loads late, pieces that fit
+// nobody.
 constexpr uint64_t kDriverBytes = 256u << 20;
 
 // In front of the tenant's name: its page, and the record of its allowances.
@@ -29,7 +30,8 @@ uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace
 
-// --- who there is ---------------------------------------------------------------------------------------------------------------------------------
+// --- who there is
+// ---------------------------------------------------------------------------------------------------------------------------------
 
 void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
   if (ledger_) return;
@@ -49,7 +51,8 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
   if (!ledger_) return;
   auto share_of = [](const Tenant& tenant, DeviceIndex device) {
     const TenantMemory memory = memory_on(tenant.settings, device);
-    return scheduler::MemoryShare{.guaranteed_bytes = memory.guaranteed_bytes, .limit_bytes = memory.limit_bytes ? memory.limit_bytes : UINT64_MAX};
+    return scheduler::MemoryShare{.guaranteed_bytes = memory.guaranteed_bytes,
+                                  .limit_bytes = memory.limit_bytes ? memory.limit_bytes : UINT64_MAX};
   };
   // What one tenant's guarantee loses another's may gain, so those that lose come first.
   for (bool growing : {false, true}) {
@@ -58,7 +61,8 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
       state.name = tenant.settings.name;
       state.host_bytes = tenant.settings.host_memory_bytes ? tenant.settings.host_memory_bytes : settings_.host_bytes;
       for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
-        scheduler::MemoryShare share = tenant.known || !state.slots.empty() ? share_of(tenant, device) : scheduler::MemoryShare{};
+        scheduler::MemoryShare share =
+            tenant.known || !state.slots.empty() ? share_of(tenant, device) : scheduler::MemoryShare{};
         if ((share.guaranteed_bytes > ledger_->share(tenant.id, device).guaranteed_bytes) != growing) continue;
         if (auto error = ledger_->set_tenant(tenant.id, device, share)) {
           spdlog::error("tenant {}: {}: nothing is guaranteed to it there", tenant.settings.name, *error);
@@ -77,7 +81,8 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
   look_at_waiters();
 }
 
-// --- sessions ------------------------------------------------------------------------------------------------------------------------------------
+// --- sessions
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(TenantId tenant) {
   TenantState& state = tenants_[tenant];
@@ -93,11 +98,13 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
     fresh.column[device].context_bytes = context_bytes_[device];
     write_metrics(device);
   }
-  fresh.column[kHostColumn].limit = fresh.column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
+  fresh.column[kHostColumn].limit = fresh.column[kHostColumn].allowance =
+      state.host_bytes ? state.host_bytes : kPageBytesMax;
   return &state;
 }
 
-// --- what outlives the broker ----------------------------------------------------------------------------------------------------------------------
+// --- what outlives the broker
+// ----------------------------------------------------------------------------------------------------------------------
 
 // A page without its record is taken for one that nothing outlives.
 void BrokerLedger::keep(TenantState& state) {
@@ -106,7 +113,8 @@ void BrokerLedger::keep(TenantState& state) {
   KeptEntry entry{.session = false, .name = kKeptPrefix + state.name, .text = {}, .descriptors = {}};
   entry.descriptors.emplace_back(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
   if (record) entry.descriptors.emplace_back(::fcntl(record->descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!record || !entry.descriptors[0] || !entry.descriptors[1]) return spdlog::warn("tenant {}: no descriptors: its sessions will not outlive this process", state.name);
+  if (!record || !entry.descriptors[0] || !entry.descriptors[1])
+    return spdlog::warn("tenant {}: no descriptors: its sessions will not outlive this process", state.name);
   state.kept.emplace(std::move(*record));
   settings_.keeping->put(std::move(entry));
 }
@@ -129,13 +137,15 @@ void BrokerLedger::write_allowance(TenantState& state, DeviceIndex device, uint6
 void BrokerLedger::note(const SessionRecord& session, KeptSession& kept) const {
   auto tenant = tenants_.find(session.tenant_id);
   if (tenant == tenants_.end()) return;
-  if (auto slot = tenant->second.slots.find(session.number); slot != tenant->second.slots.end()) kept.ledger_slot = slot->second;
+  if (auto slot = tenant->second.slots.find(session.number); slot != tenant->second.slots.end())
+    kept.ledger_slot = slot->second;
 }
 
 void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
   if (!ledger_) return;
   for (const Tenant& tenant : tenants.all()) {
-    auto entry = std::find_if(entries.begin(), entries.end(), [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
+    auto entry = std::find_if(entries.begin(), entries.end(),
+                              [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
     if (entry == entries.end() || entry->descriptors.size() != 2) continue;
     auto page = PageMapping::adopt(std::move(entry->descriptors[0]));
     auto record = AllowanceRecord::adopt(std::move(entry->descriptors[1]));
@@ -148,16 +158,20 @@ void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirector
     }
     state.page.emplace(std::move(*page));
     state.kept.emplace(std::move(*record));
-    for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) ledger_->restore(tenant.id, device, (*state.kept)[device]);
+    for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device)
+      ledger_->restore(tenant.id, device, (*state.kept)[device]);
   }
 }
 
 tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry&) {
   auto found = tenants_.find(session.tenant_id);
-  if (!ledger_ || found == tenants_.end() || !found->second.page) return tl::unexpected(std::string("the server has lost its tenant's account of memory"));
+  if (!ledger_ || found == tenants_.end() || !found->second.page)
+    return tl::unexpected(std::string("the server has lost its tenant's account of memory"));
   TenantState& state = found->second;
-  bool taken = std::any_of(state.slots.begin(), state.slots.end(), [&](const auto& other) { return other.second == kept.ledger_slot; });
-  bool right = session.management ? kept.ledger_slot == kLeftSlot : kept.ledger_slot != kLeftSlot && kept.ledger_slot < kPageSlotsMax && !taken;
+  bool taken = std::any_of(state.slots.begin(), state.slots.end(),
+                           [&](const auto& other) { return other.second == kept.ledger_slot; });
+  bool right = session.management ? kept.ledger_slot == kLeftSlot
+                                  : kept.ledger_slot != kLeftSlot && kept.ledger_slot < kPageSlotsMax && !taken;
   if (!right) return tl::unexpected(std::string("its account of memory cannot be found again"));
   state.slots[session.number] = kept.ledger_slot;
   if (session.management) return {};
@@ -205,10 +219,12 @@ std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const 
   return uint32_t(free - taken.begin());
 }
 
-tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order, IpcMessage& message) {
+tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order,
+                                                        IpcMessage& message) {
   TenantState& state = tenants_[session.tenant_id];
   OwnedDescriptor descriptor(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!descriptor || !server::attach(message, SpecDescriptor::tenant_page, std::move(descriptor))) return tl::unexpected(std::string("no descriptor is left"));
+  if (!descriptor || !server::attach(message, SpecDescriptor::tenant_page, std::move(descriptor)))
+    return tl::unexpected(std::string("no descriptor is left"));
   order.ledger_slot = slot;
   order.host_memory_bytes = state.host_bytes;
   for (SessionSpec::Device& device : order.devices) {
@@ -219,7 +235,8 @@ tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& ses
   return {};
 }
 
-tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
+tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& order,
+                                                     IpcMessage& message) {
   if (!ledger_) return tl::unexpected(std::string("the server does not know its devices yet"));
   auto state = with_page(session.tenant_id);
   if (!state) return tl::unexpected(state.error());
@@ -237,7 +254,8 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   return handed;
 }
 
-tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) {
+tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& order,
+                                                                IpcMessage& message) {
   if (!ledger_) return {};
   if (auto state = with_page(session.tenant_id); !state) return tl::unexpected(state.error());
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) order.devices.push_back({.index = device});
@@ -253,7 +271,8 @@ void BrokerLedger::ended(const SessionRecord& session) {
   auto slot = state.slots.extract(session.number);
   if (!slot) return;
   if (slot.mapped() != kLeftSlot) clear_slot(page, slot.mapped());
-  bool imports = std::any_of(state.slots.begin(), state.slots.end(), [&](const auto& other) { return page.slot[other.second].imports.load() != 0; });
+  bool imports = std::any_of(state.slots.begin(), state.slots.end(),
+                             [&](const auto& other) { return page.slot[other.second].imports.load() != 0; });
   if (!imports) {
     for (PageColumn& column : page.column) column.used[kLeftSlot] = 0;
   }
@@ -266,7 +285,8 @@ void BrokerLedger::ended(const SessionRecord& session) {
   control_.reconsider_waiting();
 }
 
-// --- allowances ----------------------------------------------------------------------------------------------------------------------------------
+// --- allowances
+// ----------------------------------------------------------------------------------------------------------------------------------
 
 uint64_t BrokerLedger::used(TenantId tenant, DeviceIndex device) const {
   auto found = tenants_.find(tenant);
@@ -280,7 +300,8 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   uint64_t target = ledger_->lower_target(tenant, device, used(tenant, device));
   if (target >= ledger_->allowance(tenant, device)) return;
   // At least the target, whatever the tenant's workers have written over the page's copy.
-  uint64_t holds = found->second.page ? std::max(target, lower_allowance(**found->second.page, device, target)) : target;
+  uint64_t holds =
+      found->second.page ? std::max(target, lower_allowance(**found->second.page, device, target)) : target;
   ledger_->lowered(tenant, device, holds);
   if (found->second.page) write_allowance(found->second, device, ledger_->allowance(tenant, device));
 }
@@ -303,19 +324,24 @@ BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, ui
   return Raised::yes;
 }
 
-// Does another tenant hold more than it is guaranteed? Then it may give that back; who holds all of it oneself need not wait.
+// Does another tenant hold more than it is guaranteed? Then it may give that back; who holds all of it oneself need not
+// wait.
 bool BrokerLedger::lent_to_others(TenantId tenant, DeviceIndex device) const {
   return std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
-    return other.first != tenant && ledger_->allowance(other.first, device) > ledger_->share(other.first, device).guaranteed_bytes;
+    return other.first != tenant &&
+           ledger_->allowance(other.first, device) > ledger_->share(other.first, device).guaranteed_bytes;
   });
 }
 
-uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const { return ledger_ ? free_beyond(tenant, device, used(tenant, device)) : 0; }
+uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const {
+  return ledger_ ? free_beyond(tenant, device, used(tenant, device)) : 0;
+}
 
 uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t has) const {
   uint64_t back = 0;
   for (const auto& [other, state] : tenants_) {
-    if (other != tenant) back += ledger_->allowance(other, device) - ledger_->lower_target(other, device, used(other, device));
+    if (other != tenant)
+      back += ledger_->allowance(other, device) - ledger_->lower_target(other, device, used(other, device));
   }
   uint64_t room = difference(ledger_->share(tenant, device).limit_bytes, has);
   return std::min(room, ledger_->available(tenant, device, has) + back);
@@ -333,7 +359,8 @@ void BrokerLedger::write_metrics(DeviceIndex device) {
   }
 }
 
-// --- workers that ask ------------------------------------------------------------------------------------------------------------------------------
+// --- workers that ask
+// ------------------------------------------------------------------------------------------------------------------------------
 
 bool BrokerLedger::heard(const SessionRecord& session, IpcMessage& message) {
   if (message.kind != IpcMessageKind::memory_wanted) return false;
@@ -343,12 +370,15 @@ bool BrokerLedger::heard(const SessionRecord& session, IpcMessage& message) {
     return true;
   }
   Raised raised = raise(session.tenant_id, message.number, bytes);
-  auto of_session = std::count_if(waiters_.begin(), waiters_.end(), [&](const Waiter& waiter) { return waiter.session == session.number; });
-  if (raised != Raised::short_of_memory || waiters_.size() >= kMemoryWaitersMax || size_t(of_session) >= kMemoryWaitersPerSessionMax) {
+  auto of_session = std::count_if(waiters_.begin(), waiters_.end(),
+                                  [&](const Waiter& waiter) { return waiter.session == session.number; });
+  if (raised != Raised::short_of_memory || waiters_.size() >= kMemoryWaitersMax ||
+      size_t(of_session) >= kMemoryWaitersPerSessionMax) {
     answer(session.number, message.id, raised == Raised::yes);
     return true;
   }
-  waiters_.push_back({session.number, session.tenant_id, message.number, bytes, message.id, std::chrono::steady_clock::now() + kMemoryShortage});
+  waiters_.push_back({session.number, session.tenant_id, message.number, bytes, message.id,
+                      std::chrono::steady_clock::now() + kMemoryShortage});
   await_next_look();
   return true;
 }
@@ -385,7 +415,8 @@ void BrokerLedger::await_next_look() {
   });
 }
 
-// --- figures -------------------------------------------------------------------------------------------------------------------------------------
+// --- figures
+// -------------------------------------------------------------------------------------------------------------------------------------
 
 uint64_t BrokerLedger::host_bytes(const SessionRecord& session) const {
   auto tenant = tenants_.find(session.tenant_id);
@@ -429,7 +460,8 @@ void BrokerLedger::add(Snapshot& snapshot) {
     for (const auto& [tenant, state] : tenants_) device.memory_used_bytes += used(tenant, device.index);
   }
   for (TenantMetrics& figures : snapshot.tenants) {
-    auto state = std::find_if(tenants_.begin(), tenants_.end(), [&](const auto& tenant) { return tenant.second.name == figures.name; });
+    auto state = std::find_if(tenants_.begin(), tenants_.end(),
+                              [&](const auto& tenant) { return tenant.second.name == figures.name; });
     if (state != tenants_.end()) add(state->second, state->first, figures);
   }
 }

@@ -29,20 +29,24 @@ inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 
 class BrokerLedger final : public SessionAttachments, public MetricsSource {
  public:
   struct Settings {
-    unsigned spare_workers = 1;   // how many contexts are kept ready that are no tenant's
+    unsigned spare_workers = 1;     // how many contexts are kept ready that are no tenant's
     EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
-    uint64_t host_bytes = 0;      // host memory of a tenant whose configuration says nothing; 0: no bound
+    uint64_t host_bytes = 0;        // host memory of a tenant whose configuration says nothing; 0: no bound
   };
   // `control` outlives it.
-  BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings) : control_(control), settings_(settings), timer_(io) {}
+  BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings)
+      : control_(control), settings_(settings), timer_(io) {}
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
-  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order, IpcMessage& message) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+                                         IpcMessage& message) override;
+  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
+                                                    IpcMessage& message) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept, KeptEntry& descriptors) override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
+                                        KeptEntry& descriptors) override;
   void all_adopted() override;
   void ended(const SessionRecord& session) override;
   bool heard(const SessionRecord& session, IpcMessage& message) override;
@@ -59,11 +63,11 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource {
  private:
   struct TenantState {
     std::string name;
-    uint64_t host_bytes = 0;             // of host memory; 0: no bound
-    std::optional<PageMapping> page;     // while it has sessions
-    std::optional<AllowanceRecord> kept; // of the page's allowances, where something outlives the broker
-    uint32_t slots_used = 0;             // those from here on were never given out since the page was made
-    std::map<scheduler::SessionId, uint32_t> slots;   // kLeftSlot: a management session, which has none
+    uint64_t host_bytes = 0;                         // of host memory; 0: no bound
+    std::optional<PageMapping> page;                 // while it has sessions
+    std::optional<AllowanceRecord> kept;             // of the page's allowances, where something outlives the broker
+    uint32_t slots_used = 0;                         // those from here on were never given out since the page was made
+    std::map<scheduler::SessionId, uint32_t> slots;  // kLeftSlot: a management session, which has none
   };
   struct Waiter {
     scheduler::SessionId session;
@@ -76,7 +80,8 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource {
   uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t used_bytes) const;
   enum class Raised : uint8_t { yes, over_limit, short_of_memory };
 
-  tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order, IpcMessage& message);
+  tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order,
+                                            IpcMessage& message);
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;
   void keep(TenantState& state);
@@ -95,10 +100,10 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource {
   SessionControl& control_;
   const Settings settings_;
   boost::asio::steady_timer timer_;
-  std::optional<scheduler::MemoryLedger> ledger_;   // from devices_known() on
-  std::vector<uint64_t> context_bytes_, totals_;    // by device
+  std::optional<scheduler::MemoryLedger> ledger_;  // from devices_known() on
+  std::vector<uint64_t> context_bytes_, totals_;   // by device
   std::map<scheduler::TenantId, TenantState> tenants_;
-  std::list<Waiter> waiters_;                       // oldest first
+  std::list<Waiter> waiters_;  // oldest first
   bool looking_ = false;
 };
 

@@ -20,7 +20,9 @@ TenantPage* map(int descriptor) {
   return memory == MAP_FAILED ? nullptr : static_cast<TenantPage*>(memory);
 }
 
-tl::unexpected<std::string> failed(const char* what) { return tl::unexpected(fmt::format("tenant page: {}: {}", what, std::strerror(errno))); }
+tl::unexpected<std::string> failed(const char* what) {
+  return tl::unexpected(fmt::format("tenant page: {}: {}", what, std::strerror(errno)));
+}
 
 }  // namespace
 
@@ -43,7 +45,8 @@ tl::expected<PageMapping, std::string> PageMapping::create() {
 tl::expected<PageMapping, std::string> PageMapping::open(int descriptor) {
   struct stat file {};
   if (::fstat(descriptor, &file) != 0) return failed("fstat");
-  if (size_t(file.st_size) != sizeof(TenantPage)) return tl::unexpected(fmt::format("tenant page: {} bytes instead of {}", file.st_size, sizeof(TenantPage)));
+  if (size_t(file.st_size) != sizeof(TenantPage))
+    return tl::unexpected(fmt::format("tenant page: {} bytes instead of {}", file.st_size, sizeof(TenantPage)));
   TenantPage* page = map(descriptor);
   if (!page) return failed("mmap");
   PageMapping mapping(page);
@@ -66,7 +69,8 @@ tl::expected<AllowanceRecord, std::string> AllowanceRecord::create() {
 
 tl::expected<AllowanceRecord, std::string> AllowanceRecord::adopt(OwnedDescriptor descriptor) {
   struct stat file {};
-  if (::fstat(descriptor.get(), &file) != 0 || file.st_size != kRecordBytes) return tl::unexpected(std::string("a tenant's allowances: of another size"));
+  if (::fstat(descriptor.get(), &file) != 0 || file.st_size != kRecordBytes)
+    return tl::unexpected(std::string("a tenant's allowances: of another size"));
   void* memory = ::mmap(nullptr, kRecordBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (memory == MAP_FAILED) return failed("mmap");
   return AllowanceRecord(static_cast<uint64_t*>(memory), std::move(descriptor));
@@ -76,7 +80,8 @@ AllowanceRecord::~AllowanceRecord() {
   if (bytes_) ::munmap(bytes_, kRecordBytes);
 }
 
-PageMapping::PageMapping(PageMapping&& other) noexcept : page_(std::exchange(other.page_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
+PageMapping::PageMapping(PageMapping&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
 
 PageMapping& PageMapping::operator=(PageMapping&& other) noexcept {
   std::swap(page_, other.page_);
@@ -95,8 +100,9 @@ uint64_t used_by_all(const TenantPage& page, uint32_t column) {
   return bounded(sum);
 }
 
-// A reserving worker adds to its word and then reads the allowance; here the allowance is written and then the words are read. All of these are
-// sequentially consistent, so either the sum below has what the worker added, or the worker sees the lower allowance and takes it back.
+// A reserving worker adds to its word and then reads the allowance; here the allowance is written and then the words
+// are read. All of these are sequentially consistent, so either the sum below has what the worker added, or the worker
+// sees the lower allowance and takes it back.
 uint64_t lower_allowance(TenantPage& page, uint32_t column, uint64_t target) {
   std::atomic<uint64_t>& allowance = page.column[column].allowance;
   uint64_t before = allowance.load();

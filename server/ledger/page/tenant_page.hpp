@@ -1,5 +1,6 @@
-// The tenant page: memory that the broker shares with all workers of one tenant, and with nobody else. What each session holds, and how much all
-// of them may hold together. README.md says who writes what and why no order of events lets them exceed it.
+// The tenant page: memory that the broker shares with all workers of one tenant, and with nobody else. What each
+// session holds, and how much all of them may hold together. README.md says who writes what and why no order of events
+// lets them exceed it.
 #pragma once
 
 #include <atomic>
@@ -17,9 +18,9 @@ namespace gpuwire::server {
 inline constexpr uint64_t kTenantPageMagic = 0x3165'6761'7074'6e74;  // "tntpage1"
 inline constexpr uint32_t kTenantPageVersion = 2;
 inline constexpr uint32_t kPageDevicesMax = 64;
-inline constexpr uint32_t kPageSlotsMax = 256;               // sessions of a tenant at one time, and kLeftSlot
-inline constexpr uint32_t kLeftSlot = 0;                     // the broker's own: what ended sessions have left in the hands of others
-inline constexpr uint32_t kHostColumn = kPageDevicesMax;     // pinned memory of the server
+inline constexpr uint32_t kPageSlotsMax = 256;  // sessions of a tenant at one time, and kLeftSlot
+inline constexpr uint32_t kLeftSlot = 0;  // the broker's own: what ended sessions have left in the hands of others
+inline constexpr uint32_t kHostColumn = kPageDevicesMax;  // pinned memory of the server
 inline constexpr uint32_t kPageColumns = kPageDevicesMax + 1;
 // No figure in a page is larger; a larger one that is read from it counts as this.
 inline constexpr uint64_t kPageBytesMax = uint64_t{1} << 48;
@@ -46,9 +47,9 @@ struct PageSlot {
 struct TenantPage {
   uint64_t magic;
   uint32_t version;
-  uint32_t bytes;                          // of all of it
-  alignas(64) std::atomic<uint32_t> turn;  // 0, or 1 + the slot whose worker is reserving
-  alignas(64) std::atomic<uint32_t> slots; // those from here on were never used. Written by the broker, never falls
+  uint32_t bytes;                           // of all of it
+  alignas(64) std::atomic<uint32_t> turn;   // 0, or 1 + the slot whose worker is reserving
+  alignas(64) std::atomic<uint32_t> slots;  // those from here on were never used. Written by the broker, never falls
   alignas(64) PageSlot slot[kPageSlotsMax];
   alignas(64) PageColumn column[kPageColumns];
 };
@@ -80,12 +81,14 @@ class PageMapping {
   OwnedDescriptor descriptor_;
 };
 
-// What the broker alone knows of a tenant's allowances, and the next broker has to: memory that outlives the process, and that no worker ever sees.
+// What the broker alone knows of a tenant's allowances, and the next broker has to: memory that outlives the process,
+// and that no worker ever sees.
 class AllowanceRecord {
  public:
   static tl::expected<AllowanceRecord, std::string> create();
   static tl::expected<AllowanceRecord, std::string> adopt(OwnedDescriptor descriptor);
-  AllowanceRecord(AllowanceRecord&& other) noexcept : bytes_(std::exchange(other.bytes_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
+  AllowanceRecord(AllowanceRecord&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, nullptr)), descriptor_(std::move(other.descriptor_)) {}
   AllowanceRecord& operator=(AllowanceRecord&& other) noexcept {
     std::swap(bytes_, other.bytes_);
     std::swap(descriptor_, other.descriptor_);
@@ -97,7 +100,8 @@ class AllowanceRecord {
   int descriptor() const { return descriptor_.get(); }
 
  private:
-  explicit AllowanceRecord(uint64_t* bytes, OwnedDescriptor descriptor) : bytes_(bytes), descriptor_(std::move(descriptor)) {}
+  explicit AllowanceRecord(uint64_t* bytes, OwnedDescriptor descriptor)
+      : bytes_(bytes), descriptor_(std::move(descriptor)) {}
   uint64_t* bytes_ = nullptr;
   OwnedDescriptor descriptor_;
 };
@@ -108,9 +112,11 @@ inline uint64_t bounded(uint64_t bytes) { return bytes < kPageBytesMax ? bytes :
 // What all sessions of the tenant hold in a column, at most kPageBytesMax.
 uint64_t used_by_all(const TenantPage& page, uint32_t column);
 
-// The broker's: lowers the allowance to `target`, or to what is in use if that is more. Gives the allowance that holds from now on.
+// The broker's: lowers the allowance to `target`, or to what is in use if that is more. Gives the allowance that holds
+// from now on.
 uint64_t lower_allowance(TenantPage& page, uint32_t column, uint64_t target);
-// The broker's, when the worker is gone: nothing is held in the slot, and it is not its turn any more. What others may hold on to moves to kLeftSlot.
+// The broker's, when the worker is gone: nothing is held in the slot, and it is not its turn any more. What others may
+// hold on to moves to kLeftSlot.
 void clear_slot(TenantPage& page, uint32_t slot);
 
 }  // namespace gpuwire::server

@@ -12,8 +12,10 @@ bool AllowanceAsker::ask(uint32_t column, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   uint64_t question = ++last_;
   std::optional<bool>& answer = questions_[question];
-  bool answered = wait_.wait(lock, answered_, std::chrono::milliseconds(kAllowanceAnswerMs), [&] { return send_ipc_message(message_, memory_wanted(column, question, bytes)); },
-                             [&] { return answer.has_value(); });
+  bool answered = wait_.wait(
+      lock, answered_, std::chrono::milliseconds(kAllowanceAnswerMs),
+      [&] { return send_ipc_message(message_, memory_wanted(column, question, bytes)); },
+      [&] { return answer.has_value(); });
   if (!answered) {
     IpcMessage note;
     note.kind = IpcMessageKind::note;

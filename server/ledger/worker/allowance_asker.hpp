@@ -13,7 +13,8 @@
 
 namespace gpuwire::server {
 
-// Longer than the broker lets a question wait (kMemoryShortage), and than a load delays a broker that has no core: a program would be told that memory is short.
+// Longer than the broker lets a question wait (kMemoryShortage), and than a load delays a broker that has no core: a
+// program would be told that memory is short.
 inline constexpr uint32_t kAllowanceAnswerMs = 20'000;
 
 class AllowanceAsker final : public AllowanceSource {

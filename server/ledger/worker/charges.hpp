@@ -18,7 +18,8 @@ namespace gpuwire::server {
 // Reserved bytes: given back when it goes, unless they were kept.
 class Reservation {
  public:
-  Reservation(SessionLedger& ledger, uint32_t column, uint64_t bytes) : ledger_(ledger), column_(column), bytes_(bytes), made_(ledger.reserve(column, bytes)) {}
+  Reservation(SessionLedger& ledger, uint32_t column, uint64_t bytes)
+      : ledger_(ledger), column_(column), bytes_(bytes), made_(ledger.reserve(column, bytes)) {}
   ~Reservation() {
     if (made_) ledger_.give_back(column_, bytes_);
   }
@@ -51,8 +52,8 @@ struct Held {
   bool left = false;            // others may hold on to it: stays charged when it is freed
 };
 
-// The driver takes small allocations from chunks of 2 MiB, and gives a chunk back when nothing is left in it (measured on an H200). A chunk is charged as
-// a whole, so that what is really taken never exceeds what is charged. Any thread.
+// The driver takes small allocations from chunks of 2 MiB, and gives a chunk back when nothing is left in it (measured
+// on an H200). A chunk is charged as a whole, so that what is really taken never exceeds what is charged. Any thread.
 class ChunkBook {
  public:
   static constexpr uint64_t kChunkBytes = 2u << 20;
@@ -127,14 +128,14 @@ struct LedgerParts {
   LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::vector<uint32_t> columns, bool software);
   ~LedgerParts();
 
-  const DriverTable driver;             // as it was before the wrappers
+  const DriverTable driver;  // as it was before the wrappers
   SessionLedger& ledger;
   const std::vector<uint32_t> columns;  // of the devices, as the driver counts them
   const bool software;                  // the software device takes what it is asked for, to the byte
 
   ChunkBook chunks;
   HeldBook memory, host, arrays, modules, streams;
-  HeldBook module_code;                 // what the driver keeps of modules in host memory
+  HeldBook module_code;  // what the driver keeps of modules in host memory
   std::unique_ptr<PoolCharges> pools;
   std::unique_ptr<VirtualMemoryCharges> virtual_memory;
   std::unique_ptr<ContextCharges> contexts;
@@ -157,7 +158,9 @@ void wrap(Function& place, Function wrapper) {
   if (place) place = wrapper;
 }
 
-inline uint64_t round_up(uint64_t bytes, uint64_t unit) { return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit; }
+inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
+  return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
 // UINT64_MAX when it is too large: no reservation of that succeeds.
 inline uint64_t product(uint64_t a, uint64_t b) {
   uint64_t bytes = 0;

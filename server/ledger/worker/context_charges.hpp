@@ -39,12 +39,14 @@ class ContextCharges {
   CUresult set_limit(CUlimit limit, size_t value);
   CUresult create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags);
   CUresult destroy_green(CUgreenCtx green);
-  // Whose memory it is that is allocated in a context: a green context has none of its own, and what is allocated in it outlives it.
+  // Whose memory it is that is allocated in a context: a green context has none of its own, and what is allocated in it
+  // outlives it.
   CUcontext owner(CUcontext context) const;
-  // Before a kernel whose threads need so much local memory is launched in the current context: the driver takes it for every thread that can be resident,
-  // and keeps it.
+  // Before a kernel whose threads need so much local memory is launched in the current context: the driver takes it for
+  // every thread that can be resident, and keeps it.
   CUresult reserve_frames(uint64_t bytes_per_thread);
-  // What a stream has taken stays with its context when it is destroyed, for the next one. False: there is none to take.
+  // What a stream has taken stays with its context when it is destroyed, for the next one. False: there is none to
+  // take.
   bool take_spare_stream(CUcontext context);
   void keep_spare_stream(CUcontext context);
 
@@ -55,7 +57,7 @@ class ContextCharges {
   };
   struct Charged {
     CUdevice device = 0;
-    uint64_t bytes = 0;          // of its own, and of spare streams
+    uint64_t bytes = 0;  // of its own, and of spare streams
     unsigned spare_streams = 0;
     std::map<CUlimit, Limit> limits;
   };
@@ -71,14 +73,14 @@ class ContextCharges {
   LedgerParts& parts_;
   std::mutex primaries_mutex_;  // over a call about a primary context, and its charge; outside of all others
   std::map<CUdevice, CUcontext> primaries_;  // active ones
-  std::mutex limits_mutex_;     // over a call about a limit, and its charge; outside of mutex_
+  std::mutex limits_mutex_;                  // over a call about a limit, and its charge; outside of mutex_
   struct Green {
     CUgreenCtx handle = nullptr;
     CUcontext primary = nullptr;
     CUdevice device = 0;
     uint64_t bytes = 0;
   };
-  mutable std::mutex mutex_;    // over the maps; a leaf
+  mutable std::mutex mutex_;  // over the maps; a leaf
   std::unordered_map<CUcontext, Charged> contexts_;
   std::unordered_map<CUcontext, Green> greens_;  // by the context made of it
 };

@@ -1,4 +1,5 @@
-// Memory of graphs with allocation nodes: each device's is charged what the driver has reserved for all graphs of the process.
+// Memory of graphs with allocation nodes: each device's is charged what the driver has reserved for all graphs of the
+// process.
 #pragma once
 
 #include <cuda.h>
@@ -62,7 +63,7 @@ class GraphCharges {
 
   LedgerParts& parts_;
   std::atomic<bool> any_{false};
-  std::mutex mutex_;  // over a call that may take memory, and its charge; outside of the ledger's
+  std::mutex mutex_;               // over a call that may take memory, and its charge; outside of the ledger's
   std::vector<uint64_t> charged_;  // by device
   std::mutex needs_mutex_;         // a leaf
   std::unordered_map<CUgraphExec, Needs> needs_;  // of those with allocation nodes

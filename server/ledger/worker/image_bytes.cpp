@@ -18,11 +18,13 @@ uint64_t product(uint64_t a, uint64_t b) {
   return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
 }
 
-// --- PTX --------------------------------------------------------------------------------------------------------------------------------------------
+// --- PTX
+// --------------------------------------------------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kWhite = " \t\r\n\f\v";
 
-// "[3][4]" -> 12; a dimension that cannot be read (only the first may be missing, of what is declared elsewhere) counts as 1.
+// "[3][4]" -> 12; a dimension that cannot be read (only the first may be missing, of what is declared elsewhere) counts
+// as 1.
 uint64_t dimensions(std::string_view text) {
   uint64_t items = 1;
   while (!text.empty() && text.front() == '[') {
@@ -60,7 +62,8 @@ void read_type(std::string_view word, Element& element) {
   if (bits >= 8 && bits <= 128) element.bytes = bits / 8;
 }
 
-// What follows ".global" or ".const" up to the end of the statement: qualifiers, types, then names with dimensions, separated by commas.
+// What follows ".global" or ".const" up to the end of the statement: qualifiers, types, then names with dimensions,
+// separated by commas.
 uint64_t variables(std::string_view text) {
   Element element;
   uint64_t bytes = 0;
@@ -96,7 +99,8 @@ uint64_t ptx_device_bytes(std::span<const uint8_t> bytes) {
       size_t behind = at + space.size();
       bool declaration = behind < text.size() && kWhite.find(text[behind]) != std::string_view::npos;
       // Instructions have it in their middle (ld.global.u32); a declaration begins a word.
-      declaration = declaration && (at == 0 || kWhite.find(text[at - 1]) != std::string_view::npos || text[at - 1] == ';' || text[at - 1] == '}');
+      declaration = declaration && (at == 0 || kWhite.find(text[at - 1]) != std::string_view::npos ||
+                                    text[at - 1] == ';' || text[at - 1] == '}');
       if (declaration) taken = sum(taken, variables(text.substr(behind, text.find(';', behind) - behind)));
     }
   }
@@ -107,7 +111,9 @@ uint64_t cubin_device_bytes(std::span<const uint8_t> cubin) {
   Elf64_Ehdr header;
   if (cubin.size() < sizeof header) return cubin.size();
   std::memcpy(&header, cubin.data(), sizeof header);
-  if (header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff > cubin.size() || (cubin.size() - header.e_shoff) / sizeof(Elf64_Shdr) < header.e_shnum) return cubin.size();
+  if (header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff > cubin.size() ||
+      (cubin.size() - header.e_shoff) / sizeof(Elf64_Shdr) < header.e_shnum)
+    return cubin.size();
   uint64_t bytes = 0;
   for (unsigned i = 0; i < header.e_shnum; ++i) {
     Elf64_Shdr section;
@@ -139,7 +145,9 @@ namespace {
 
 HostBytes operator+(HostBytes a, HostBytes b) { return {sum(a.kept, b.kept), sum(a.while_loading, b.while_loading)}; }
 
-HostBytes host_bytes(uint64_t contents, bool text) { return {contents, product(contents, text ? kCompilerHostFactor : kLoaderHostFactor)}; }
+HostBytes host_bytes(uint64_t contents, bool text) {
+  return {contents, product(contents, text ? kCompilerHostFactor : kLoaderHostFactor)};
+}
 
 tl::expected<HostBytes, fatbin::Error> container_host_bytes(const void* container) {
   auto whole = fatbin::span_of_trusted_image(container);
@@ -148,7 +156,8 @@ tl::expected<HostBytes, fatbin::Error> container_host_bytes(const void* containe
   if (!entries) return tl::unexpected(entries.error());
   HostBytes most;
   for (const fatbin::Entry& entry : *entries) {
-    HostBytes takes = host_bytes(std::max<uint64_t>(entry.decompressed_bytes, entry.payload.size()), entry.kind == fatbin::Kind::ptx);
+    HostBytes takes =
+        host_bytes(std::max<uint64_t>(entry.decompressed_bytes, entry.payload.size()), entry.kind == fatbin::Kind::ptx);
     most = {std::max(most.kept, takes.kept), std::max(most.while_loading, takes.while_loading)};
   }
   return most;
@@ -194,7 +203,9 @@ uint64_t image_device_bytes(const void* image, fatbin::ComputeCapability device)
   }
   auto whole = fatbin::span_of_trusted_image(image);
   if (!whole) return 0;
-  return fatbin::image_kind(whole->first(std::min(whole->size(), kKindBytes))) == fatbin::ImageKind::elf ? cubin_device_bytes(*whole) : ptx_device_bytes(*whole);
+  return fatbin::image_kind(whole->first(std::min(whole->size(), kKindBytes))) == fatbin::ImageKind::elf
+             ? cubin_device_bytes(*whole)
+             : ptx_device_bytes(*whole);
 }
 
 }  // namespace gpuwire::server

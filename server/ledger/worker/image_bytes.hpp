@@ -10,8 +10,9 @@
 
 namespace gpuwire::server {
 
-// Of a cubin: the sections that are loaded, with those that are all zeroes. Of PTX: its variables, and its length for the code. Of a fat binary: the entry
-// that the device takes. The image's own lengths have been checked (replay/module_calls.cpp); what cannot be read counts as it lies in memory.
+// Of a cubin: the sections that are loaded, with those that are all zeroes. Of PTX: its variables, and its length for
+// the code. Of a fat binary: the entry that the device takes. The image's own lengths have been checked
+// (replay/module_calls.cpp); what cannot be read counts as it lies in memory.
 uint64_t image_device_bytes(const void* image, fatbin::ComputeCapability device);
 
 // What the driver takes of this machine's memory for an image.
@@ -22,8 +23,8 @@ struct HostBytes {
 // A compiler's data for each byte of PTX, and copies of a cubin while it is read: generous, since nobody tells.
 inline constexpr uint64_t kCompilerHostFactor = 16, kLoaderHostFactor = 2;
 
-// By what the headers say, of the largest entry of a container; nothing is decompressed. The error: a container that is none, or an entry that claims
-// more than kDecompressedBytesMax.
+// By what the headers say, of the largest entry of a container; nothing is decompressed. The error: a container that is
+// none, or an entry that claims more than kDecompressedBytesMax.
 tl::expected<HostBytes, fatbin::Error> image_host_bytes(const void* image);
 
 // For tests.

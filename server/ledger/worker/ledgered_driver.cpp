@@ -14,7 +14,8 @@ LedgerParts* the_parts = nullptr;  // set before any wrapper can be called, clea
 LedgerParts& ledger_parts() { return *the_parts; }
 
 LedgeredDriver::LedgeredDriver(const DriverTable& driver, SessionLedger& ledger, Settings settings)
-    : parts_(std::make_unique<LedgerParts>(driver, ledger, std::move(settings.columns), settings.software)), table_(std::make_unique<DriverTable>(driver)) {
+    : parts_(std::make_unique<LedgerParts>(driver, ledger, std::move(settings.columns), settings.software)),
+      table_(std::make_unique<DriverTable>(driver)) {
   the_parts = parts_.get();
   wrap_memory(*table_);
   wrap_host_memory(*table_);

@@ -11,8 +11,9 @@ namespace gpuwire::server {
 struct DriverTable;
 struct LedgerParts;
 
-// One at a time in a process: driver functions have no room for an argument of ours. Which functions are charged, and why the others are not:
-// memory_calls.toml. Over the quota a call answers CUDA_ERROR_OUT_OF_MEMORY and has done nothing.
+// One at a time in a process: driver functions have no room for an argument of ours. Which functions are charged, and
+// why the others are not: memory_calls.toml. Over the quota a call answers CUDA_ERROR_OUT_OF_MEMORY and has done
+// nothing.
 class LedgeredDriver {
  public:
   struct Settings {
@@ -26,7 +27,8 @@ class LedgeredDriver {
   LedgeredDriver& operator=(const LedgeredDriver&) = delete;
 
   const DriverTable& table() const { return *table_; }
-  // Charges the primary context of device 0, which was retained before the session. False: it does not fit; the caller releases it.
+  // Charges the primary context of device 0, which was retained before the session. False: it does not fit; the caller
+  // releases it.
   bool charge_warm_primary();
   // No thread of it calls the driver any more: the process is about to end.
   void rest();

@@ -32,13 +32,16 @@ int memory_info_2(nvmlDevice device, void* memory) {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page, const SessionSpec& order, std::span<const nvmlDevice> devices) {
+tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page,
+                                                                                const SessionSpec& order,
+                                                                                std::span<const nvmlDevice> devices) {
   auto mapping = PageMapping::open(page.get());
   if (!mapping) return tl::unexpected(mapping.error());
   return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), order, devices));
 }
 
-ManagementView::ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices) : page_(std::move(page)) {
+ManagementView::ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices)
+    : page_(std::move(page)) {
   for (size_t i = 0; i < devices.size() && i < order.devices.size(); ++i) {
     if (order.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], order.devices[i].index);
   }
@@ -58,7 +61,8 @@ ManagementView::Metrics ManagementView::of(nvmlDevice device, Metrics library) c
   // A device that is not the tenant's to use has nothing for it.
   if (found == columns_.end()) return {library.total, 0, 0};
   const PageColumn& column = page_->column[found->second];
-  uint64_t used = used_by_all(*page_, found->second), reach = std::max(bounded(column.allowance.load()), bounded(column.reach.load()));
+  uint64_t used = used_by_all(*page_, found->second),
+           reach = std::max(bounded(column.allowance.load()), bounded(column.reach.load()));
   uint64_t total = std::min<uint64_t>(library.total, bounded(column.limit.load()));
   used = std::min(used, total);
   uint64_t left = std::min(reach, total);

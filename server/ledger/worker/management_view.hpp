@@ -18,7 +18,8 @@ namespace gpuwire::server {
 class ManagementView {
  public:
   // `devices`: the library's, as the order counts them.
-  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionSpec& order, std::span<const nvmlDevice> devices);
+  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionSpec& order,
+                                                                         std::span<const nvmlDevice> devices);
   ~ManagementView();
   ManagementView(const ManagementView&) = delete;
   ManagementView& operator=(const ManagementView&) = delete;

@@ -10,7 +10,7 @@
 namespace gpuwire::server {
 namespace {
 
-constexpr uint64_t kPoolUnitBytes = 32u << 20;      // a pool grows by multiples of this
+constexpr uint64_t kPoolUnitBytes = 32u << 20;  // a pool grows by multiples of this
 constexpr std::chrono::milliseconds kPoolLookMs{20};
 constexpr std::chrono::milliseconds kPoolLookSlowMs{250};  // when nothing was freed for kPoolLooks
 constexpr unsigned kPoolLooks = 10;
@@ -37,7 +37,8 @@ uint64_t PoolCharges::attribute(CUmemoryPool native, CUmemPool_attribute attribu
 uint32_t PoolCharges::locate(CUmemoryPool native) const {
   for (size_t device = 0; device < parts_.columns.size(); ++device) {
     CUmemoryPool candidate = nullptr;
-    if (parts_.driver.cuDeviceGetDefaultMemPool && parts_.driver.cuDeviceGetDefaultMemPool(&candidate, CUdevice(device)) == CUDA_SUCCESS && candidate == native)
+    if (parts_.driver.cuDeviceGetDefaultMemPool &&
+        parts_.driver.cuDeviceGetDefaultMemPool(&candidate, CUdevice(device)) == CUDA_SUCCESS && candidate == native)
       return parts_.columns[device];
   }
   Place place;
@@ -96,7 +97,8 @@ void PoolCharges::leave_devices(CUmemoryPool native) {
   for (CUdevice device = 0; size_t(device) < parts_.columns.size(); ++device) {
     CUmemoryPool current = nullptr, standard = nullptr;
     if (driver.cuDeviceGetMemPool(&current, device) != CUDA_SUCCESS || current != native) continue;
-    if (driver.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS) driver.cuDeviceSetMemPool(device, standard);
+    if (driver.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS)
+      driver.cuDeviceSetMemPool(device, standard);
   }
 }
 
@@ -138,7 +140,8 @@ void PoolCharges::settle(CUmemoryPool native) {
   shrink(native, *pool);
 }
 
-// --- growing --------------------------------------------------------------------------------------------------------------------------------------
+// --- growing
+// --------------------------------------------------------------------------------------------------------------------------------------
 
 PoolCharges::Growth::Growth(PoolCharges& charges, CUmemoryPool native, uint64_t bytes, CUstream stream)
     : charges_(charges), native_(native), stream_(stream), pool_(charges.find(native)), lock_(pool_->mutex) {
@@ -185,7 +188,8 @@ CUresult PoolCharges::Growth::settle(CUresult result, CUdeviceptr* address) {
   return result;
 }
 
-// --- shrinking ------------------------------------------------------------------------------------------------------------------------------------
+// --- shrinking
+// ------------------------------------------------------------------------------------------------------------------------------------
 
 void PoolCharges::settle_all() {
   unsettled_.store(false, std::memory_order_relaxed);
@@ -201,7 +205,8 @@ void PoolCharges::memory_was_freed() {
   changed_.notify_all();
 }
 
-// A free takes effect when its stream comes to it, which may be much later, so as long as a pool has anything there may be something.
+// A free takes effect when its stream comes to it, which may be much later, so as long as a pool has anything there may
+// be something.
 bool PoolCharges::anything_to_shrink() {
   std::vector<std::pair<CUmemoryPool, std::shared_ptr<Pool>>> all;
   {

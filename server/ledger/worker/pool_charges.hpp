@@ -17,8 +17,9 @@ namespace gpuwire::server {
 
 struct LedgerParts;
 
-// A pool's share grows in calls that allocate, and is charged there before it grows. It shrinks when the driver finds time (at synchronisations, by
-// trims): a thread looks every kPoolLookMs while there is something to shrink, and every allocation looks before it is refused.
+// A pool's share grows in calls that allocate, and is charged there before it grows. It shrinks when the driver finds
+// time (at synchronisations, by trims): a thread looks every kPoolLookMs while there is something to shrink, and every
+// allocation looks before it is refused.
 class PoolCharges {
  public:
   explicit PoolCharges(LedgerParts& parts) : parts_(parts) {}
@@ -41,14 +42,17 @@ class PoolCharges {
   void imported(CUmemoryPool native);
   // Others may hold on to its memory.
   void exported(CUmemoryPool native);
-  // Destroys it, or lets the looking thread do so when nothing is allocated from it any more: until then it can be asked how much that is.
+  // Destroys it, or lets the looking thread do so when nothing is allocated from it any more: until then it can be
+  // asked how much that is.
   CUresult destroy(CUmemoryPool native);
   void settle(CUmemoryPool native);
   // Some memory of some pool may have been freed.
   void memory_was_freed();
-  // After a call that found work done: what was freed in the order of its stream has gone back to the pools, and from them perhaps to the device.
+  // After a call that found work done: what was freed in the order of its stream has gone back to the pools, and from
+  // them perhaps to the device.
   CUresult synchronised(CUresult result) {
-    if (result == CUDA_SUCCESS && unsettled_.load(std::memory_order_relaxed)) [[unlikely]] settle_all();
+    if (result == CUDA_SUCCESS && unsettled_.load(std::memory_order_relaxed)) [[unlikely]]
+      settle_all();
     return result;
   }
 
@@ -94,10 +98,12 @@ class PoolCharges {
   LedgerParts& parts_;
   std::mutex mutex_;  // over the map and the thread's state; never held while the driver is called
   std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_;
-  std::atomic<bool> unsettled_{false};  // a free was seen since the last settlement; a hint for the same calls, so relaxed
+  std::atomic<bool> unsettled_{
+      false};  // a free was seen since the last settlement; a hint for the same calls, so relaxed
   std::condition_variable changed_;
-  bool charged_ = false, freed_ = false, ending_ = false;  // something may shrink; something was freed since the last look
-  std::thread looker_;  // started by the first free
+  bool charged_ = false, freed_ = false,
+       ending_ = false;  // something may shrink; something was freed since the last look
+  std::thread looker_;   // started by the first free
 };
 
 }  // namespace gpuwire::server

@@ -8,8 +8,8 @@
 namespace gpuwire::server {
 namespace {
 
-// Workers of a tenant reserve one after the other, so that two of them do not both give way to each other. Nothing but that depends on it: who
-// has waited for long goes without. The broker ends the turn of a worker that has died.
+// Workers of a tenant reserve one after the other, so that two of them do not both give way to each other. Nothing but
+// that depends on it: who has waited for long goes without. The broker ends the turn of a worker that has died.
 class Turn {
  public:
   Turn(TenantPage& page, uint32_t slot) : turn_(page.turn), mine_(slot + 1) {
@@ -37,7 +37,9 @@ class Turn {
   bool taken_ = false;
 };
 
-uint64_t allowed(const PageColumn& column) { return std::min(bounded(column.allowance.load()), bounded(column.limit.load())); }
+uint64_t allowed(const PageColumn& column) {
+  return std::min(bounded(column.allowance.load()), bounded(column.limit.load()));
+}
 
 }  // namespace
 
@@ -47,11 +49,13 @@ bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   const Turn turn(page_, slot_);
   uint64_t used = used_by_all(page_, column), allowance = allowed(of);
   if (used > allowance || bytes > allowance - used) return false;
-  // Said first, looked at again then: see lower_allowance(). The words of workers that did not wait for their turn are seen in the same way.
+  // Said first, looked at again then: see lower_allowance(). The words of workers that did not wait for their turn are
+  // seen in the same way.
   of.used[slot_].fetch_add(bytes);
   if (used_by_all(page_, column) <= allowed(of)) {
     // Only figures are made of it: relaxed. Under the mutex, so that it never falls.
-    of.peak[slot_].store(std::max(of.peak[slot_].load(std::memory_order_relaxed), of.used[slot_].load()), std::memory_order_relaxed);
+    of.peak[slot_].store(std::max(of.peak[slot_].load(std::memory_order_relaxed), of.used[slot_].load()),
+                         std::memory_order_relaxed);
     return true;
   }
   of.used[slot_].fetch_sub(bytes);
@@ -75,8 +79,7 @@ void SessionLedger::give_back(uint32_t column, uint64_t bytes) {
   if (bytes == 0 || column >= kPageColumns) return;
   std::atomic<uint64_t>& used = page_.column[column].used[slot_];
   uint64_t had = used.load();
-  while (!used.compare_exchange_weak(had, had - std::min(had, bytes))) {
-  }
+  while (!used.compare_exchange_weak(had, had - std::min(had, bytes))) {}
 }
 
 uint64_t SessionLedger::reach(uint32_t column) const {

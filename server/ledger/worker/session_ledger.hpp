@@ -16,8 +16,8 @@ class AllowanceSource {
   virtual bool ask(uint32_t column, uint64_t bytes) = 0;
 };
 
-inline constexpr unsigned kAllowanceAsksMax = 8;   // other sessions of the tenant may be quicker to take what was raised
-inline constexpr uint32_t kTurnWaitUs = 2000;      // for another worker's turn to end; then it is not waited for
+inline constexpr unsigned kAllowanceAsksMax = 8;  // other sessions of the tenant may be quicker to take what was raised
+inline constexpr uint32_t kTurnWaitUs = 2000;     // for another worker's turn to end; then it is not waited for
 
 // Any thread.
 class SessionLedger {
@@ -30,7 +30,8 @@ class SessionLedger {
   // False: it would exceed the tenant's limit, or the memory is others' to have.
   bool reserve(uint32_t column, uint64_t bytes);
   void give_back(uint32_t column, uint64_t bytes);
-  // Of what is held, so much may outlive the session in the hands of others. It stays charged when it is given back here.
+  // Of what is held, so much may outlive the session in the hands of others. It stays charged when it is given back
+  // here.
   void share(uint32_t column, uint64_t bytes) { page_.column[column].shared[slot_].fetch_add(bytes); }
   void note_import() { page_.slot[slot_].imports.store(1); }
 

@@ -15,18 +15,23 @@ std::vector<uint32_t> columns_of(const SessionSpec& order) {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(OwnedDescriptor page, const SessionSpec& order, const DriverTable& driver, bool software,
+tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(OwnedDescriptor page,
+                                                                            const SessionSpec& order,
+                                                                            const DriverTable& driver, bool software,
                                                                             int message) {
   auto mapping = PageMapping::open(page.get());
   if (!mapping) return tl::unexpected(mapping.error());
-  if (order.ledger_slot == kLeftSlot || order.ledger_slot >= kPageSlotsMax) return tl::unexpected(fmt::format("slot {} of the tenant's page", order.ledger_slot));
+  if (order.ledger_slot == kLeftSlot || order.ledger_slot >= kPageSlotsMax)
+    return tl::unexpected(fmt::format("slot {} of the tenant's page", order.ledger_slot));
   for (const SessionSpec::Device& device : order.devices) {
-    if (device.index >= kPageDevicesMax) return tl::unexpected(fmt::format("device {}: a server has {} at most", device.index, kPageDevicesMax));
+    if (device.index >= kPageDevicesMax)
+      return tl::unexpected(fmt::format("device {}: a server has {} at most", device.index, kPageDevicesMax));
   }
   return std::unique_ptr<WorkerLedger>(new WorkerLedger(std::move(*mapping), order, driver, software, message));
 }
 
-WorkerLedger::WorkerLedger(PageMapping page, const SessionSpec& order, const DriverTable& driver, bool software, int message)
+WorkerLedger::WorkerLedger(PageMapping page, const SessionSpec& order, const DriverTable& driver, bool software,
+                           int message)
     : bare_(driver),
       page_(std::move(page)),
       asker_(message),

@@ -1,4 +1,5 @@
-// A worker's share in its tenant's ledger: the page that came with the order, the driver behind it, and the way to the broker.
+// A worker's share in its tenant's ledger: the page that came with the order, the driver behind it, and the way to the
+// broker.
 #pragma once
 
 #include <memory>
@@ -29,8 +30,10 @@ class HostAccount final : public HostMemory {
 // Made once, before the session; lives as long as the process.
 class WorkerLedger {
  public:
-  // `driver` outlives it; `ipc_message` is the broker's pair. The error ends the session: its memory would pass uncharged.
-  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& order, const DriverTable& driver, bool software,
+  // `driver` outlives it; `ipc_message` is the broker's pair. The error ends the session: its memory would pass
+  // uncharged.
+  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& order,
+                                                                       const DriverTable& driver, bool software,
                                                                        int message);
 
   const DriverTable& table() const { return driver_.table(); }

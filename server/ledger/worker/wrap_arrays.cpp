@@ -1,4 +1,5 @@
-// Arrays and mipmapped arrays. The driver tells their size only for sparse and deferred ones, so it is computed: as they would be in rows.
+// Arrays and mipmapped arrays. The driver tells their size only for sparse and deferred ones, so it is computed: as
+// they would be in rows.
 #include <algorithm>
 #include <bit>
 
@@ -25,10 +26,13 @@ unsigned element_bytes(CUarray_format format, unsigned channels) {
   }
 }
 
-// Arrays lie in tiles: 64 bytes wide, and as high and deep as a block of them (measured on an H200: never more than this).
+// Arrays lie in tiles: 64 bytes wide, and as high and deep as a block of them (measured on an H200: never more than
+// this).
 uint64_t tiled_bytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t layers, unsigned element) {
   constexpr uint64_t kTileBytes = 64, kTileRows = 8, kBlockRows = 128, kDeepBlockRows = 32, kDeepBlockSlices = 16;
-  if (ledger_parts().software) return product(product(product(width, element), std::max<uint64_t>(height, 1)), product(std::max<uint64_t>(depth, 1), layers));
+  if (ledger_parts().software)
+    return product(product(product(width, element), std::max<uint64_t>(height, 1)),
+                   product(std::max<uint64_t>(depth, 1), layers));
   auto block = [&](uint64_t size, uint64_t most) { return std::min(most, std::bit_ceil(std::min(size, most))); };
   uint64_t rows = round_up(std::max<uint64_t>(height, 1), kTileRows);
   rows = round_up(rows, block(rows, depth > 1 ? kDeepBlockRows : kBlockRows));
@@ -46,13 +50,15 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
   for (unsigned level = 0; level < std::min(std::max(levels, 1u), 64u); ++level) {
     auto half = [&](uint64_t size) { return size >> level ? size >> level : std::min<uint64_t>(size, 1); };
     uint64_t layers = layered ? std::max<uint64_t>(array.Depth, 1) : 1;
-    uint64_t more = tiled_bytes(half(array.Width), half(array.Height), layered ? 0 : half(array.Depth), layers, element);
+    uint64_t more =
+        tiled_bytes(half(array.Width), half(array.Height), layered ? 0 : half(array.Depth), layers, element);
     bytes = more > UINT64_MAX - bytes ? UINT64_MAX : bytes + more;
   }
   if (ledger_parts().software) return bytes;
   if (bytes > ChunkBook::kSmallBytesMax) return round_up(bytes, ChunkBook::kChunkBytes);
   // Small ones share chunks, which their addresses would tell; so each is charged its part of a chunk full of such.
-  return ChunkBook::kChunkBytes / (ChunkBook::kChunkBytes / round_up(std::max<uint64_t>(bytes, 1), kSmallArrayUnitBytes));
+  return ChunkBook::kChunkBytes /
+         (ChunkBook::kChunkBytes / round_up(std::max<uint64_t>(bytes, 1), kSmallArrayUnitBytes));
 }
 
 template <class Handle, class Create>
@@ -64,13 +70,17 @@ CUresult charged(Handle* handle, const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned 
   if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = create();
   if (result != CUDA_SUCCESS) return result;
-  parts.arrays.put(reinterpret_cast<uint64_t>(*handle), {.column = place.column, .bytes = reservation.bytes(), .context = place.context});
+  parts.arrays.put(reinterpret_cast<uint64_t>(*handle),
+                   {.column = place.column, .bytes = reservation.bytes(), .context = place.context});
   reservation.keep(reservation.bytes());
   return result;
 }
 
 CUresult array_create(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* description) {
-  CUDA_ARRAY3D_DESCRIPTOR flat{.Width = description->Width, .Height = description->Height, .Format = description->Format, .NumChannels = description->NumChannels};
+  CUDA_ARRAY3D_DESCRIPTOR flat{.Width = description->Width,
+                               .Height = description->Height,
+                               .Format = description->Format,
+                               .NumChannels = description->NumChannels};
   return charged(array, flat, 1, [&] { return ledger_parts().driver.cuArrayCreate_v2(array, description); });
 }
 
@@ -79,7 +89,8 @@ CUresult array_3d_create(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descript
 }
 
 CUresult mipmapped_array_create(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* description, unsigned levels) {
-  return charged(array, *description, levels, [&] { return ledger_parts().driver.cuMipmappedArrayCreate(array, description, levels); });
+  return charged(array, *description, levels,
+                 [&] { return ledger_parts().driver.cuMipmappedArrayCreate(array, description, levels); });
 }
 
 CUresult array_destroy(CUarray array) {
@@ -89,7 +100,8 @@ CUresult array_destroy(CUarray array) {
 
 CUresult mipmapped_array_destroy(CUmipmappedArray array) {
   LedgerParts& parts = ledger_parts();
-  return parts.arrays.free(reinterpret_cast<uint64_t>(array), [&] { return parts.driver.cuMipmappedArrayDestroy(array); });
+  return parts.arrays.free(reinterpret_cast<uint64_t>(array),
+                           [&] { return parts.driver.cuMipmappedArrayDestroy(array); });
 }
 
 }  // namespace

@@ -33,7 +33,9 @@ void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes)
 }
 
 void ContextCharges::gone(CUcontext context) {
-  for (HeldBook* registry : {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.module_code, &parts_.streams}) registry->drop(context);
+  for (HeldBook* registry :
+       {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.module_code, &parts_.streams})
+    registry->drop(context);
   parts_.frames->forget();
   parts_.pools->memory_was_freed();
   parts_.graphs->settle();
@@ -54,7 +56,8 @@ bool ContextCharges::charge_warm_primary() {
   CUcontext context = nullptr;
   uint64_t bytes = 0;
   if (!reserve(0, bytes)) return false;
-  if (parts_.driver.cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || parts_.driver.cuDevicePrimaryCtxRelease_v2(0) != CUDA_SUCCESS) {
+  if (parts_.driver.cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+      parts_.driver.cuDevicePrimaryCtxRelease_v2(0) != CUDA_SUCCESS) {
     give_back(0, bytes);
     return false;
   }
@@ -106,8 +109,12 @@ uint64_t ContextCharges::limit_bytes(CUdevice device, CUlimit limit, uint64_t va
   int processors = 0, threads = 0;
   switch (limit) {
     case CU_LIMIT_STACK_SIZE:  // for every thread that can be resident
-      if (parts_.driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS) return 0;
-      if (parts_.driver.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS) return 0;
+      if (parts_.driver.cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
+          CUDA_SUCCESS)
+        return 0;
+      if (parts_.driver.cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) !=
+          CUDA_SUCCESS)
+        return 0;
       return product(value, uint64_t(processors) * uint64_t(threads));
     case CU_LIMIT_PRINTF_FIFO_SIZE:
     case CU_LIMIT_MALLOC_HEAP_SIZE: return value;
@@ -130,7 +137,9 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   std::lock_guard lock(limits_mutex_);
   Limit* known = limit_of(place.context, place.device, limit);
   if (!known) return parts_.driver.cuCtxSetLimit(limit, value);
-  auto beyond = [&](uint64_t at) { return limit_bytes(place.device, limit, at) - std::min(known->fresh, limit_bytes(place.device, limit, at)); };
+  auto beyond = [&](uint64_t at) {
+    return limit_bytes(place.device, limit, at) - std::min(known->fresh, limit_bytes(place.device, limit, at));
+  };
   uint64_t wanted = beyond(value);
   Reservation growth(parts_.ledger, place.column, wanted - std::min(wanted, known->charged));
   Reservation host_growth(parts_.ledger, kHostColumn, is_mirrored(limit) ? growth.bytes() : 0);
@@ -152,7 +161,8 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   return result;
 }
 
-CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags) {
+CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device,
+                                      unsigned flags) {
   std::lock_guard primaries(primaries_mutex_);
   auto column = parts_.column(device);
   // It holds its primary context, which is charged when it is made: so that one has to be there.
@@ -162,7 +172,8 @@ CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descr
   CUcontext context = nullptr;
   CUresult result = parts_.driver.cuGreenCtxCreate(green, descriptor, device, flags);
   if (result != CUDA_SUCCESS) return result;
-  result = parts_.driver.cuCtxFromGreenCtx ? parts_.driver.cuCtxFromGreenCtx(&context, *green) : CUDA_ERROR_NOT_SUPPORTED;
+  result =
+      parts_.driver.cuCtxFromGreenCtx ? parts_.driver.cuCtxFromGreenCtx(&context, *green) : CUDA_ERROR_NOT_SUPPORTED;
   if (result != CUDA_SUCCESS) {
     parts_.driver.cuGreenCtxDestroy(*green);
     return result;
@@ -217,7 +228,9 @@ CUresult ContextCharges::reserve_frames(uint64_t bytes_per_thread) {
 
 namespace {
 
-CUresult primary_ctx_retain(CUcontext* context, CUdevice device) { return ledger_parts().contexts->retain_primary(context, device); }
+CUresult primary_ctx_retain(CUcontext* context, CUdevice device) {
+  return ledger_parts().contexts->retain_primary(context, device);
+}
 CUresult primary_ctx_release(CUdevice device) { return ledger_parts().contexts->release_primary(device); }
 CUresult primary_ctx_reset(CUdevice device) { return ledger_parts().contexts->reset_primary(device); }
 
@@ -227,11 +240,13 @@ CUresult ctx_create_v2(CUcontext* context, unsigned flags, CUdevice device) {
 }
 CUresult ctx_create_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags, CUdevice device) {
   LedgerParts& parts = ledger_parts();
-  return parts.contexts->create(context, device, [&] { return parts.driver.cuCtxCreate_v3(context, affinity, count, flags, device); });
+  return parts.contexts->create(context, device,
+                                [&] { return parts.driver.cuCtxCreate_v3(context, affinity, count, flags, device); });
 }
 CUresult ctx_create_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags, CUdevice device) {
   LedgerParts& parts = ledger_parts();
-  return parts.contexts->create(context, device, [&] { return parts.driver.cuCtxCreate_v4(context, params, flags, device); });
+  return parts.contexts->create(context, device,
+                                [&] { return parts.driver.cuCtxCreate_v4(context, params, flags, device); });
 }
 CUresult green_ctx_create(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags) {
   return ledger_parts().contexts->create_green(green, descriptor, device, flags);

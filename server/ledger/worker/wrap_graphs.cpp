@@ -33,7 +33,8 @@ void GraphCharges::add_needs(CUgraph graph, unsigned depth, Needs& needs) const 
     if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && driver.cuGraphMemAllocNodeGetParams(node, &allocation) == CUDA_SUCCESS)
       needs[allocation.poolProps.location.id] += round_up(allocation.bytesize, 512);
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) add_needs(child, depth + 1, needs);
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+      add_needs(child, depth + 1, needs);
   }
 }
 
@@ -108,10 +109,12 @@ namespace {
 // What a node that is made now takes at once.
 uint64_t at_once(uint64_t bytes) { return ledger_parts().software ? bytes : 0; }
 
-CUresult graph_add_mem_alloc_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+CUresult graph_add_mem_alloc_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   LedgerParts& parts = ledger_parts();
-  return parts.graphs->within({{params->poolProps.location.id, at_once(params->bytesize)}},
-                              [&] { return parts.driver.cuGraphAddMemAllocNode(node, graph, dependencies, count, params); });
+  return parts.graphs->within({{params->poolProps.location.id, at_once(params->bytesize)}}, [&] {
+    return parts.driver.cuGraphAddMemAllocNode(node, graph, dependencies, count, params);
+  });
 }
 
 CUresult note(CUresult result, CUgraphExec* exec, CUgraph graph) {

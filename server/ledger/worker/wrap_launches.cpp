@@ -24,7 +24,8 @@ CUresult FrameCharges::look(CUfunction function, uint64_t key) {
   CUresult told = driver.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
   // A kernel of a library in a function's place.
   if (told != CUDA_SUCCESS && driver.cuKernelGetAttribute && driver.cuCtxGetDevice(&device) == CUDA_SUCCESS)
-    told = driver.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(function), device);
+    told = driver.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(function),
+                                       device);
   if (told == CUDA_SUCCESS && bytes > 0) {
     if (CUresult error = parts_.contexts->reserve_frames(uint64_t(bytes))) return error;
   }
@@ -44,8 +45,8 @@ CUfunction function_of(const Params& params) {
   return params.func ? params.func : reinterpret_cast<CUfunction>(params.kern);
 }
 
-CUresult launch_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream,
-                       void** params, void** extra) {
+CUresult launch_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                       unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
   if (CUresult error = fits(function)) return error;
   return ledger_parts().driver.cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
 }
@@ -53,17 +54,19 @@ CUresult launch_kernel_ex(const CUlaunchConfig* config, CUfunction function, voi
   if (CUresult error = fits(function)) return error;
   return ledger_parts().driver.cuLaunchKernelEx(config, function, params, extra);
 }
-CUresult launch_cooperative_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                   CUstream stream, void** params) {
+CUresult launch_cooperative_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                   unsigned bz, unsigned shared, CUstream stream, void** params) {
   if (CUresult error = fits(function)) return error;
   return ledger_parts().driver.cuLaunchCooperativeKernel(function, gx, gy, gz, bx, by, bz, shared, stream, params);
 }
 
-CUresult graph_add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUresult graph_add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                               const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (CUresult error = fits(params->func)) return error;
   return ledger_parts().driver.cuGraphAddKernelNode(node, graph, dependencies, count, params);
 }
-CUresult graph_add_kernel_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+CUresult graph_add_kernel_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  const CUDA_KERNEL_NODE_PARAMS_v2* params) {
   if (CUresult error = fits(function_of(*params))) return error;
   return ledger_parts().driver.cuGraphAddKernelNode_v2(node, graph, dependencies, count, params);
 }
@@ -75,16 +78,20 @@ CUresult graph_kernel_node_set_params_v2(CUgraphNode node, const CUDA_KERNEL_NOD
   if (CUresult error = fits(function_of(*params))) return error;
   return ledger_parts().driver.cuGraphKernelNodeSetParams_v2(node, params);
 }
-CUresult graph_exec_kernel_node_set_params(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* params) {
+CUresult graph_exec_kernel_node_set_params(CUgraphExec exec, CUgraphNode node,
+                                           const CUDA_KERNEL_NODE_PARAMS_v1* params) {
   if (CUresult error = fits(params->func)) return error;
   return ledger_parts().driver.cuGraphExecKernelNodeSetParams(exec, node, params);
 }
-CUresult graph_exec_kernel_node_set_params_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* params) {
+CUresult graph_exec_kernel_node_set_params_v2(CUgraphExec exec, CUgraphNode node,
+                                              const CUDA_KERNEL_NODE_PARAMS_v2* params) {
   if (CUresult error = fits(function_of(*params))) return error;
   return ledger_parts().driver.cuGraphExecKernelNodeSetParams_v2(exec, node, params);
 }
 
-CUresult fits(const CUgraphNodeParams& params) { return params.type == CU_GRAPH_NODE_TYPE_KERNEL ? fits(function_of(params.kernel)) : CUDA_SUCCESS; }
+CUresult fits(const CUgraphNodeParams& params) {
+  return params.type == CU_GRAPH_NODE_TYPE_KERNEL ? fits(function_of(params.kernel)) : CUDA_SUCCESS;
+}
 
 CUresult graph_node_set_params(CUgraphNode node, CUgraphNodeParams* params) {
   if (CUresult error = fits(*params)) return error;
@@ -95,7 +102,8 @@ CUresult graph_exec_node_set_params(CUgraphExec exec, CUgraphNode node, CUgraphN
   return ledger_parts().driver.cuGraphExecNodeSetParams(exec, node, params);
 }
 
-// --- nodes of all kinds --------------------------------------------------------------------------------------------------------------------------------
+// --- nodes of all kinds
+// --------------------------------------------------------------------------------------------------------------------------------
 
 // The software device takes an allocation node's memory when the node is made.
 template <class Add>
@@ -106,12 +114,16 @@ CUresult add_node(const CUgraphNodeParams& params, Add&& add) {
   return parts.graphs->within({{params.alloc.poolProps.location.id, parts.software ? params.alloc.bytesize : 0}}, add);
 }
 
-CUresult graph_add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* params) {
-  return add_node(*params, [&] { return ledger_parts().driver.cuGraphAddNode(node, graph, dependencies, count, params); });
+CUresult graph_add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                        CUgraphNodeParams* params) {
+  return add_node(*params,
+                  [&] { return ledger_parts().driver.cuGraphAddNode(node, graph, dependencies, count, params); });
 }
-CUresult graph_add_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
-                           CUgraphNodeParams* params) {
-  return add_node(*params, [&] { return ledger_parts().driver.cuGraphAddNode_v2(node, graph, dependencies, edges, count, params); });
+CUresult graph_add_node_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* params) {
+  return add_node(*params, [&] {
+    return ledger_parts().driver.cuGraphAddNode_v2(node, graph, dependencies, edges, count, params);
+  });
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ CUresult charged_in_chunk(const Place& place, uint64_t bytes, Call&& call) {
   if (result != CUDA_SUCCESS) return result;
   Held held{.column = place.column, .bytes = bytes, .context = place.context, .chunk = ChunkBook::chunk_of(key)};
   if (parts.chunks.enter(place.column, held.chunk, bytes)) {
-    // There was room, but in pieces, and nothing to reserve: for the time of two calls the device had a chunk more than was charged.
+    // There was room, but in pieces, and nothing to reserve: for the time of two calls the device had a chunk more than
+    // was charged.
     if (!chunk) {
       parts.chunks.leave(place.column, held.chunk, bytes);
       parts.driver.cuMemFree_v2(key);
@@ -67,7 +68,8 @@ CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
   return charged_in_chunk(place, parts.taken(bytes), call);
 }
 
-CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height, unsigned element_bytes) {
+CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes, size_t height,
+                         unsigned element_bytes) {
   LedgerParts& parts = ledger_parts();
   Place place;
   if (CUresult error = parts.here(place)) return error;
@@ -78,7 +80,8 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
     return result;
   };
   if (is_small(most)) return charged_in_chunk(place, most, call);
-  return charged(parts.memory, place.column, place.context, most, call, [&] { return parts.taken(product(*pitch, height)); });
+  return charged(parts.memory, place.column, place.context, most, call,
+                 [&] { return parts.taken(product(*pitch, height)); });
 }
 
 // All of it at once: where its pages are is the hardware's to say, from one fault to the next.
@@ -104,7 +107,8 @@ CUresult ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuIpcGetMemHandle(handle, address);
   CUdeviceptr base = address;
-  if (result == CUDA_SUCCESS && parts.driver.cuMemGetAddressRange_v2) parts.driver.cuMemGetAddressRange_v2(&base, nullptr, address);
+  if (result == CUDA_SUCCESS && parts.driver.cuMemGetAddressRange_v2)
+    parts.driver.cuMemGetAddressRange_v2(&base, nullptr, address);
   if (result == CUDA_SUCCESS) parts.memory.leave(base);
   return result;
 }
@@ -116,7 +120,8 @@ CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsign
   return result;
 }
 
-// --- pinned memory --------------------------------------------------------------------------------------------------------------------------------
+// --- pinned memory
+// --------------------------------------------------------------------------------------------------------------------------------
 
 template <class Call>
 CUresult charged_host(uint64_t bytes, Call&& call) {

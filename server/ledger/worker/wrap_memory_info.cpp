@@ -24,7 +24,8 @@ CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
 CUresult device_total_mem(size_t* bytes, CUdevice device) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuDeviceTotalMem_v2(bytes, device);
-  if (auto column = parts.column(device); result == CUDA_SUCCESS && column) *bytes = std::min<uint64_t>(*bytes, parts.ledger.limit(*column));
+  if (auto column = parts.column(device); result == CUDA_SUCCESS && column)
+    *bytes = std::min<uint64_t>(*bytes, parts.ledger.limit(*column));
   return result;
 }
 

@@ -1,5 +1,5 @@
-// Modules and libraries. Charged by what stands in their images: the driver tells nobody what it takes for them, and how much free memory there is before
-// and after a load depends on what all other processes do meanwhile.
+// Modules and libraries. Charged by what stands in their images: the driver tells nobody what it takes for them, and
+// how much free memory there is before and after a load depends on what all other processes do meanwhile.
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/frame_charges.hpp"
 #include "server/ledger/worker/image_bytes.hpp"
@@ -45,16 +45,19 @@ CUresult charged(Handle* handle, const void* image, bool of_context, Load&& load
 CUresult module_load_data(CUmodule* module, const void* image) {
   return charged(module, image, true, [&] { return ledger_parts().driver.cuModuleLoadData(module, image); });
 }
-CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned count, CUjit_option* options, void** values) {
-  return charged(module, image, true, [&] { return ledger_parts().driver.cuModuleLoadDataEx(module, image, count, options, values); });
+CUresult module_load_data_ex(CUmodule* module, const void* image, unsigned count, CUjit_option* options,
+                             void** values) {
+  return charged(module, image, true,
+                 [&] { return ledger_parts().driver.cuModuleLoadDataEx(module, image, count, options, values); });
 }
 CUresult module_load_fat_binary(CUmodule* module, const void* image) {
   return charged(module, image, true, [&] { return ledger_parts().driver.cuModuleLoadFatBinary(module, image); });
 }
-CUresult library_load_data(CUlibrary* library, const void* image, CUjit_option* options, void** values, unsigned count, CUlibraryOption* library_options,
-                           void** library_values, unsigned library_count) {
+CUresult library_load_data(CUlibrary* library, const void* image, CUjit_option* options, void** values, unsigned count,
+                           CUlibraryOption* library_options, void** library_values, unsigned library_count) {
   return charged(library, image, false, [&] {
-    return ledger_parts().driver.cuLibraryLoadData(library, image, options, values, count, library_options, library_values, library_count);
+    return ledger_parts().driver.cuLibraryLoadData(library, image, options, values, count, library_options,
+                                                   library_values, library_count);
   });
 }
 

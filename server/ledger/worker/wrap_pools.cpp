@@ -24,7 +24,8 @@ CUresult allocate(CUmemoryPool pool, uint64_t bytes, CUdeviceptr* address, CUstr
 
 CUresult mem_alloc_from_pool_async(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
   LedgerParts& parts = ledger_parts();
-  return allocate(pool, bytes, address, stream, [&] { return parts.driver.cuMemAllocFromPoolAsync(address, bytes, pool, stream); });
+  return allocate(pool, bytes, address, stream,
+                  [&] { return parts.driver.cuMemAllocFromPoolAsync(address, bytes, pool, stream); });
 }
 
 // From the current pool of the stream's device.
@@ -87,12 +88,21 @@ CUresult mem_pool_import(CUmemoryPool* pool, void* handle, CUmemAllocationHandle
   return result;
 }
 
-// --- calls that find work done ------------------------------------------------------------------------------------------------------------------------
+// --- calls that find work done
+// ------------------------------------------------------------------------------------------------------------------------
 
-CUresult stream_query(CUstream stream) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamQuery(stream)); }
-CUresult stream_synchronize(CUstream stream) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamSynchronize(stream)); }
-CUresult event_query(CUevent event) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuEventQuery(event)); }
-CUresult event_synchronize(CUevent event) { return ledger_parts().pools->synchronised(ledger_parts().driver.cuEventSynchronize(event)); }
+CUresult stream_query(CUstream stream) {
+  return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamQuery(stream));
+}
+CUresult stream_synchronize(CUstream stream) {
+  return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamSynchronize(stream));
+}
+CUresult event_query(CUevent event) {
+  return ledger_parts().pools->synchronised(ledger_parts().driver.cuEventQuery(event));
+}
+CUresult event_synchronize(CUevent event) {
+  return ledger_parts().pools->synchronised(ledger_parts().driver.cuEventSynchronize(event));
+}
 CUresult ctx_synchronize() { return ledger_parts().pools->synchronised(ledger_parts().driver.cuCtxSynchronize()); }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Streams: each takes memory of the device for what the hardware keeps of it. The driver keeps that when a stream is destroyed, for the next one of its context.
+// Streams: each takes memory of the device for what the hardware keeps of it. The driver keeps that when a stream is
+// destroyed, for the next one of its context.
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/context_charges.hpp"
 
@@ -16,14 +17,17 @@ CUresult charged(CUstream* stream, Create&& create) {
   if (parts.contexts->take_spare_stream(place.context)) {
     CUresult result = create();
     if (result != CUDA_SUCCESS) parts.contexts->keep_spare_stream(place.context);
-    else parts.streams.put(reinterpret_cast<uint64_t>(*stream), {.column = place.column, .bytes = kStreamBytes, .context = place.context});
+    else
+      parts.streams.put(reinterpret_cast<uint64_t>(*stream),
+                        {.column = place.column, .bytes = kStreamBytes, .context = place.context});
     return result;
   }
   Reservation reservation(parts.ledger, place.column, kStreamBytes);
   if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = create();
   if (result != CUDA_SUCCESS) return result;
-  parts.streams.put(reinterpret_cast<uint64_t>(*stream), {.column = place.column, .bytes = kStreamBytes, .context = place.context});
+  parts.streams.put(reinterpret_cast<uint64_t>(*stream),
+                    {.column = place.column, .bytes = kStreamBytes, .context = place.context});
   reservation.keep(kStreamBytes);
   return result;
 }
@@ -35,13 +39,15 @@ CUresult stream_create_with_priority(CUstream* stream, unsigned flags, int prior
   return charged(stream, [&] { return ledger_parts().driver.cuStreamCreateWithPriority(stream, flags, priority); });
 }
 CUresult green_ctx_stream_create(CUstream* stream, CUgreenCtx context, unsigned flags, int priority) {
-  return charged(stream, [&] { return ledger_parts().driver.cuGreenCtxStreamCreate(stream, context, flags, priority); });
+  return charged(stream,
+                 [&] { return ledger_parts().driver.cuGreenCtxStreamCreate(stream, context, flags, priority); });
 }
 CUresult stream_destroy(CUstream stream) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuStreamDestroy_v2(stream);
   if (result != CUDA_SUCCESS) return result;
-  if (auto held = parts.streams.take(reinterpret_cast<uint64_t>(stream))) parts.contexts->keep_spare_stream(held->context);
+  if (auto held = parts.streams.take(reinterpret_cast<uint64_t>(stream)))
+    parts.contexts->keep_spare_stream(held->context);
   return result;
 }
 

@@ -73,12 +73,14 @@ void VirtualMemoryCharges::leave_mapped(CUdeviceptr address) {
 }
 
 void VirtualMemoryCharges::give_back_if_unused(const Physical& physical) {
-  if (physical.holders == 0 && physical.mappings == 0 && !physical.left) ledger_.give_back(physical.column, physical.bytes);
+  if (physical.holders == 0 && physical.mappings == 0 && !physical.left)
+    ledger_.give_back(physical.column, physical.bytes);
 }
 
 namespace {
 
-CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties,
+                    unsigned long long flags) {
   LedgerParts& parts = ledger_parts();
   auto column = parts.column(properties->location);
   if (!column) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -91,7 +93,8 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CU
   return result;
 }
 
-// The replay makes these calls one after the other, so a handle or an address that is free again is not given out before it is forgotten here.
+// The replay makes these calls one after the other, so a handle or an address that is free again is not given out
+// before it is forgotten here.
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMemRelease(handle);
@@ -106,7 +109,8 @@ CUresult mem_retain_allocation_handle(CUmemGenericAllocationHandle* handle, void
   return result;
 }
 
-CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                 unsigned long long flags) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMemMap(address, bytes, offset, handle, flags);
   if (result == CUDA_SUCCESS) parts.virtual_memory->mapped(address, bytes, handle);
@@ -120,7 +124,8 @@ CUresult mem_unmap(CUdeviceptr address, size_t bytes) {
   return result;
 }
 
-CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                    unsigned long long flags) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMemExportToShareableHandle(shareable, handle, type, flags);
   if (result == CUDA_SUCCESS) parts.virtual_memory->leave(handle);
@@ -136,15 +141,16 @@ CUresult mem_import(CUmemGenericAllocationHandle* handle, void* shareable, CUmem
 }
 
 // A multicast object may keep what is bound to it.
-CUresult multicast_bind_mem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t bytes,
-                            unsigned long long flags) {
+CUresult multicast_bind_mem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory,
+                            size_t memory_offset, size_t bytes, unsigned long long flags) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMulticastBindMem(multicast, offset, memory, memory_offset, bytes, flags);
   if (result == CUDA_SUCCESS) parts.virtual_memory->leave(memory);
   return result;
 }
 
-CUresult multicast_bind_addr(CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address, size_t bytes, unsigned long long flags) {
+CUresult multicast_bind_addr(CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address, size_t bytes,
+                             unsigned long long flags) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMulticastBindAddr(multicast, offset, address, bytes, flags);
   if (result == CUDA_SUCCESS) parts.virtual_memory->leave_mapped(address);

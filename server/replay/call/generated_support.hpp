@@ -1,5 +1,6 @@
-// What the generated replay functions (generated/server/replay_*.cpp) are made of. Everything that comes out of a message is checked here
-// before it is used: a wrong handle becomes the call's result, a message of the wrong shape ends the session (ProtocolFault).
+// What the generated replay functions (generated/server/replay_*.cpp) are made of. Everything that comes out of a
+// message is checked here before it is used: a wrong handle becomes the call's result, a message of the wrong shape
+// ends the session (ProtocolFault).
 #pragma once
 
 #include <capnp/list.h>
@@ -35,7 +36,8 @@ class Items {
   const T* items_;
 };
 
-// Room for a list that the driver fills in; null when the count is 0. `count` has been checked by Incoming::count or Incoming::bytes.
+// Room for a list that the driver fills in; null when the count is 0. `count` has been checked by Incoming::count or
+// Incoming::bytes.
 template <class T>
 class Room {
  public:
@@ -50,9 +52,13 @@ class Room {
 template <class Results>
 class ReplyMessage {
  public:
-  // Bytes in `lists` lists, texts and data. Past what a message may hold is our own mistake: the counts have been checked.
+  // Bytes in `lists` lists, texts and data. Past what a message may hold is our own mistake: the counts have been
+  // checked.
   ReplyMessage(size_t data_bytes, size_t lists)
-      : words_(words(data_bytes, lists)), heap_(words_ > kStackWords ? words_ : 0), builder_(segment()), results_(builder_.template initRoot<Results>()) {}
+      : words_(words(data_bytes, lists)),
+        heap_(words_ > kStackWords ? words_ : 0),
+        builder_(segment()),
+        results_(builder_.template initRoot<Results>()) {}
   typename Results::Builder& results() noexcept { return results_; }
   capnp::MessageBuilder& message() noexcept { return builder_; }
 
@@ -79,14 +85,16 @@ class Incoming {
   // `posted`: the description's class. A posted call may also be called, never the other way round.
   Incoming(Replay& replay, Call& call, bool posted) : replay_(replay), call_(call) {
     auto kind = wire::FrameKind(call.header.kind);
-    expect(kind == wire::FrameKind::called || (posted && kind == wire::FrameKind::posted), "a call in the wrong kind of frame");
+    expect(kind == wire::FrameKind::called || (posted && kind == wire::FrameKind::posted),
+           "a call in the wrong kind of frame");
   }
 
   void expect(bool condition, const char* reason = "a list of another length than the call says") const {
     if (!condition) throw ProtocolFault{reason};
   }
 
-  // --- decoding -----------------------------------------------------------------------------------------------------------------------
+  // --- decoding
+  // -----------------------------------------------------------------------------------------------------------------------
   uint64_t handle(wire::HandleKind kind, uint64_t handle, bool optional) {
     if (optional && !handle) return 0;
     void* native = nullptr;
@@ -101,7 +109,8 @@ class Incoming {
     return this->handle(wire::HandleKind::stream, handle, false);
   }
   uint64_t function(uint64_t handle) {
-    auto kind = wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function;
+    auto kind =
+        wire::handle_kind(handle) == wire::HandleKind::kernel ? wire::HandleKind::kernel : wire::HandleKind::function;
     return this->handle(kind, handle, false);
   }
   capnp::Text::Reader text(capnp::Text::Reader text) const {
@@ -141,12 +150,16 @@ class Incoming {
   }
 
   // Success when all arguments were right and the driver has the function.
-  CUresult ready(bool present) const noexcept { return error_ ? error_ : present ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED; }
+  CUresult ready(bool present) const noexcept {
+    return error_ ? error_ : present ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  }
 
-  // --- handles after the call -----------------------------------------------------------------------------------------------------------
+  // --- handles after the call
+  // -----------------------------------------------------------------------------------------------------------
   void insert(wire::HandleKind kind, uint64_t handle, uint64_t native) {
     if (replay_.handles().insert(kind, handle, reinterpret_cast<void*>(native))) return;
-    expect(false, replay_.handles().out_of_memory() ? "no host memory is left for another handle" : "a new handle that is malformed or taken");
+    expect(false, replay_.handles().out_of_memory() ? "no host memory is left for another handle"
+                                                    : "a new handle that is malformed or taken");
   }
   void erase(wire::HandleKind kind, uint64_t handle) { replay_.handles().erase(kind, handle); }
   // The handle of an object of the driver: the one it has, else `candidate`, which it has from now on. 0 for no object.
@@ -168,7 +181,8 @@ class Incoming {
   }
   // The same for a list; candidates are taken in order.
   template <class T>
-  std::vector<uint64_t> give_all(wire::HandleKind kind, capnp::List<uint64_t>::Reader candidates, const T* natives, size_t count) {
+  std::vector<uint64_t> give_all(wire::HandleKind kind, capnp::List<uint64_t>::Reader candidates, const T* natives,
+                                 size_t count) {
     std::unordered_map<uint64_t, uint64_t> known;
     replay_.handles().for_each(kind, [&](uint64_t handle, void* native) { known.emplace(word(native), handle); });
     std::vector<uint64_t> given(count);
@@ -184,7 +198,8 @@ class Incoming {
     return given;
   }
 
-  // --- answers --------------------------------------------------------------------------------------------------------------------------
+  // --- answers
+  // --------------------------------------------------------------------------------------------------------------------------
   // Of a call that has nothing but a result to say.
   void finish(CUresult result) {
     if (wire::FrameKind(call_.header.kind) == wire::FrameKind::posted) {
@@ -214,7 +229,8 @@ class Incoming {
   CUresult error_ = CUDA_SUCCESS;
 };
 
-// A structure and its lists out of one run of bytes (client_stub/driver/call/flat.hpp writes it). Holds them while the call runs.
+// A structure and its lists out of one run of bytes (client_stub/driver/call/flat.hpp writes it). Holds them while the
+// call runs.
 class Flat {
  public:
   explicit Flat(const Incoming& incoming, capnp::Data::Reader data) {

@@ -15,14 +15,15 @@ namespace gpuwire::server {
 
 // A copy and the short kernel before it are polled for so long even where cores are few.
 inline constexpr std::chrono::microseconds kCopyPoll{50};
-// A waiter spins that long before it starts to sleep between two looks: for a part of what it has waited, so that it is never late by more.
+// A waiter spins that long before it starts to sleep between two looks: for a part of what it has waited, so that it is
+// never late by more.
 inline constexpr std::chrono::microseconds kWaiterSpin{200};
 inline constexpr std::chrono::microseconds kWaiterSleepMin{20};
 inline constexpr std::chrono::microseconds kWaiterSleepMax{200};
 inline constexpr int kWaiterSleepPart = 32;
 
-// Executor only: asks `query` for as long as the replay polls, or `at_least`. CUDA_ERROR_NOT_READY: not done by then, or the client has sent
-// more to do.
+// Executor only: asks `query` for as long as the replay polls, or `at_least`. CUDA_ERROR_NOT_READY: not done by then,
+// or the client has sent more to do.
 template <class Query>
 CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_least = {}) {
   auto begun = std::chrono::steady_clock::now();
@@ -39,7 +40,8 @@ CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_l
 inline CUresult poll_copy(Replay& replay, CUevent event) {
   auto query = replay.driver().cuEventQuery;
   if (!query) return CUDA_ERROR_NOT_SUPPORTED;
-  return poll_device(replay, [&] { return query(event); }, kCopyPoll);
+  return poll_device(
+      replay, [&] { return query(event); }, kCopyPoll);
 }
 
 // Any thread but the executor. Unlike cuEventSynchronize it does not keep a core busy through a long kernel.
@@ -49,12 +51,13 @@ inline CUresult wait_for_event(const DriverTable& driver, CUevent event) {
     CUresult result = driver.cuEventQuery(event);
     if (result != CUDA_ERROR_NOT_READY) return result;
     auto spent = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begun);
-    if (spent >= kWaiterSpin) std::this_thread::sleep_for(std::clamp(spent / kWaiterSleepPart, kWaiterSleepMin, kWaiterSleepMax));
+    if (spent >= kWaiterSpin)
+      std::this_thread::sleep_for(std::clamp(spent / kWaiterSleepPart, kWaiterSleepMin, kWaiterSleepMax));
   }
 }
 
-// What a wait that ended well still owes: device-side printf is written out by a synchronising call, not by a query (CUDA programming
-// guide, "Formatted Output").
+// What a wait that ended well still owes: device-side printf is written out by a synchronising call, not by a query
+// (CUDA programming guide, "Formatted Output").
 inline CUresult settle(Replay& replay, CUevent event, CUresult polled) {
   if (polled == CUDA_SUCCESS && replay.driver().cuEventSynchronize) polled = replay.driver().cuEventSynchronize(event);
   replay.drain_output();

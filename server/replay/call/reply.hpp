@@ -21,7 +21,9 @@ class SmallMessage {
  public:
   capnp::MallocMessageBuilder& operator*() { return builder_; }
   template <class Struct>
-  typename Struct::Builder root() { return builder_.initRoot<Struct>(); }
+  typename Struct::Builder root() {
+    return builder_.initRoot<Struct>();
+  }
 
  private:
   capnp::word scratch_[kWords] = {};
@@ -30,7 +32,8 @@ class SmallMessage {
 
 // The reply of a called frame that has nothing to say but its result. Any thread.
 // `keeper`: see Outbox::reply_kept().
-inline void send_result(Replay& replay, uint64_t sequence, CUresult result, std::span<const std::byte> bulk = {}, std::shared_ptr<const void> keeper = {}) {
+inline void send_result(Replay& replay, uint64_t sequence, CUresult result, std::span<const std::byte> bulk = {},
+                        std::shared_ptr<const void> keeper = {}) {
   replay.explain(result);
   SmallMessage<> message;
   auto reply = message.root<schema::Result>();

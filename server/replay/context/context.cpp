@@ -17,7 +17,8 @@ Context* ContextTable::find(uint32_t number) {
 }
 
 CUresult ContextTable::make_current(uint32_t number) {
-  if (executor_.load(std::memory_order_relaxed) == std::thread::id()) executor_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  if (executor_.load(std::memory_order_relaxed) == std::thread::id())
+    executor_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   if (number == current_number_ && (number == 0 || (current_ && current_->native))) return CUDA_SUCCESS;
   Context* context = nullptr;
   if (number != 0) {
@@ -34,7 +35,8 @@ CUresult ContextTable::make_current(uint32_t number) {
 }
 
 void ContextTable::enter_any() {
-  // Without any, what the worker made current ahead of the session still is, and where nothing is, the driver says so itself.
+  // Without any, what the worker made current ahead of the session still is, and where nothing is, the driver says so
+  // itself.
   if (!current_ && !order_.empty()) static_cast<void>(make_current(order_.front()));
 }
 
@@ -247,7 +249,8 @@ void ContextTable::end() {
     } else if (!context.primary) {
       destroy(context.handle);
     } else {
-      // Memory that the session left in the primary context goes with it, also when another part of the process holds it too.
+      // Memory that the session left in the primary context goes with it, also when another part of the process holds
+      // it too.
       reset_primary(context.handle);
       release_primary(context.handle);
     }

@@ -1,4 +1,5 @@
-// The contexts of a session: which native one stands behind the number in a frame header, and what the replay keeps for each.
+// The contexts of a session: which native one stands behind the number in a frame header, and what the replay keeps for
+// each.
 #pragma once
 
 #include <cuda.h>
@@ -26,17 +27,17 @@ struct Upload {
 struct Context {
   uint64_t handle = 0;  // the client's
   CUdevice device = 0;
-  CUcontext native = nullptr;      // null: a primary context that is not active now
-  CUresult error = CUDA_SUCCESS;   // why it could not be made active
+  CUcontext native = nullptr;     // null: a primary context that is not active now
+  CUresult error = CUDA_SUCCESS;  // why it could not be made active
   bool primary = false;
-  CUgreenCtx green = nullptr;      // of a green context: `native` is the context made of it
-  uint32_t base = 0;               // whose objects it shares: of a green context its primary context's number, else its own
+  CUgreenCtx green = nullptr;  // of a green context: `native` is the context made of it
+  uint32_t base = 0;           // whose objects it shares: of a green context its primary context's number, else its own
   unsigned flags = 0;
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
-  std::deque<Upload> uploads;  // oldest first
+  std::deque<Upload> uploads;       // oldest first
   std::shared_ptr<Upload> awaited;  // the newest that was told and is waited for: its answers hold it, too
-  CUstream beside = nullptr;   // waits for no other stream; made when first used, managed_memory.cpp
+  CUstream beside = nullptr;        // waits for no other stream; made when first used, managed_memory.cpp
 };
 
 inline constexpr size_t kContextsMax = 1024;
@@ -54,16 +55,17 @@ class ContextTable {
 
   // Makes the context with this number current on this thread; 0: none.
   CUresult make_current(uint32_t number);
-  // Makes some context of the session current until the next frame, where the frame names none: libraries are of no context, but the
-  // driver answers some questions about their kernels only when one is current.
+  // Makes some context of the session current until the next frame, where the frame names none: libraries are of no
+  // context, but the driver answers some questions about their kernels only when one is current.
   void enter_any();
   // Is this the executor, whose contexts these are? Any thread may ask.
   bool on_executor() const { return executor_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   // The one made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);
-  // The context that a stream of a frame belongs to, made current until the next frame: a program may copy on, and wait for, streams of
-  // other contexts than its current one. The legacy stream is the current context's. Null: none is current.
+  // The context that a stream of a frame belongs to, made current until the next frame: a program may copy on, and wait
+  // for, streams of other contexts than its current one. The legacy stream is the current context's. Null: none is
+  // current.
   Context* enter_stream(CUstream stream);
 
   // Binds a handle to a device's primary context and activates it. Binding it again changes nothing.
@@ -74,7 +76,8 @@ class ContextTable {
   // Takes over a context that cuCtxCreate gave. False: the handle cannot be used.
   bool adopt(uint64_t handle, CUcontext native, CUdevice device);
   CUresult destroy(uint64_t handle);
-  // A context with what the descriptor names of the device of a bound primary context. It ends with that one at the latest.
+  // A context with what the descriptor names of the device of a bound primary context. It ends with that one at the
+  // latest.
   CUresult create_green(uint64_t handle, uint64_t primary, CUdevResourceDesc descriptor, unsigned flags);
   CUresult destroy_green(uint64_t handle);
   template <class Visit>

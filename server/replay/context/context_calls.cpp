@@ -22,7 +22,8 @@ void ended(Replay& replay, Call& call, uint64_t handle, CUresult result) {
 
 void retain_primary(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RetainPrimary>();
-  finish(replay, call, replay.state().contexts().retain_primary(params.getContext(), params.getDevice(), params.getFlags()));
+  finish(replay, call,
+         replay.state().contexts().retain_primary(params.getContext(), params.getDevice(), params.getFlags()));
 }
 
 void release_primary(Replay& replay, Call& call) {
@@ -42,9 +43,8 @@ void cuCtxCreate_v4(Replay& replay, Call& call) {
   const DriverTable& driver = replay.driver();
   CUcontext native = nullptr;
   CUdevice device = params.getDev();
-  CUresult result = driver.cuCtxCreate_v4
-                        ? driver.cuCtxCreate_v4(&native, nullptr, params.getFlags(), device)
-                        : drive(driver.cuCtxCreate_v2, &native, params.getFlags(), device);
+  CUresult result = driver.cuCtxCreate_v4 ? driver.cuCtxCreate_v4(&native, nullptr, params.getFlags(), device)
+                                          : drive(driver.cuCtxCreate_v2, &native, params.getFlags(), device);
   if (result == CUDA_SUCCESS) {
     // Creating pushed it; which context is current is the table's to decide.
     CUcontext popped = nullptr;

@@ -42,14 +42,17 @@ void green_create(Replay& replay, Call& call) {
   void* descriptor = nullptr;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
   // Without a descriptor: the whole device.
-  if (params.getDescriptor() == 0 || replay.handles().find(wire::HandleKind::device_resource_desc, params.getDescriptor(), descriptor)) {
-    result = replay.state().contexts().create_green(params.getContext(), params.getPrimary(), static_cast<CUdevResourceDesc>(descriptor), params.getFlags());
+  if (params.getDescriptor() == 0 ||
+      replay.handles().find(wire::HandleKind::device_resource_desc, params.getDescriptor(), descriptor)) {
+    result = replay.state().contexts().create_green(params.getContext(), params.getPrimary(),
+                                                    static_cast<CUdevResourceDesc>(descriptor), params.getFlags());
   }
   finish(replay, call, result);
 }
 
 void green_destroy(Replay& replay, Call& call) {
-  finish(replay, call, replay.state().contexts().destroy_green(call.message.getRoot<schema::GreenContext>().getContext()));
+  finish(replay, call,
+         replay.state().contexts().destroy_green(call.message.getRoot<schema::GreenContext>().getContext()));
 }
 
 namespace hand {
@@ -58,7 +61,8 @@ void cuDeviceGetDevResource(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto params = call.message.getRoot<schema::CuDeviceGetDevResourceParams>();
   CUdevResource native{};
-  CUresult result = drive(replay.driver().cuDeviceGetDevResource, CUdevice(params.getDevice()), &native, CUdevResourceType(params.getType()));
+  CUresult result = drive(replay.driver().cuDeviceGetDevResource, CUdevice(params.getDevice()), &native,
+                          CUdevResourceType(params.getType()));
   answer<schema::CuDeviceGetDevResourceResults>(replay, incoming, result, native);
 }
 
@@ -68,7 +72,8 @@ void cuCtxGetDevResource(Replay& replay, Call& call) {
   auto context = from_word<CUcontext>(incoming.handle(wire::HandleKind::context, params.getHCtx(), false));
   CUdevResource native{};
   CUresult result = incoming.ready(true);
-  if (!result) result = drive(replay.driver().cuCtxGetDevResource, context, &native, CUdevResourceType(params.getType()));
+  if (!result)
+    result = drive(replay.driver().cuCtxGetDevResource, context, &native, CUdevResourceType(params.getType()));
   answer<schema::CuCtxGetDevResourceResults>(replay, incoming, result, native);
 }
 
@@ -84,8 +89,8 @@ void cuDevSmResourceSplitByCount(Replay& replay, Call& call) {
   const CUdevResource* input = resource_of(replay, incoming, sealed);
   CUresult result = incoming.ready(true);
   if (!result) {
-    result = drive(replay.driver().cuDevSmResourceSplitByCount, params.getResultValueWanted() ? parts.data() : nullptr, &groups, input, &remaining,
-                   params.getUseFlags(), params.getMinCount());
+    result = drive(replay.driver().cuDevSmResourceSplitByCount, params.getResultValueWanted() ? parts.data() : nullptr,
+                   &groups, input, &remaining, params.getUseFlags(), params.getMinCount());
   }
   ReplyMessage<schema::CuDevSmResourceSplitByCountResults> reply((room + 1) * sizeof(CUdevResource), 2);
   if (!result) {
@@ -113,7 +118,8 @@ void cuDevResourceGenerateDesc(Replay& replay, Call& call) {
   }
   CUdevResourceDesc descriptor = nullptr;
   CUresult result = incoming.ready(true);
-  if (!result) result = drive(replay.driver().cuDevResourceGenerateDesc, &descriptor, resources.data(), unsigned(count));
+  if (!result)
+    result = drive(replay.driver().cuDevResourceGenerateDesc, &descriptor, resources.data(), unsigned(count));
   if (!result) incoming.insert(wire::HandleKind::device_resource_desc, params.getPhDesc(), word(descriptor));
   incoming.finish(result);
 }

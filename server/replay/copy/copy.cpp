@@ -12,7 +12,8 @@
 namespace gpuwire::server {
 
 void reap_uploads(Replay& replay, Context& context) {
-  while (!context.uploads.empty() && replay.driver().cuEventQuery(context.uploads.front().done.get()) != CUDA_ERROR_NOT_READY) {
+  while (!context.uploads.empty() &&
+         replay.driver().cuEventQuery(context.uploads.front().done.get()) != CUDA_ERROR_NOT_READY) {
     context.uploads.pop_front();
   }
 }
@@ -23,8 +24,9 @@ StagingBlock take_staging(Replay& replay, Context& context, size_t bytes) {
   auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kStagingWaitMs);
   do {
     // The oldest copy may stand on a stream that is slower than others.
-    std::erase_if(context.uploads,
-                  [&](const Upload& upload) { return replay.driver().cuEventQuery(upload.done.get()) != CUDA_ERROR_NOT_READY; });
+    std::erase_if(context.uploads, [&](const Upload& upload) {
+      return replay.driver().cuEventQuery(upload.done.get()) != CUDA_ERROR_NOT_READY;
+    });
     replay.state().copy_back().deliver_finished();
     if (StagingBlock block = context.staging->take(bytes)) return block;
     std::this_thread::sleep_for(kWaiterSleepMin);
@@ -39,10 +41,12 @@ CUresult refuse_capture(Replay& replay, CUstream stream) {
   return status == CU_STREAM_CAPTURE_STATUS_NONE ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstream stream, StagingBlock block, bool blocking) {
+CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstream stream, StagingBlock block,
+                     bool blocking) {
   bool told = blocking && call.header.kind == uint8_t(wire::FrameKind::posted);
   Upload upload{std::move(block), context.events->take(), told};
-  CUresult result = upload.done ? drive(replay.driver().cuEventRecord, upload.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result =
+      upload.done ? drive(replay.driver().cuEventRecord, upload.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) {
     // No event to wait for (the stream may be of another context): the stream itself then.
     return drive(replay.driver().cuStreamSynchronize, stream);
@@ -70,11 +74,12 @@ void answer_after(Replay& replay, Call& call, std::shared_ptr<PooledEvent> event
   replay.poll_or_defer(call, std::move(wait));
 }
 
-// Answers when the copies that were told before they were done have arrived. Their own events say so: on the stream there may be work by
-// now that waits for the client.
+// Answers when the copies that were told before they were done have arrived. Their own events say so: on the stream
+// there may be work by now that waits for the client.
 void answer_arrival(Replay& replay, Call& call, Context& context) {
   reap_uploads(replay, context);
-  auto newest = std::find_if(context.uploads.rbegin(), context.uploads.rend(), [](const Upload& upload) { return upload.told; });
+  auto newest =
+      std::find_if(context.uploads.rbegin(), context.uploads.rend(), [](const Upload& upload) { return upload.told; });
   if (newest != context.uploads.rend()) {
     context.awaited = std::make_shared<Upload>(std::move(*newest));
     context.uploads.erase(std::next(newest).base());
@@ -115,7 +120,8 @@ void copy_to_device(Replay& replay, Call& call) {
       break;
     }
     if (!call.bulk.read({block.data(), bytes})) return;
-    result = drive(replay.driver().cuMemcpyHtoDAsync_v2, destination, static_cast<const void*>(block.data()), bytes, stream);
+    result =
+        drive(replay.driver().cuMemcpyHtoDAsync_v2, destination, static_cast<const void*>(block.data()), bytes, stream);
     if (result != CUDA_SUCCESS) break;
     result = keep_upload(replay, call, *context, stream, std::move(block), blocking);
     destination += bytes;
@@ -123,10 +129,13 @@ void copy_to_device(Replay& replay, Call& call) {
   answer_upload(replay, call, *context, stream, blocking, result);
 }
 
-void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block, uint64_t bytes) {
-  CopyFromDeviceState copy{call.header.sequence, bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream, std::move(block),
-                           context.events->take()};
-  CUresult result = copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block,
+                     uint64_t bytes) {
+  CopyFromDeviceState copy{
+      call.header.sequence,  bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream, std::move(block),
+      context.events->take()};
+  CUresult result =
+      copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   call.answered = true;
   if (result != CUDA_SUCCESS) {
     send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
@@ -160,13 +169,15 @@ void copy_from_device(Replay& replay, Call& call) {
   Context* context = replay.state().contexts().current();
   if (!context) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_CONTEXT);
   CUstream stream = nullptr;
-  if (!find_stream(replay, params.getStream(), stream)) return answer_failed_download(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  if (!find_stream(replay, params.getStream(), stream))
+    return answer_failed_download(replay, call, CUDA_ERROR_INVALID_HANDLE);
   context = replay.state().contexts().enter_stream(stream);
   CUresult result = refuse_capture(replay, stream);
   if (result != CUDA_SUCCESS || bytes == 0) return answer_failed_download(replay, call, result);
   StagingBlock block = take_staging(replay, *context, bytes);
   if (!block) return answer_failed_download(replay, call, CUDA_ERROR_OUT_OF_MEMORY);
-  result = drive(replay.driver().cuMemcpyDtoHAsync_v2, static_cast<void*>(block.data()), params.getSource(), size_t(bytes), stream);
+  result = drive(replay.driver().cuMemcpyDtoHAsync_v2, static_cast<void*>(block.data()), params.getSource(),
+                 size_t(bytes), stream);
   if (result != CUDA_SUCCESS) return answer_failed_download(replay, call, result);
   answer_download(replay, call, *context, stream, std::move(block), bytes);
 }

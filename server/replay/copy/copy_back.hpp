@@ -1,4 +1,5 @@
-// Copies from the device whose bytes have not left yet: they wait in staging for their event, and leave as replies or CopyData notices.
+// Copies from the device whose bytes have not left yet: they wait in staging for their event, and leave as replies or
+// CopyData notices.
 #pragma once
 
 #include <cuda.h>
@@ -25,8 +26,9 @@ struct CopyFromDeviceState {
   PooledEvent done;
 };
 
-// The executor adds; any thread delivers. What synchronises with the device calls deliver_finished() before it answers: whatever the
-// synchronisation covers has completed by then, so it leaves first, and the client finds its data in place.
+// The executor adds; any thread delivers. What synchronises with the device calls deliver_finished() before it answers:
+// whatever the synchronisation covers has completed by then, so it leaves first, and the client finds its data in
+// place.
 class CopyBack {
  public:
   explicit CopyBack(Replay& replay) : replay_(replay) {}
@@ -44,8 +46,9 @@ class CopyBack {
   std::mutex delivering_;  // taken before list_; held while sending, so that no one overtakes a copy on its way out
   std::mutex list_;
   std::deque<std::shared_ptr<CopyFromDeviceState>> copies_;
-  // Size of copies_, changed under list_: read without it to skip both locks. Acquire/release pairs add() and deliver_finished(): the
-  // executor's own additions are always seen by it, and another thread that must see one was started by it afterwards.
+  // Size of copies_, changed under list_: read without it to skip both locks. Acquire/release pairs add() and
+  // deliver_finished(): the executor's own additions are always seen by it, and another thread that must see one was
+  // started by it afterwards.
   std::atomic<size_t> count_{0};
 };
 

@@ -1,4 +1,5 @@
-// Two- and three-dimensional copies. The connection carries the rows packed; the device side has pitches, or is an array.
+// Two- and three-dimensional copies. The connection carries the rows packed; the device side has pitches, or is an
+// array.
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/context/context.hpp"
@@ -14,7 +15,8 @@ struct Pitched {
   Context* context = nullptr;
   CUstream stream = nullptr;
   uint64_t packed_bytes = 0;
-  CUDA_MEMCPY3D copy{};  // the device side is filled in on both ends; each direction sets the host side and clears the other
+  CUDA_MEMCPY3D
+      copy{};  // the device side is filled in on both ends; each direction sets the host side and clears the other
 };
 
 // Fills `pitched`. The size must be one that a frame can carry.
@@ -56,7 +58,8 @@ void copy_2d_to_device(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::Copy2D>();
   Pitched pitched;
   CUresult result = decode(replay, params, pitched);
-  if (call.bulk.remaining() != pitched.packed_bytes) throw ProtocolFault{"copy_2d_to_device: the bulk is not of the copy's size"};
+  if (call.bulk.remaining() != pitched.packed_bytes)
+    throw ProtocolFault{"copy_2d_to_device: the bulk is not of the copy's size"};
   if (result != CUDA_SUCCESS || pitched.packed_bytes == 0) return finish(replay, call, result);
   StagingBlock block = take_staging(replay, *pitched.context, pitched.packed_bytes);
   if (!block) return finish(replay, call, CUDA_ERROR_OUT_OF_MEMORY);
@@ -70,7 +73,8 @@ void copy_2d_to_device(Replay& replay, Call& call) {
   copy.srcArray = nullptr;
   copy.srcXInBytes = copy.srcY = copy.srcZ = copy.srcLOD = 0;
   result = drive(replay.driver().cuMemcpy3DAsync_v2, static_cast<const CUDA_MEMCPY3D*>(&copy), pitched.stream);
-  if (result == CUDA_SUCCESS) result = keep_upload(replay, call, *pitched.context, pitched.stream, std::move(block), params.getBlocking());
+  if (result == CUDA_SUCCESS)
+    result = keep_upload(replay, call, *pitched.context, pitched.stream, std::move(block), params.getBlocking());
   answer_upload(replay, call, *pitched.context, pitched.stream, params.getBlocking(), result);
 }
 

@@ -11,7 +11,8 @@ namespace gpuwire::server {
 
 namespace {
 
-// On a boundary of kStagingSlabBytes, so that large pages can be used: pinning them is many times faster. Null: no memory.
+// On a boundary of kStagingSlabBytes, so that large pages can be used: pinning them is many times faster. Null: no
+// memory.
 std::byte* map_aligned(size_t bytes) {
   void* memory = mmap(nullptr, bytes + kStagingSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;

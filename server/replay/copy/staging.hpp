@@ -1,4 +1,5 @@
-// Host memory through which copies pass on the server: pinned, so that the device reads and writes it while the network does too.
+// Host memory through which copies pass on the server: pinned, so that the device reads and writes it while the network
+// does too.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,8 @@ inline constexpr size_t kStagingBlockBytesMin = 64u << 10;
 inline constexpr size_t kStagingBlockBytesMax = 64u << 20;
 // Smaller blocks are cut from slabs of this size, since pinning costs tens of microseconds whatever the size.
 inline constexpr size_t kStagingSlabBytes = 2u << 20;
-// What one context pins at most, and what it may take when waiting for free blocks has not helped (StagingPool::take with `urgent`).
+// What one context pins at most, and what it may take when waiting for free blocks has not helped (StagingPool::take
+// with `urgent`).
 inline constexpr size_t kStagingBytesMax = 256u << 20;
 inline constexpr size_t kStagingUrgentBytesMax = 1024u << 20;
 
@@ -50,8 +52,8 @@ class StagingBlock {
   size_t slab_ = 0;
 };
 
-// Any thread; its context is current on the one that calls take(). The memory is the process's own and only registered with the driver, so
-// that a block whose context has died can still be read.
+// Any thread; its context is current on the one that calls take(). The memory is the process's own and only registered
+// with the driver, so that a block whose context has died can still be read.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
   // `account`: of what is not pinned, since the driver's ledger counts what is; outlives the pool, null: nobody counts.
@@ -59,9 +61,11 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
                        size_t urgent_bytes_max = kStagingUrgentBytesMax);
   ~StagingPool();
 
-  // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no memory.
+  // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no
+  // memory.
   StagingBlock take(size_t bytes, bool urgent = false);
-  // The context is about to go: what is free is unregistered and released, what is taken later, without the driver. No block is given out.
+  // The context is about to go: what is free is unregistered and released, what is taken later, without the driver. No
+  // block is given out.
   void abandon();
 
   size_t slab_bytes() const;

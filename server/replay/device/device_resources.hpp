@@ -1,4 +1,5 @@
-// Parts of a device that a session may hold: what the driver writes into a CUdevResource stays here, and the client gets a ticket for it.
+// Parts of a device that a session may hold: what the driver writes into a CUdevResource stays here, and the client
+// gets a ticket for it.
 #pragma once
 
 #include <cuda.h>
@@ -12,9 +13,9 @@ namespace gpuwire::server {
 // Of one session. A program has a handful; past this the oldest are forgotten.
 inline constexpr size_t kDeviceResourcesMax = 1024;
 
-// The structure is opaque but for its type and the numbers behind it: what else is in it is the driver's, which trusts it. So nothing that
-// the client sends is handed to the driver as a resource; a ticket in it names one that the driver itself has written.
-// Executor thread only.
+// The structure is opaque but for its type and the numbers behind it: what else is in it is the driver's, which trusts
+// it. So nothing that the client sends is handed to the driver as a resource; a ticket in it names one that the driver
+// itself has written. Executor thread only.
 class DeviceResources {
  public:
   // What the client gets for what the driver has written. The same bytes have the same ticket.

@@ -122,7 +122,8 @@ void capture_info(Replay& replay, Call& call) {
   if (!result) result = replay.driver().cuStreamGetCaptureInfo_v3(stream, &status, &id, &graph, &nodes, &edges, &count);
   if (!result && status != CU_STREAM_CAPTURE_STATUS_ACTIVE) result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   std::vector<uint64_t> given;
-  if (!result && count <= offered.size()) given = incoming.give_all(wire::HandleKind::graph_node, offered, nodes, count);
+  if (!result && count <= offered.size())
+    given = incoming.give_all(wire::HandleKind::graph_node, offered, nodes, count);
   size_t edge_bytes = edges ? given.size() * sizeof(CUgraphEdgeData) : 0;
   ReplyMessage<schema::CaptureInfoReply> message(given.size() * sizeof(uint64_t) + edge_bytes, 2);
   if (!result) {

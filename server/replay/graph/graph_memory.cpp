@@ -32,13 +32,15 @@ CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
   {
     std::lock_guard lock(mutex_);
     if (blocks_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
-    if (blocks_.size() >= wire::kRegionsMax || block.mapped_bytes > wire::kRegionBytesMax - mapped_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (blocks_.size() >= wire::kRegionsMax || block.mapped_bytes > wire::kRegionBytesMax - mapped_bytes_)
+      return CUDA_ERROR_OUT_OF_MEMORY;
   }
   block.charge = HostCharge(replay_.host_memory());
   if (!block.charge.grow(bytes) || !(block.shadow = ZeroedMemory(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
   void* memory = mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = drive(replay_.driver().cuMemHostRegister_v2, memory, size_t(block.mapped_bytes), unsigned(CU_MEMHOSTREGISTER_PORTABLE));
+  CUresult result = drive(replay_.driver().cuMemHostRegister_v2, memory, size_t(block.mapped_bytes),
+                          unsigned(CU_MEMHOSTREGISTER_PORTABLE));
   if (result != CUDA_SUCCESS) {
     munmap(memory, block.mapped_bytes);
     return result;
@@ -84,10 +86,12 @@ void GraphMemory::release_destroyed() {
   }
 }
 
-bool GraphMemory::write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+bool GraphMemory::write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes,
+                        std::span<const uint8_t> mask) {
   std::lock_guard lock(mutex_);
   auto found = blocks_.find(number);
-  return found != blocks_.end() && wire::apply_changes(found->second.memory, found->second.shadow.bytes(), offset, bytes, mask);
+  return found != blocks_.end() &&
+         wire::apply_changes(found->second.memory, found->second.shadow.bytes(), offset, bytes, mask);
 }
 
 bool GraphMemory::launched(const std::vector<uint64_t>& numbers) {
@@ -129,7 +133,9 @@ void GraphMemory::clear() {
 void graph_memory_create(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RegionCreate>();
   uint64_t place = 0;
-  CUresult result = replay.context() ? replay.state().graph_memory().create(params.getAddress(), params.getBytes(), place) : CUDA_ERROR_INVALID_CONTEXT;
+  CUresult result = replay.context()
+                        ? replay.state().graph_memory().create(params.getAddress(), params.getBytes(), place)
+                        : CUDA_ERROR_INVALID_CONTEXT;
   SmallMessage<> message;
   auto reply = message.root<schema::GraphMemoryCreateReply>();
   reply.setResult(result);
@@ -140,7 +146,8 @@ void graph_memory_create(Replay& replay, Call& call) {
 }
 
 void graph_memory_destroy(Replay& replay, Call& call) {
-  finish(replay, call, replay.state().graph_memory().destroy(call.message.getRoot<schema::RegionDestroy>().getAddress()));
+  finish(replay, call,
+         replay.state().graph_memory().destroy(call.message.getRoot<schema::RegionDestroy>().getAddress()));
 }
 
 void graph_memory_write(Replay& replay, Call& call) {
@@ -148,10 +155,12 @@ void graph_memory_write(Replay& replay, Call& call) {
   uint64_t bytes = call.bulk.remaining();
   auto mask = params.getChanged();
   if (bytes == 0) throw ProtocolFault{"graph_memory_write: no bulk"};
-  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"graph_memory_write: a mask of another length than the bulk"};
+  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes))
+    throw ProtocolFault{"graph_memory_write: a mask of another length than the bulk"};
   std::vector<std::byte> piece(bytes);
   if (!call.bulk.read(piece)) return;
-  bool written = replay.state().graph_memory().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
+  bool written =
+      replay.state().graph_memory().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
   finish(replay, call, written ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -185,7 +194,8 @@ void graph_launch(Replay& replay, Call& call) {
   void* exec = nullptr;
   CUstream stream = nullptr;
   if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
-  if (!replay.handles().find(wire::HandleKind::graph_exec, params.getExec(), exec) || !find_stream(replay, params.getStream(), stream)) {
+  if (!replay.handles().find(wire::HandleKind::graph_exec, params.getExec(), exec) ||
+      !find_stream(replay, params.getStream(), stream)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
   context = replay.state().contexts().enter_stream(stream);

@@ -19,8 +19,9 @@ namespace gpuwire::server {
 
 class Replay;
 
-// A block stands for a range of the client's memory; the client numbers them. The client writes what differs before each launch of a
-// graph; what the graph wrote leaves before anything that reports its end. The executor makes, writes and ends blocks; any thread delivers.
+// A block stands for a range of the client's memory; the client numbers them. The client writes what differs before
+// each launch of a graph; what the graph wrote leaves before anything that reports its end. The executor makes, writes
+// and ends blocks; any thread delivers.
 class GraphMemory {
  public:
   explicit GraphMemory(Replay& replay) : replay_(replay) {}
@@ -33,7 +34,8 @@ class GraphMemory {
   CUresult destroy(uint64_t number);
   // False: no such block, or it does not fit.
   bool write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
-  // A graph that uses these blocks is about to be launched; false: there is no such block. Each is to be followed by ended(), any thread.
+  // A graph that uses these blocks is about to be launched; false: there is no such block. Each is to be followed by
+  // ended(), any thread.
   bool launched(const std::vector<uint64_t>& numbers);
   void ended(const std::vector<uint64_t>& numbers);
   // Sends what running graphs have written since the last time as graph_memory_data notices.
@@ -46,18 +48,20 @@ class GraphMemory {
   struct Block {
     std::byte* memory = nullptr;
     uint64_t mapped_bytes = 0;
-    ZeroedMemory shadow;            // what the client's memory holds, as far as known here
-    HostCharge charge;              // of the shadow; the driver's ledger has the mapping
-    unsigned running = 0;           // launches that use it
+    ZeroedMemory shadow;   // what the client's memory holds, as far as known here
+    HostCharge charge;     // of the shadow; the driver's ledger has the mapping
+    unsigned running = 0;  // launches that use it
     bool destroyed = false;
   };
   void release_destroyed();
 
   Replay& replay_;
-  std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left; never while the driver is called
+  std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left; never while the
+                      // driver is called
   std::map<uint64_t, Block> blocks_;  // by number
   uint64_t mapped_bytes_ = 0;
-  // Launches under way, changed under the lock. Acquire/release: a thread that answers for a launch was started after it was counted.
+  // Launches under way, changed under the lock. Acquire/release: a thread that answers for a launch was started after
+  // it was counted.
   std::atomic<size_t> running_{0};
 };
 

@@ -1,4 +1,5 @@
-// Nodes of graphs whose parameters are more than plain data: kernels with their arguments, functions of the client, conditional nodes.
+// Nodes of graphs whose parameters are more than plain data: kernels with their arguments, functions of the client,
+// conditional nodes.
 #include <cstring>
 #include <vector>
 
@@ -46,8 +47,8 @@ CUresult kernel_parameters(Replay& replay, Incoming& incoming, schema::GraphNode
   kernel.sharedMemBytes = node.getSharedBytes();
   out.packed_bytes = packed.size();
   if (packed.size() == 0) return CUDA_SUCCESS;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<capnp::byte*>(packed.begin()), CU_LAUNCH_PARAM_BUFFER_SIZE, &out.packed_bytes,
-                   CU_LAUNCH_PARAM_END};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<capnp::byte*>(packed.begin()),
+                   CU_LAUNCH_PARAM_BUFFER_SIZE, &out.packed_bytes, CU_LAUNCH_PARAM_END};
   std::memcpy(out.extra, extra, sizeof extra);
   kernel.extra = out.extra;
   return CUDA_SUCCESS;
@@ -56,8 +57,7 @@ CUresult kernel_parameters(Replay& replay, Incoming& incoming, schema::GraphNode
 CUresult read_parameters(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node, NodeParameters& out) {
   out.all.type = CUgraphNodeType(node.getKind());
   switch (node.getKind()) {
-    case CU_GRAPH_NODE_TYPE_KERNEL:
-      return kernel_parameters(replay, incoming, node, out);
+    case CU_GRAPH_NODE_TYPE_KERNEL: return kernel_parameters(replay, incoming, node, out);
     case CU_GRAPH_NODE_TYPE_HOST: {
       CUDA_HOST_NODE_PARAMS host{};
       CUresult result = replay.state().callbacks().for_graph(node.getCallback(), host);
@@ -70,11 +70,11 @@ CUresult read_parameters(Replay& replay, Incoming& incoming, schema::GraphNode::
       out.all.conditional.handle = node.getCondition();
       out.all.conditional.type = CUgraphConditionalNodeType(node.getConditionType());
       out.all.conditional.size = node.getBodies().size();
-      out.all.conditional.ctx = from_word<CUcontext>(incoming.handle(wire::HandleKind::context, node.getContext(), true));
+      out.all.conditional.ctx =
+          from_word<CUcontext>(incoming.handle(wire::HandleKind::context, node.getContext(), true));
       if (!out.all.conditional.ctx) out.all.conditional.ctx = replay.context();
       return CUDA_SUCCESS;
-    default:
-      throw ProtocolFault{"graph_node: a kind that has its own call"};
+    default: throw ProtocolFault{"graph_node: a kind that has its own call"};
   }
 }
 
@@ -101,33 +101,40 @@ CUresult add(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node,
   return result;
 }
 
-// The calls that are about one kind are older than the generic ones, and keep what they do not speak of (a kernel's attributes).
+// The calls that are about one kind are older than the generic ones, and keep what they do not speak of (a kernel's
+// attributes).
 CUresult set(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node, const NodeParameters& parameters) {
   const DriverTable& driver = replay.driver();
   auto target = from_word<CUgraphNode>(incoming.handle(wire::HandleKind::graph_node, node.getNode(), false));
   bool in_exec = Operation(node.getOperation()) == Operation::set_in_exec;
-  auto exec = in_exec ? from_word<CUgraphExec>(incoming.handle(wire::HandleKind::graph_exec, node.getExec(), false)) : nullptr;
+  auto exec =
+      in_exec ? from_word<CUgraphExec>(incoming.handle(wire::HandleKind::graph_exec, node.getExec(), false)) : nullptr;
   if (CUresult error = incoming.ready(true)) return error;
   if (node.getKind() == CU_GRAPH_NODE_TYPE_HOST) {
     CUDA_HOST_NODE_PARAMS host{parameters.all.host.fn, parameters.all.host.userData};
     const CUDA_HOST_NODE_PARAMS* given = &host;
-    return in_exec ? drive(driver.cuGraphExecHostNodeSetParams, exec, target, given) : drive(driver.cuGraphHostNodeSetParams, target, given);
+    return in_exec ? drive(driver.cuGraphExecHostNodeSetParams, exec, target, given)
+                   : drive(driver.cuGraphHostNodeSetParams, target, given);
   }
   const CUDA_KERNEL_NODE_PARAMS_v3& from = parameters.all.kernel;
-  CUDA_KERNEL_NODE_PARAMS kernel{from.func,     from.gridDimX,  from.gridDimY,  from.gridDimZ,       from.blockDimX,   from.blockDimY,
-                                 from.blockDimZ, from.sharedMemBytes, from.kernelParams, from.extra, from.kern, from.ctx};
+  CUDA_KERNEL_NODE_PARAMS kernel{from.func,         from.gridDimX,  from.gridDimY,  from.gridDimZ,
+                                 from.blockDimX,    from.blockDimY, from.blockDimZ, from.sharedMemBytes,
+                                 from.kernelParams, from.extra,     from.kern,      from.ctx};
   const CUDA_KERNEL_NODE_PARAMS* given = &kernel;
-  return in_exec ? drive(driver.cuGraphExecKernelNodeSetParams_v2, exec, target, given) : drive(driver.cuGraphKernelNodeSetParams_v2, target, given);
+  return in_exec ? drive(driver.cuGraphExecKernelNodeSetParams_v2, exec, target, given)
+                 : drive(driver.cuGraphKernelNodeSetParams_v2, target, given);
 }
 
 // The parameters of a kernel node as the driver tells them, packed as the client's launches are.
 std::vector<std::byte> pack(const DriverTable& driver, const CUDA_KERNEL_NODE_PARAMS& kernel) {
   std::vector<std::byte> packed;
   for (void** entry = kernel.extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
-    if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE) packed.resize(std::min<size_t>(*static_cast<size_t*>(entry[1]), wire::kLaunchParameterBytesMax));
+    if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      packed.resize(std::min<size_t>(*static_cast<size_t*>(entry[1]), wire::kLaunchParameterBytesMax));
   }
   for (void** entry = kernel.extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
-    if (*entry == CU_LAUNCH_PARAM_BUFFER_POINTER && !packed.empty()) std::memcpy(packed.data(), entry[1], packed.size());
+    if (*entry == CU_LAUNCH_PARAM_BUFFER_POINTER && !packed.empty())
+      std::memcpy(packed.data(), entry[1], packed.size());
   }
   if (!kernel.kernelParams) return packed;
   auto info = [&](size_t index, size_t& offset, size_t& bytes) {
@@ -147,10 +154,13 @@ void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
   const DriverTable& driver = replay.driver();
   auto target = from_word<CUgraphNode>(incoming.handle(wire::HandleKind::graph_node, node.getNode(), false));
   bool is_host = node.getKind() == CU_GRAPH_NODE_TYPE_HOST;
-  CUresult result = incoming.ready(is_host ? driver.cuGraphHostNodeGetParams != nullptr : driver.cuGraphKernelNodeGetParams_v2 != nullptr);
+  CUresult result = incoming.ready(is_host ? driver.cuGraphHostNodeGetParams != nullptr
+                                           : driver.cuGraphKernelNodeGetParams_v2 != nullptr);
   CUDA_HOST_NODE_PARAMS host{};
   CUDA_KERNEL_NODE_PARAMS kernel{};
-  if (!result) result = is_host ? driver.cuGraphHostNodeGetParams(target, &host) : driver.cuGraphKernelNodeGetParams_v2(target, &kernel);
+  if (!result)
+    result = is_host ? driver.cuGraphHostNodeGetParams(target, &host)
+                     : driver.cuGraphKernelNodeGetParams_v2(target, &kernel);
   std::vector<std::byte> packed;
   if (!result && !is_host) packed = pack(driver, kernel);
   ReplyMessage<schema::GraphNodeReply> message(packed.size(), 1);
@@ -181,7 +191,8 @@ void graph_node(Replay& replay, Call& call) {
   NodeParameters parameters;
   CUresult result = read_parameters(replay, incoming, node, parameters);
   if (result == CUDA_SUCCESS) {
-    result = Operation(node.getOperation()) == Operation::add ? add(replay, incoming, node, parameters) : set(replay, incoming, node, parameters);
+    result = Operation(node.getOperation()) == Operation::add ? add(replay, incoming, node, parameters)
+                                                              : set(replay, incoming, node, parameters);
   }
   ReplyMessage<schema::GraphNodeReply> message(0, 0);
   incoming.reply(message.message(), message.results(), result);

@@ -9,9 +9,11 @@ namespace {
 
 constexpr uint32_t kPageBits = 10;
 constexpr uint32_t kPageSlots = 1u << kPageBits;
-// A client numbers its handles densely, so pages fill up; one that scatters them runs into this bound instead of into the server's memory.
+// A client numbers its handles densely, so pages fill up; one that scatters them runs into this bound instead of into
+// the server's memory.
 constexpr size_t kHandlePagesMax = wire::kHandlesPerSessionMax / kPageSlots + 256;
-// What a handle counts for in the tenant's host memory: its place in the table, and the driver's own object, of which nobody tells the size.
+// What a handle counts for in the tenant's host memory: its place in the table, and the driver's own object, of which
+// nobody tells the size.
 constexpr uint64_t kHandleHostBytes = 256;
 
 // What dies with its context. Libraries, kernels, graphs, pools and physical allocations belong to no context.
@@ -31,10 +33,8 @@ bool belongs_to_context(wire::HandleKind kind) {
     case link_state:
     case external_memory:
     case external_semaphore:
-    case graphics_resource:
-      return true;
-    default:
-      return false;
+    case graphics_resource: return true;
+    default: return false;
   }
 }
 
@@ -64,7 +64,8 @@ HandleTable::Slot* HandleTable::slot(wire::HandleKind kind, uint64_t handle) con
 }
 
 bool HandleTable::insert(wire::HandleKind kind, uint64_t handle, void* native) {
-  if (wire::handle_kind(handle) != kind || kind == wire::HandleKind::none || size_ >= wire::kHandlesPerSessionMax) return false;
+  if (wire::handle_kind(handle) != kind || kind == wire::HandleKind::none || size_ >= wire::kHandlesPerSessionMax)
+    return false;
   auto& pages = pages_[unsigned(kind)];
   uint32_t index = wire::handle_index(handle);
   if ((index >> kPageBits) >= pages.size()) pages.resize((index >> kPageBits) + 1);
@@ -102,7 +103,8 @@ bool HandleTable::erase(wire::HandleKind kind, uint64_t handle) {
   return true;
 }
 
-void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const {
+void HandleTable::for_each(wire::HandleKind kind,
+                           const std::function<void(uint64_t handle, void* native)>& visit) const {
   struct Entry {
     uint64_t order;
     uint64_t handle;
@@ -115,7 +117,8 @@ void HandleTable::for_each(wire::HandleKind kind, const std::function<void(uint6
     if (!pages[page]) continue;
     for (uint32_t i = 0; i < kPageSlots && entries.size() < count; ++i) {
       const Slot& slot = pages[page]->slots[i];
-      if (slot.used) entries.push_back({slot.order, wire::make_handle(kind, uint32_t(page << kPageBits) | i, slot.generation)});
+      if (slot.used)
+        entries.push_back({slot.order, wire::make_handle(kind, uint32_t(page << kPageBits) | i, slot.generation)});
     }
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.order > b.order; });

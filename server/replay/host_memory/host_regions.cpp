@@ -48,7 +48,7 @@ bool map_pages(uint64_t begin, uint64_t end, int memory) {
 bool stays_as_large(int memory, uint64_t bytes) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   int seals = fcntl(memory, F_GET_SEALS);
-  struct stat facts{};
+  struct stat facts {};
   return seals >= 0 && (seals & kSeals) == kSeals && fstat(memory, &facts) == 0 && S_ISREG(facts.st_mode) &&
          uint64_t(facts.st_size) >= bytes;
 }
@@ -108,7 +108,8 @@ void HostRegions::drop_pages(uint64_t begin, uint64_t end) {
       ++at;
       continue;
     }
-    // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with it.
+    // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with
+    // it.
     drive(replay_.driver().cuMemHostUnregister, reinterpret_cast<void*>(first));
     unmap(first, pages.end);
     mapped_bytes_ -= pages.end - first;
@@ -117,7 +118,8 @@ void HostRegions::drop_pages(uint64_t begin, uint64_t end) {
 }
 
 CUresult HostRegions::check_new(uint64_t address, uint64_t bytes) const {
-  if (bytes == 0 || address < wire::kRegionAddressMin || address >= wire::kRegionAddressMax || bytes > wire::kRegionAddressMax - address) {
+  if (bytes == 0 || address < wire::kRegionAddressMin || address >= wire::kRegionAddressMax ||
+      bytes > wire::kRegionAddressMax - address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (regions_.size() >= wire::kRegionsMax || bytes > wire::kRegionBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -176,7 +178,8 @@ CUresult HostRegions::destroy(uint64_t address) {
   return CUDA_SUCCESS;
 }
 
-bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes,
+                        std::span<const uint8_t> mask) {
   std::lock_guard lock(mutex_);
   auto found = regions_.find(address);
   return found != regions_.end() && found->second.shadow &&
@@ -189,12 +192,14 @@ void HostRegions::deliver() {
   std::lock_guard lock(mutex_);
   for (auto& [address, region] : regions_) {
     if (!region.shadow) continue;
-    wire::take_changes(reinterpret_cast<const std::byte*>(address), region.shadow.bytes(),
-                       [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
+    wire::take_changes(
+        reinterpret_cast<const std::byte*>(address), region.shadow.bytes(),
+        [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
   }
 }
 
-void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
+void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes,
+                       std::span<const uint8_t> mask) {
   notify::region_data(replay_.outbox(), {.address = address, .offset = offset, .changed = mask}, bytes);
 }
 
@@ -236,10 +241,12 @@ void region_write(Replay& replay, Call& call) {
   uint64_t bytes = call.bulk.remaining();
   auto mask = params.getChanged();
   if (bytes == 0) throw ProtocolFault{"region_write: no bulk"};
-  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"region_write: a mask of another length than the bulk"};
+  if (mask.size() != 0 && mask.size() != wire::change_mask_bytes(bytes))
+    throw ProtocolFault{"region_write: a mask of another length than the bulk"};
   std::vector<std::byte> piece(bytes);
   if (!call.bulk.read(piece)) return;
-  bool written = replay.state().host_regions().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
+  bool written =
+      replay.state().host_regions().write(params.getAddress(), params.getOffset(), piece, {mask.begin(), mask.size()});
   finish(replay, call, written ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 

@@ -1,5 +1,5 @@
-// Host regions: pinned memory of the client, mapped here at the same addresses and registered with the driver, so that the device reaches it
-// under the pointer that the program has.
+// Host regions: pinned memory of the client, mapped here at the same addresses and registered with the driver, so that
+// the device reaches it under the pointer that the program has.
 #pragma once
 
 #include <cuda.h>
@@ -20,8 +20,8 @@ namespace gpuwire::server {
 
 class Replay;
 
-// The executor creates, destroys and writes; any thread delivers. What reports that work is done calls deliver() before it answers: what that
-// work wrote to the regions leaves first.
+// The executor creates, destroys and writes; any thread delivers. What reports that work is done calls deliver() before
+// it answers: what that work wrote to the regions leaves first.
 class HostRegions {
  public:
   explicit HostRegions(Replay& replay) : replay_(replay) {}
@@ -29,8 +29,9 @@ class HostRegions {
   HostRegions(const HostRegions&) = delete;
   HostRegions& operator=(const HostRegions&) = delete;
 
-  // Maps and registers, in the current context. CUDA_ERROR_INVALID_VALUE: not an address for a region; CUDA_ERROR_NOT_SUPPORTED: it is taken
-  // here, or the driver would know it by another address; CUDA_ERROR_OUT_OF_MEMORY: over a limit.
+  // Maps and registers, in the current context. CUDA_ERROR_INVALID_VALUE: not an address for a region;
+  // CUDA_ERROR_NOT_SUPPORTED: it is taken here, or the driver would know it by another address;
+  // CUDA_ERROR_OUT_OF_MEMORY: over a limit.
   CUresult create(uint64_t address, uint64_t bytes);
   // The same of memory that the client has mapped, too: `memory` is a memfd of its making. CUDA_ERROR_INVALID_VALUE: it
   // is none that can be trusted to stay as large as it is.
@@ -55,8 +56,8 @@ class HostRegions {
     HostCharge charge;    // of the shadow; the driver's ledger has the mapping
   };
   CUresult check_new(uint64_t address, uint64_t bytes) const;
-  // Whole pages, mapped and registered. A program may register memory that begins in a page where other registered memory ends: then a
-  // region has the pages that another one has brought, and brings those that are missing.
+  // Whole pages, mapped and registered. A program may register memory that begins in a page where other registered
+  // memory ends: then a region has the pages that another one has brought, and brings those that are missing.
   struct Pages {
     uint64_t end = 0;
     uint32_t regions = 0;  // that have bytes in it
@@ -69,13 +70,14 @@ class HostRegions {
 
   Replay& replay_;
   std::function<int(uint64_t)> descriptors_;
-  std::mutex mutex_;  // held while sending, so that who answers next finds that the data have left
+  std::mutex mutex_;                    // held while sending, so that who answers next finds that the data have left
   std::map<uint64_t, Region> regions_;  // by the client's address
-  // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock, and the driver for the
-  // callback.
+  // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock,
+  // and the driver for the callback.
   std::map<uint64_t, Pages> pages_;  // by first page; disjoint
   uint64_t mapped_bytes_ = 0;        // of all pages
-  // Size of regions_, changed under the lock. Acquire/release: a thread that must see a region was started by the executor after it was made.
+  // Size of regions_, changed under the lock. Acquire/release: a thread that must see a region was started by the
+  // executor after it was made.
   std::atomic<size_t> count_{0};
 };
 

@@ -19,7 +19,8 @@ namespace {
 
 constexpr uint64_t kAttributeBytes = sizeof(CUlaunchAttribute);
 
-// A kernel travels as what it is; the driver takes a CUkernel where it takes a CUfunction (CUDA driver API, cuLaunchKernel).
+// A kernel travels as what it is; the driver takes a CUkernel where it takes a CUfunction (CUDA driver API,
+// cuLaunchKernel).
 bool find_function(Replay& replay, uint64_t handle, CUfunction& function) {
   void* native = nullptr;
   auto kind = wire::handle_kind(handle);
@@ -60,18 +61,20 @@ CUresult translate_attribute(Replay& replay, CUlaunchAttribute& attribute) {
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
     case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
     case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-    case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING:
-      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING: return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-      return translate_event(replay, attribute.value.programmaticEvent.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+      return translate_event(replay, attribute.value.programmaticEvent.event) ? CUDA_SUCCESS
+                                                                              : CUDA_ERROR_INVALID_HANDLE;
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-      return translate_event(replay, attribute.value.launchCompletionEvent.event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+      return translate_event(replay, attribute.value.launchCompletionEvent.event) ? CUDA_SUCCESS
+                                                                                  : CUDA_ERROR_INVALID_HANDLE;
     default:  // CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE gives back a handle, which a launch cannot
       return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
-CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, CUfunction function, CUstream stream, void** extra) {
+CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, CUfunction function, CUstream stream,
+                                void** extra) {
   auto data = params.getAttributes();
   if (data.size() % kAttributeBytes != 0) throw ProtocolFault{"launch: attributes of a wrong size"};
   size_t count = data.size() / kAttributeBytes;
@@ -100,7 +103,8 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
   config.hStream = stream;
   config.attrs = attributes;
   config.numAttrs = unsigned(count);
-  return drive(replay.driver().cuLaunchKernelEx, static_cast<const CUlaunchConfig*>(&config), function, static_cast<void**>(nullptr), extra);
+  return drive(replay.driver().cuLaunchKernelEx, static_cast<const CUlaunchConfig*>(&config), function,
+               static_cast<void**>(nullptr), extra);
 }
 
 // The called form is CUDA_LAUNCH_BLOCKING's: the reply comes when the kernel has ended, and tells how.
@@ -138,17 +142,19 @@ void launch(Replay& replay, Call& call) {
   if (parameters.size() > wire::kLaunchParameterBytesMax) throw ProtocolFault{"launch: parameters too large"};
   size_t parameter_bytes = parameters.size();
   // One packed buffer serves every kernel (CU_LAUNCH_PARAM_BUFFER_POINTER), and the driver copies it before it returns.
-  void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<capnp::byte*>(parameters.begin()), CU_LAUNCH_PARAM_BUFFER_SIZE,
-                    &parameter_bytes, CU_LAUNCH_PARAM_END};
+  void* packed[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<capnp::byte*>(parameters.begin()),
+                    CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes, CU_LAUNCH_PARAM_END};
   void** extra = parameter_bytes ? packed : nullptr;
   CUresult result;
   if (params.getCooperative() || params.hasAttributes()) {
     result = launch_with_attributes(replay, params, function, stream, extra);
   } else {
-    result = drive(replay.driver().cuLaunchKernel, function, params.getGridX(), params.getGridY(), params.getGridZ(), params.getBlockX(),
-                   params.getBlockY(), params.getBlockZ(), params.getSharedBytes(), stream, static_cast<void**>(nullptr), extra);
+    result = drive(replay.driver().cuLaunchKernel, function, params.getGridX(), params.getGridY(), params.getGridZ(),
+                   params.getBlockX(), params.getBlockY(), params.getBlockZ(), params.getSharedBytes(), stream,
+                   static_cast<void**>(nullptr), extra);
   }
-  if (result == CUDA_SUCCESS && call.header.kind == uint8_t(wire::FrameKind::called) && !capturing(replay, stream)) [[unlikely]] {
+  if (result == CUDA_SUCCESS && call.header.kind == uint8_t(wire::FrameKind::called) && !capturing(replay, stream))
+      [[unlikely]] {
     return answer_when_done(replay, call, stream);
   }
   finish(replay, call, result);

@@ -19,10 +19,15 @@ CUresult find_managed(const DriverTable& driver, CUdeviceptr address, ManagedRan
   uint32_t managed = 0;
   CUdeviceptr begin = 0;
   size_t bytes = 0;
-  CUresult result = drive(driver.cuPointerGetAttribute, static_cast<void*>(&managed), CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
+  CUresult result =
+      drive(driver.cuPointerGetAttribute, static_cast<void*>(&managed), CU_POINTER_ATTRIBUTE_IS_MANAGED, address);
   if (result == CUDA_SUCCESS && !managed) result = CUDA_ERROR_INVALID_VALUE;
-  if (result == CUDA_SUCCESS) result = drive(driver.cuPointerGetAttribute, static_cast<void*>(&begin), CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address);
-  if (result == CUDA_SUCCESS) result = drive(driver.cuPointerGetAttribute, static_cast<void*>(&bytes), CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address);
+  if (result == CUDA_SUCCESS)
+    result = drive(driver.cuPointerGetAttribute, static_cast<void*>(&begin), CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                   address);
+  if (result == CUDA_SUCCESS)
+    result =
+        drive(driver.cuPointerGetAttribute, static_cast<void*>(&bytes), CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address);
   range = {begin, bytes};
   return result;
 }
@@ -33,7 +38,8 @@ CUresult check_managed(Replay& replay, CUdeviceptr address, uint64_t bytes) {
   ManagedRange range;
   if (replay.state().contexts().on_executor()) replay.state().contexts().enter_any();
   if (CUresult error = find_managed(replay.driver(), address, range)) return error;
-  bool inside = address >= range.begin && address - range.begin <= range.bytes && bytes <= range.bytes - (address - range.begin);
+  bool inside =
+      address >= range.begin && address - range.begin <= range.bytes && bytes <= range.bytes - (address - range.begin);
   return inside ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -65,21 +71,26 @@ std::vector<Run> runs_of(std::span<const uint8_t> mask, size_t bytes) {
   return runs;
 }
 
-// By the copy engine the pages stay where they are; by the processor each would move here, and back when the device uses it.
-bool copied_by_engine(Replay& replay, CUdeviceptr address, StagingBlock& block, std::span<const Run> runs, bool to_device) {
+// By the copy engine the pages stay where they are; by the processor each would move here, and back when the device
+// uses it.
+bool copied_by_engine(Replay& replay, CUdeviceptr address, StagingBlock& block, std::span<const Run> runs,
+                      bool to_device) {
   Context* context = replay.state().contexts().current();
   CUstream stream = context ? stream_beside(replay, *context) : nullptr;
   if (!stream || runs.empty()) return false;
   for (const Run& run : runs) {
     void* host = block.data() + run.offset;
-    CUresult result = to_device ? drive(replay.driver().cuMemcpyHtoDAsync_v2, address + run.offset, static_cast<const void*>(host), run.bytes, stream)
-                                : drive(replay.driver().cuMemcpyDtoHAsync_v2, host, address + run.offset, run.bytes, stream);
+    CUresult result = to_device
+                          ? drive(replay.driver().cuMemcpyHtoDAsync_v2, address + run.offset,
+                                  static_cast<const void*>(host), run.bytes, stream)
+                          : drive(replay.driver().cuMemcpyDtoHAsync_v2, host, address + run.offset, run.bytes, stream);
     if (result != CUDA_SUCCESS) return false;
   }
   return drive(replay.driver().cuStreamSynchronize, stream) == CUDA_SUCCESS;
 }
 
-// Memory of the copy engine's; or none, where only the processor can copy: out of turn the contexts belong to another thread.
+// Memory of the copy engine's; or none, where only the processor can copy: out of turn the contexts belong to another
+// thread.
 StagingBlock staging_of(Replay& replay, size_t bytes) {
   if (!replay.state().contexts().on_executor()) return {};
   Context* context = replay.state().contexts().current();
@@ -93,14 +104,16 @@ void managed_write(Replay& replay, Call& call) {
   uint64_t bytes = call.bulk.remaining();
   auto changed = params.getChanged();
   if (bytes == 0) throw ProtocolFault{"managed_write: no bulk"};
-  if (changed.size() != 0 && changed.size() != wire::change_mask_bytes(bytes)) throw ProtocolFault{"managed_write: a mask of another length than the bulk"};
+  if (changed.size() != 0 && changed.size() != wire::change_mask_bytes(bytes))
+    throw ProtocolFault{"managed_write: a mask of another length than the bulk"};
   std::span<const uint8_t> mask(changed.begin(), changed.size());
   CUresult result = check_managed(replay, params.getAddress(), bytes);
   StagingBlock block = staging_of(replay, bytes);
   std::vector<std::byte> pageable(block ? 0 : bytes);
   std::span<std::byte> piece(block ? block.data() : pageable.data(), bytes);
   if (!call.bulk.read(piece)) return;
-  if (result == CUDA_SUCCESS && !(block && copied_by_engine(replay, params.getAddress(), block, runs_of(mask, bytes), true))) {
+  if (result == CUDA_SUCCESS &&
+      !(block && copied_by_engine(replay, params.getAddress(), block, runs_of(mask, bytes), true))) {
     wire::write_changed(reinterpret_cast<std::byte*>(params.getAddress()), piece, mask);
   }
   finish(replay, call, result);
@@ -125,7 +138,8 @@ void managed_read(Replay& replay, Call& call) {
   }
   call.answered = true;
   if (pageable.empty() && bytes > wire::kPostedBulkBytesMax) {
-    return send_result(replay, call.header.sequence, CUDA_SUCCESS, data, std::make_shared<StagingBlock>(std::move(block)));
+    return send_result(replay, call.header.sequence, CUDA_SUCCESS, data,
+                       std::make_shared<StagingBlock>(std::move(block)));
   }
   send_result(replay, call.header.sequence, CUDA_SUCCESS, data);
 }

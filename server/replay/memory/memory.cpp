@@ -25,28 +25,30 @@ bool postpone(Replay& replay, PostponedFree free) {
 void run_postponed_frees(Replay& replay) {
   auto& postponed = replay.state().postponed_frees();
   while (!postponed.empty() && replay.state().callbacks().answered_up_to(postponed.front().behind)) [[unlikely]] {
-    PostponedFree free = postponed.front();
-    postponed.pop_front();
-    if (replay.state().contexts().make_current(free.context) != CUDA_SUCCESS) continue;
-    if (free.region) {
-      replay.state().host_regions().destroy(free.address);
-    } else {
-      drive(replay.driver().cuMemFree_v2, free.address);
+      PostponedFree free = postponed.front();
+      postponed.pop_front();
+      if (replay.state().contexts().make_current(free.context) != CUDA_SUCCESS) continue;
+      if (free.region) {
+        replay.state().host_regions().destroy(free.address);
+      } else {
+        drive(replay.driver().cuMemFree_v2, free.address);
+      }
     }
-  }
 }
 
 namespace hand {
 
-// cuMemFree waits until the device is at rest. Were it to wait for a stream that stands at a callback of the client, all other calls would
-// wait with it. The memory is freed when the answer has come; the client no longer names it.
+// cuMemFree waits until the device is at rest. Were it to wait for a stream that stands at a callback of the client,
+// all other calls would wait with it. The memory is freed when the answer has come; the client no longer names it.
 void cuMemFree_v2(Replay& replay, Call& call) {
   CUdeviceptr address = call.message.getRoot<schema::CuMemFreeV2Params>().getDptr();
-  if (address != 0 && postpone(replay, {call.header.context, address, false})) return finish(replay, call, CUDA_SUCCESS);
+  if (address != 0 && postpone(replay, {call.header.context, address, false}))
+    return finish(replay, call, CUDA_SUCCESS);
   finish(replay, call, drive(replay.driver().cuMemFree_v2, address));
 }
 
-// The driver gives the handle that there is, held once more. The client counts its program's holders, so the driver's count stays at one.
+// The driver gives the handle that there is, held once more. The client counts its program's holders, so the driver's
+// count stays at one.
 void cuMemRetainAllocationHandle(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto params = call.message.getRoot<schema::CuMemRetainAllocationHandleParams>();

@@ -53,9 +53,10 @@ std::optional<ShareToken> new_token() {
 
 CUresult export_descriptor(const DriverTable& driver, ShareKind kind, void* native, uint64_t flags, int& descriptor) {
   if (kind == ShareKind::pool)
-    return drive(driver.cuMemPoolExportToShareableHandle, static_cast<void*>(&descriptor), static_cast<CUmemoryPool>(native),
-                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags);
-  return drive(driver.cuMemExportToShareableHandle, static_cast<void*>(&descriptor), CUmemGenericAllocationHandle(reinterpret_cast<uintptr_t>(native)),
+    return drive(driver.cuMemPoolExportToShareableHandle, static_cast<void*>(&descriptor),
+                 static_cast<CUmemoryPool>(native), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags);
+  return drive(driver.cuMemExportToShareableHandle, static_cast<void*>(&descriptor),
+               CUmemGenericAllocationHandle(reinterpret_cast<uintptr_t>(native)),
                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags);
 }
 
@@ -75,11 +76,13 @@ CUresult import_descriptor(Replay& replay, ShareKind kind, int descriptor, uint6
   CUresult result;
   if (kind == ShareKind::pool) {
     CUmemoryPool pool = nullptr;
-    result = drive(driver.cuMemPoolImportFromShareableHandle, &pool, shared.as_handle(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags);
+    result = drive(driver.cuMemPoolImportFromShareableHandle, &pool, shared.as_handle(),
+                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, flags);
     native = pool;
   } else {
     CUmemGenericAllocationHandle memory = 0;
-    result = drive(driver.cuMemImportFromShareableHandle, &memory, shared.as_handle(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    result = drive(driver.cuMemImportFromShareableHandle, &memory, shared.as_handle(),
+                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     native = reinterpret_cast<void*>(uintptr_t(memory));
   }
   if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native))
@@ -116,7 +119,9 @@ void share_import(Replay& replay, Call& call) {
   const ShareToken token = read_token(params.getToken());
   ShareExchange* shares = replay.state().shares();
   int descriptor = shares ? shares->claim(token, kind, replay.state().tenant()) : -1;
-  finish(replay, call, descriptor < 0 ? CUDA_ERROR_UNKNOWN : import_descriptor(replay, kind, descriptor, params.getFlags(), params.getHandle()));
+  finish(replay, call,
+         descriptor < 0 ? CUDA_ERROR_UNKNOWN
+                        : import_descriptor(replay, kind, descriptor, params.getFlags(), params.getHandle()));
 }
 
 void share_withdraw(Replay& replay, Call& call) {

@@ -1,5 +1,6 @@
-// Memory and pools that processes of one tenant share. Natively they pass a file descriptor; here the client passes one that holds a random
-// token (client_stub/driver/memory/shares.hpp), and the driver's own descriptor waits at the broker for whoever shows it.
+// Memory and pools that processes of one tenant share. Natively they pass a file descriptor; here the client passes one
+// that holds a random token (client_stub/driver/memory/shares.hpp), and the driver's own descriptor waits at the broker
+// for whoever shows it.
 #pragma once
 
 #include <array>
@@ -16,7 +17,8 @@ enum class ShareKind : uint32_t { memory = 1, pool = 2, ipc_memory = 3, ipc_even
 class ShareExchange {
  public:
   virtual ~ShareExchange() = default;
-  // Has a copy of `descriptor` kept until withdraw() or the end of this session. False: there are too many, or the broker does not answer.
+  // Has a copy of `descriptor` kept until withdraw() or the end of this session. False: there are too many, or the
+  // broker does not answer.
   virtual bool publish(const ShareToken& token, ShareKind kind, const std::string& tenant, int descriptor) = 0;
   // A descriptor, the caller's from now on. -1: no such token, or another tenant's.
   virtual int claim(const ShareToken& token, ShareKind kind, const std::string& tenant) = 0;

@@ -8,8 +8,8 @@
 
 namespace gpuwire::server {
 
-// Its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed, and a driver, which is told no length, could read past
-// its end.
+// Its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed, and a driver,
+// which is told no length, could read past its end.
 const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper);
 
 }  // namespace gpuwire::server

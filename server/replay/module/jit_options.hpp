@@ -26,8 +26,8 @@ inline Digest read_digest(capnp::Data::Reader data) {
   return digest;
 }
 
-// Options of a load or a link, with the server's own log buffers in place of the program's. The driver may write to them, and to the values,
-// until what it was given them for has ended.
+// Options of a load or a link, with the server's own log buffers in place of the program's. The driver may write to
+// them, and to the values, until what it was given them for has ended.
 class JitOptions {
  public:
   JitOptions(capnp::List<schema::JitOption>::Reader options, uint32_t error_log_bytes, uint32_t info_log_bytes,
@@ -54,7 +54,8 @@ class JitOptions {
   // 0 where it was not asked for.
   float wall_time_ms() const {
     float ms = 0;
-    if (wall_time_ < values_.size()) std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
+    if (wall_time_ < values_.size())
+      std::memcpy(&ms, &values_[wall_time_], sizeof ms);  // cuda.h: the option's value is a float
     return ms;
   }
   static kj::StringPtr text(std::vector<char>& log) {

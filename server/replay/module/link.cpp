@@ -45,7 +45,8 @@ void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool m
   replay.outbox().reply(call.header.sequence, message);
 }
 
-CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params, std::shared_ptr<const ModuleImage> input) {
+CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params,
+                   std::shared_ptr<const ModuleImage> input) {
   if (params.getName().size() > wire::kNameBytesMax) throw ProtocolFault{"link_add: a name over the limit"};
   JitOptions options(params.getJitOptions(), 0, 0, false);
   if (options.result) return options.result;
@@ -54,8 +55,9 @@ CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params, s
   link.inputs.push_back(input);
   auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
   const std::string name(params.getName().cStr(), params.getName().size());
-  return drive(replay.driver().cuLinkAddData_v2, link.native, CUjitInputType(params.getType()), static_cast<void*>(bytes), input->bytes().size(),
-               name.c_str(), options.count(), options.names(), options.values());
+  return drive(replay.driver().cuLinkAddData_v2, link.native, CUjitInputType(params.getType()),
+               static_cast<void*>(bytes), input->bytes().size(), name.c_str(), options.count(), options.names(),
+               options.values());
 }
 
 }  // namespace
@@ -65,10 +67,12 @@ void link_create(Replay& replay, Call& call) {
   Link* link = replay.state().links().add(params.getState());
   if (!link) return reply(replay, call, CUDA_ERROR_OUT_OF_MEMORY, nullptr);
   link->charge = HostCharge(replay.host_memory());
-  link->options = std::make_unique<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
+  link->options =
+      std::make_unique<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
   JitOptions& options = *link->options;
   CUresult result = options.result;
-  if (!result) result = drive(replay.driver().cuLinkCreate_v2, options.count(), options.names(), options.values(), &link->native);
+  if (!result)
+    result = drive(replay.driver().cuLinkCreate_v2, options.count(), options.names(), options.values(), &link->native);
   reply(replay, call, result, link);
   if (result) replay.state().links().remove(params.getState());
 }
@@ -100,7 +104,8 @@ void link_image(Replay& replay, Call& call) {
   if (offset > size || bytes > size - offset || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::link_image))
     throw ProtocolFault{"link_image: more than there is"};
   call.answered = true;
-  send_result(replay, call.header.sequence, CUDA_SUCCESS, link ? link->image.subspan(offset, bytes) : std::span<const std::byte>());
+  send_result(replay, call.header.sequence, CUDA_SUCCESS,
+              link ? link->image.subspan(offset, bytes) : std::span<const std::byte>());
 }
 
 void link_destroy(Replay& replay, Call& call) {

@@ -16,8 +16,8 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kLinksMax = 256;         // of one session, at a time
-inline constexpr size_t kLinkInputsMax = 1024;   // of one link
+inline constexpr size_t kLinksMax = 256;        // of one session, at a time
+inline constexpr size_t kLinkInputsMax = 1024;  // of one link
 
 struct Link {
   CUlinkState native = nullptr;

@@ -20,7 +20,8 @@ CUresult load(Replay& replay, uint64_t handle, const void* bytes, JitOptions& op
   const DriverTable& driver = replay.driver();
   if (wire::handle_kind(handle) == wire::HandleKind::module) {
     CUmodule module = nullptr;
-    CUresult result = drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
+    CUresult result =
+        drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
     native = module;
     return result;
   }
@@ -28,14 +29,15 @@ CUresult load(Replay& replay, uint64_t handle, const void* bytes, JitOptions& op
   CUlibraryOption names[] = {CU_LIBRARY_BINARY_IS_PRESERVED};
   void* values[] = {reinterpret_cast<void*>(uintptr_t{1})};
   CUlibrary library = nullptr;
-  CUresult result =
-      drive(driver.cuLibraryLoadData, &library, bytes, options.names(), options.values(), options.count(), names, values, 1u);
+  CUresult result = drive(driver.cuLibraryLoadData, &library, bytes, options.names(), options.values(), options.count(),
+                          names, values, 1u);
   native = library;
   return result;
 }
 
 CUresult unload(Replay& replay, uint64_t handle, void* native) {
-  if (wire::handle_kind(handle) == wire::HandleKind::module) return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
+  if (wire::handle_kind(handle) == wire::HandleKind::module)
+    return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
   return drive(replay.driver().cuLibraryUnload, static_cast<CUlibrary>(native));
 }
 
@@ -70,7 +72,8 @@ void module_load(Replay& replay, Call& call) {
   if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
   // A library is compiled later, at its first use: there is no time to tell yet, and nobody to tell it to then.
   bool timed = wire::handle_kind(handle) == wire::HandleKind::module;
-  auto shared = std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
+  auto shared =
+      std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
   JitOptions& options = *shared;
   ModuleStore& modules = replay.state().modules();
   CUresult result = options.result;

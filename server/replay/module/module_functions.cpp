@@ -42,20 +42,28 @@ CUresult read_parameters(Query query, Facts& facts) {
 }
 
 CUresult function_facts(const DriverTable& driver, CUfunction function, Facts& facts) {
-  CUresult result = read_parameters([&](size_t index, size_t* offset, size_t* size) { return drive(driver.cuFuncGetParamInfo, function, index, offset, size); }, facts);
+  CUresult result =
+      read_parameters([&](size_t index, size_t* offset,
+                          size_t* size) { return drive(driver.cuFuncGetParamInfo, function, index, offset, size); },
+                      facts);
   for (int i = 0; i < kFunctionAttributes; ++i) {
-    facts.attribute_errors[i] = drive(driver.cuFuncGetAttribute, &facts.attributes[i], CUfunction_attribute(i), function);
+    facts.attribute_errors[i] =
+        drive(driver.cuFuncGetAttribute, &facts.attributes[i], CUfunction_attribute(i), function);
   }
   return result;
 }
 
 CUresult kernel_facts(const DriverTable& driver, CUkernel kernel, Facts& facts) {
-  CUresult result = read_parameters([&](size_t index, size_t* offset, size_t* size) { return drive(driver.cuKernelGetParamInfo, kernel, index, offset, size); }, facts);
+  CUresult result =
+      read_parameters([&](size_t index, size_t* offset,
+                          size_t* size) { return drive(driver.cuKernelGetParamInfo, kernel, index, offset, size); },
+                      facts);
   CUdevice device = 0;
   CUresult no_device = drive(driver.cuCtxGetDevice, &device);
   for (int i = 0; i < kFunctionAttributes; ++i) {
     facts.attribute_errors[i] =
-        no_device ? no_device : drive(driver.cuKernelGetAttribute, &facts.attributes[i], CUfunction_attribute(i), kernel, device);
+        no_device ? no_device
+                  : drive(driver.cuKernelGetAttribute, &facts.attributes[i], CUfunction_attribute(i), kernel, device);
   }
   return result;
 }
@@ -97,7 +105,8 @@ CUresult list_names(GetCount get_count, Enumerate enumerate, GetName get_name, s
   if (CUresult error = get_count(&count)) return error;
   if (count > wire::kListItemsMax) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<Function> functions(count);
-  if (count) if (CUresult error = enumerate(functions.data(), count)) return error;
+  if (count)
+    if (CUresult error = enumerate(functions.data(), count)) return error;
   size_t bytes = 0;
   for (Function function : functions) {
     const char* name = nullptr;
@@ -118,7 +127,8 @@ void module_function(Replay& replay, Call& call) {
   CUmodule module = nullptr;
   CUlibrary library = nullptr;
   Facts facts;
-  if (!find_module(replay, params.getModule(), module, library)) return send_facts(replay, call, CUDA_ERROR_INVALID_HANDLE, facts);
+  if (!find_module(replay, params.getModule(), module, library))
+    return send_facts(replay, call, CUDA_ERROR_INVALID_HANDLE, facts);
   auto kind = module ? wire::HandleKind::function : wire::HandleKind::kernel;
   if (wire::handle_kind(params.getHandle()) != kind) throw ProtocolFault{"module_function: a handle of the wrong kind"};
   CUresult result;
@@ -136,9 +146,11 @@ void module_function(Replay& replay, Call& call) {
     if (result == CUDA_SUCCESS) result = kernel_facts(driver, kernel, facts);
     native = kernel;
   }
-  if (result == CUDA_SUCCESS && !replay.handles().insert(kind, params.getHandle(), native)) result = CUDA_ERROR_INVALID_HANDLE;
+  if (result == CUDA_SUCCESS && !replay.handles().insert(kind, params.getHandle(), native))
+    result = CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS) {
-    if (auto* loaded = replay.state().modules().loaded(params.getModule())) loaded->functions.push_back(params.getHandle());
+    if (auto* loaded = replay.state().modules().loaded(params.getModule()))
+      loaded->functions.push_back(params.getHandle());
   }
   send_facts(replay, call, result, facts);
 }
@@ -154,7 +166,9 @@ void module_global(Replay& replay, Call& call) {
   size_t bytes = 0;
   CUresult result;
   if (!find_module(replay, params.getModule(), module, library)) result = CUDA_ERROR_INVALID_HANDLE;
-  else if (module) result = params.getManaged() ? CUDA_ERROR_INVALID_VALUE : drive(driver.cuModuleGetGlobal_v2, &address, &bytes, module, name);
+  else if (module)
+    result = params.getManaged() ? CUDA_ERROR_INVALID_VALUE
+                                 : drive(driver.cuModuleGetGlobal_v2, &address, &bytes, module, name);
   else if (params.getManaged()) {
     replay.state().contexts().enter_any();
     result = drive(driver.cuLibraryGetManaged, &address, &bytes, library, name);
@@ -183,13 +197,15 @@ void module_functions(Replay& replay, Call& call) {
   CUresult result = CUDA_ERROR_INVALID_HANDLE;
   if (find_module(replay, call.message.getRoot<schema::ModuleUnload>().getHandle(), module, library)) {
     if (module) {
-      result = list_names<CUfunction>([&](unsigned* count) { return drive(driver.cuModuleGetFunctionCount, count, module); },
-                                      [&](CUfunction* out, unsigned count) { return drive(driver.cuModuleEnumerateFunctions, out, count, module); },
-                                      [&](const char** name, CUfunction function) { return drive(driver.cuFuncGetName, name, function); }, names);
+      result = list_names<CUfunction>(
+          [&](unsigned* count) { return drive(driver.cuModuleGetFunctionCount, count, module); },
+          [&](CUfunction* out, unsigned count) { return drive(driver.cuModuleEnumerateFunctions, out, count, module); },
+          [&](const char** name, CUfunction function) { return drive(driver.cuFuncGetName, name, function); }, names);
     } else {
-      result = list_names<CUkernel>([&](unsigned* count) { return drive(driver.cuLibraryGetKernelCount, count, library); },
-                                    [&](CUkernel* out, unsigned count) { return drive(driver.cuLibraryEnumerateKernels, out, count, library); },
-                                    [&](const char** name, CUkernel kernel) { return drive(driver.cuKernelGetName, name, kernel); }, names);
+      result = list_names<CUkernel>(
+          [&](unsigned* count) { return drive(driver.cuLibraryGetKernelCount, count, library); },
+          [&](CUkernel* out, unsigned count) { return drive(driver.cuLibraryEnumerateKernels, out, count, library); },
+          [&](const char** name, CUkernel kernel) { return drive(driver.cuKernelGetName, name, kernel); }, names);
     }
   }
   if (result != CUDA_SUCCESS) names.clear();

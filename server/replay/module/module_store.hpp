@@ -31,19 +31,22 @@ class ModuleStore {
  public:
   // What is loaded under one handle, and what the driver and the handle table hold because of it.
   struct Loaded {
-    std::shared_ptr<const ModuleImage> image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
+    std::shared_ptr<const ModuleImage>
+        image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
     std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and what was put around them
-    std::shared_ptr<JitOptions> options;                   // a library is compiled when it is first used: logs and times are written then
-    std::vector<uint64_t> functions;           // handles of its functions or kernels
+    std::shared_ptr<JitOptions>
+        options;                      // a library is compiled when it is first used: logs and times are written then
+    std::vector<uint64_t> functions;  // handles of its functions or kernels
   };
 
   // `account`: of the images; outlives them all, null: nobody counts.
-  ModuleStore(ModuleCache* cache, std::string tenant, HostMemory* account = nullptr) : cache_(cache), tenant_(std::move(tenant)), account_(account) {}
+  ModuleStore(ModuleCache* cache, std::string tenant, HostMemory* account = nullptr)
+      : cache_(cache), tenant_(std::move(tenant)), account_(account) {}
 
   enum class Offer : uint8_t {
-    have,          // it is here
-    wanted,        // its bytes are expected, from offset 0
-    no_memory,     // the tenant may not have so much more of this machine's memory
+    have,       // it is here
+    wanted,     // its bytes are expected, from offset 0
+    no_memory,  // the tenant may not have so much more of this machine's memory
   };
   // The client means to load this image.
   Offer offer(const Digest& digest, uint64_t bytes);

@@ -103,11 +103,13 @@ void SessionState::release_handles() {
   };
   for (auto& [handle, link] : links_->all()) drive(driver.cuLinkDestroy, link.native);
   links_->all().clear();
-  release(HandleKind::graph_exec, [&](void* native) { drive(driver.cuGraphExecDestroy, static_cast<CUgraphExec>(native)); });
+  release(HandleKind::graph_exec,
+          [&](void* native) { drive(driver.cuGraphExecDestroy, static_cast<CUgraphExec>(native)); });
   for (uint64_t inner : inner_graphs_) handles.erase(HandleKind::graph, inner);
   release(HandleKind::graph, [&](void* native) { drive(driver.cuGraphDestroy, static_cast<CUgraph>(native)); });
   release(HandleKind::library, [&](void* native) { drive(driver.cuLibraryUnload, static_cast<CUlibrary>(native)); });
-  release(HandleKind::memory_pool, [&](void* native) { drive(driver.cuMemPoolDestroy, static_cast<CUmemoryPool>(native)); });
+  release(HandleKind::memory_pool,
+          [&](void* native) { drive(driver.cuMemPoolDestroy, static_cast<CUmemoryPool>(native)); });
   release(HandleKind::memory_allocation, [&](void* native) {
     drive(driver.cuMemRelease, static_cast<CUmemGenericAllocationHandle>(reinterpret_cast<uintptr_t>(native)));
   });

@@ -32,7 +32,8 @@ struct SessionSettings {
   ShareExchange* shares = nullptr;      // outlives the session; null: nothing is shared
 };
 
-// Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions() and watched_events(), which lock for themselves.
+// Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions() and watched_events(), which
+// lock for themselves.
 class SessionState {
  public:
   SessionState(Replay& replay, SessionSettings settings);
@@ -40,14 +41,15 @@ class SessionState {
   SessionState(const SessionState&) = delete;
   SessionState& operator=(const SessionState&) = delete;
 
-  // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is first used) and
-  // gives what Replay::context() returns; null when the frame names none. Not CUDA_SUCCESS: the frame must not be executed and is answered
-  // with this error (a called one with a schema::Result, a posted one by Replay::fail_posted), its bulk thrown away.
-  // `entry`: the frame's; one of `any_context` leaves the thread as it is.
+  // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is
+  // first used) and gives what Replay::context() returns; null when the frame names none. Not CUDA_SUCCESS: the frame
+  // must not be executed and is answered with this error (a called one with a schema::Result, a posted one by
+  // Replay::fail_posted), its bulk thrown away. `entry`: the frame's; one of `any_context` leaves the thread as it is.
   CUresult enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native);
 
-  // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts. Afterwards nothing of it is
-  // left in the driver. False: the device did not come to rest within kTeardownMs; then only the end of the process frees it.
+  // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts.
+  // Afterwards nothing of it is left in the driver. False: the device did not come to rest within kTeardownMs; then
+  // only the end of the process frees it.
   bool end();
 
   ContextTable& contexts() { return *contexts_; }

@@ -1,4 +1,5 @@
-// Events that the replay itself needs, one pool for each context: they tell when a staged copy or a synchronised stream is done.
+// Events that the replay itself needs, one pool for each context: they tell when a staged copy or a synchronised stream
+// is done.
 #pragma once
 
 #include <cuda.h>
@@ -14,12 +15,15 @@ namespace gpuwire::server {
 struct DriverTable;
 class EventPool;
 
-// One event, or none; given back to its pool when destroyed. A lease without an event only keeps the pool's context from being destroyed.
+// One event, or none; given back to its pool when destroyed. A lease without an event only keeps the pool's context
+// from being destroyed.
 class PooledEvent {
  public:
   PooledEvent() = default;
   PooledEvent(std::shared_ptr<EventPool> pool, CUevent event) : pool_(std::move(pool)), event_(event) {}
-  PooledEvent(PooledEvent&& other) noexcept : pool_(std::move(other.pool_)), event_(other.event_) { other.event_ = nullptr; }
+  PooledEvent(PooledEvent&& other) noexcept : pool_(std::move(other.pool_)), event_(other.event_) {
+    other.event_ = nullptr;
+  }
   PooledEvent& operator=(PooledEvent&& other) noexcept;
   ~PooledEvent() { reset(); }
   void reset();

@@ -23,8 +23,8 @@ struct HostCallbacks::Shared {
   std::condition_variable changed;
   Replay* replay = nullptr;  // null: the session has ended
   unsigned sending = 0;      // trampolines that use `replay` without the lock
-  // Runs of callbacks that the client has yet to answer, oldest first, with the context of each: those of streams from when they are put
-  // there, those of graphs while they run.
+  // Runs of callbacks that the client has yet to answer, oldest first, with the context of each: those of streams from
+  // when they are put there, those of graphs while they run.
   std::map<uint64_t, uint32_t> open;
   uint64_t runs = 0;  // the number of the newest
   // By the client's number of a callback: the runs that the client was asked for and has not answered.
@@ -34,13 +34,14 @@ struct HostCallbacks::Shared {
 struct HostCallbacks::Trampoline {
   std::shared_ptr<Shared> shared;
   uint64_t callback = 0;
-  uint64_t run = 0;  // 0: of a graph, each run gets a number of its own
+  uint64_t run = 0;                 // 0: of a graph, each run gets a number of its own
   std::shared_ptr<bool> data_left;  // under shared->mutex; null: no copies from the device are before it on any stream
 };
 
 HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>()) { shared_->replay = &replay; }
 
-// A trampoline may not call the driver, so another thread must see to it that the data of earlier copies leave before the notice does.
+// A trampoline may not call the driver, so another thread must see to it that the data of earlier copies leave before
+// the notice does.
 std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stream) {
   Context* context = replay.state().contexts().current();
   CopyBack& copies = replay.state().copy_back();
@@ -99,9 +100,10 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
     trampoline->run = ++shared_->runs;
     shared_->open.emplace(trampoline->run, context ? wire_context(context->handle) : 0);
   }
-  CUresult result = kind == Kind::host_function
-                        ? drive(replay.driver().cuLaunchHostFunc, stream, &run_host_function, static_cast<void*>(trampoline.get()))
-                        : drive(replay.driver().cuStreamAddCallback, stream, &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
+  CUresult result = kind == Kind::host_function ? drive(replay.driver().cuLaunchHostFunc, stream, &run_host_function,
+                                                        static_cast<void*>(trampoline.get()))
+                                                : drive(replay.driver().cuStreamAddCallback, stream,
+                                                        &run_stream_callback, static_cast<void*>(trampoline.get()), 0u);
   if (result != CUDA_SUCCESS) {
     std::lock_guard lock(shared_->mutex);
     shared_->open.erase(trampoline->run);
@@ -160,12 +162,15 @@ bool HostCallbacks::end() {
   shared_->replay = nullptr;
   shared_->asked.clear();
   shared_->changed.notify_all();
-  return shared_->changed.wait_for(lock, std::chrono::milliseconds(kCallbackEndMs), [&] { return shared_->sending == 0; });
+  return shared_->changed.wait_for(lock, std::chrono::milliseconds(kCallbackEndMs),
+                                   [&] { return shared_->sending == 0; });
 }
 
 void CUDA_CB HostCallbacks::run_host_function(void* user) { run(*static_cast<Trampoline*>(user), CUDA_SUCCESS); }
 
-void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* user) { run(*static_cast<Trampoline*>(user), status); }
+void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* user) {
+  run(*static_cast<Trampoline*>(user), status);
+}
 
 void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   std::unique_ptr<Trampoline> once(trampoline.run == 0 ? nullptr : &trampoline);
@@ -176,7 +181,8 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   if (shared->replay) {
     uint64_t run = trampoline.run;
     if (run == 0) shared->open.emplace(run = ++shared->runs, 0);
-    // A callback in a graph that is launched twice may be asked for while the client still runs it: each answer lets one go.
+    // A callback in a graph that is launched twice may be asked for while the client still runs it: each answer lets
+    // one go.
     shared->asked[callback].push_back(run);
     ++shared->sending;
     Replay& replay = *shared->replay;
@@ -195,10 +201,13 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
 
 void host_function(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::HostFunction>();
-  if (params.getKind() > uint8_t(HostCallbacks::Kind::stream_callback)) throw ProtocolFault{"host_function: unknown kind"};
+  if (params.getKind() > uint8_t(HostCallbacks::Kind::stream_callback))
+    throw ProtocolFault{"host_function: unknown kind"};
   CUstream stream = nullptr;
   if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
-  finish(replay, call, replay.state().callbacks().enqueue(replay, stream, params.getCallback(), HostCallbacks::Kind(params.getKind())));
+  finish(
+      replay, call,
+      replay.state().callbacks().enqueue(replay, stream, params.getCallback(), HostCallbacks::Kind(params.getKind())));
 }
 
 void host_function_done(Replay& replay, Call& call) {

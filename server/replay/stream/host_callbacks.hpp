@@ -17,7 +17,8 @@ class Replay;
 inline constexpr size_t kCallbacksMax = 64u << 10;
 inline constexpr unsigned kCallbackEndMs = 1000;
 
-// Any thread. Its state is shared with every trampoline in the driver, which may outlive a session that ends in a fault.
+// Any thread. Its state is shared with every trampoline in the driver, which may outlive a session that ends in a
+// fault.
 class HostCallbacks {
  public:
   enum class Kind : uint8_t { host_function = 0, stream_callback = 1 };
@@ -27,10 +28,11 @@ class HostCallbacks {
 
   // Executor: puts the callback on the stream, or into the graph that the stream is being captured into.
   CUresult enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind);
-  // Executor: what a host node of a graph calls; the client is asked each time it runs. Valid until the session ends, since the driver does
-  // not say when the last graph with it is gone.
+  // Executor: what a host node of a graph calls; the client is asked each time it runs. Valid until the session ends,
+  // since the driver does not say when the last graph with it is gone.
   CUresult for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node);
-  // Executor: the client's number of what for_graph() gave or a capture has put into a graph. 0: the node is none of these.
+  // Executor: the client's number of what for_graph() gave or a capture has put into a graph. 0: the node is none of
+  // these.
   uint64_t number_of(const CUDA_HOST_NODE_PARAMS& node) const;
   // Any thread: the client has run it. False: it was not asked to.
   bool done(uint64_t callback);

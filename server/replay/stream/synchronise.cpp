@@ -19,7 +19,8 @@ namespace gpuwire::server {
 
 namespace {
 
-// The end of every synchronisation: what the device printed and the data of the copies it covers leave before its reply.
+// The end of every synchronisation: what the device printed and the data of the copies it covers leave before its
+// reply.
 void answer(Replay& replay, uint64_t sequence, CUresult result) {
   replay.drain_output();
   replay.state().copy_back().deliver_finished();
@@ -52,8 +53,8 @@ bool streams_idle(Replay& replay) {
     auto stream = static_cast<CUstream>(native);
     // A query would break off a capture.
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE &&
-           drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
+    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
+           capturing == CU_STREAM_CAPTURE_STATUS_NONE && drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
   });
   return idle;
 }
@@ -75,7 +76,8 @@ std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
     if (!all) return;
     auto stream = static_cast<CUstream>(native);
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    all = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS && capturing == CU_STREAM_CAPTURE_STATUS_NONE;
+    all = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
+          capturing == CU_STREAM_CAPTURE_STATUS_NONE;
     if (!all || drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS) return;
     CUresult result = add(stream);
     // The event is of this context; a stream of another one does not take it, and is not waited for.
@@ -137,7 +139,8 @@ void cuCtxSynchronize_v2(Replay& replay, Call& call) {
   if (handle != 0 && wire_context(handle) != call.header.context) {
     Context* context = replay.state().contexts().find(wire_context(handle));
     if (!context || context->handle != handle) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
-    if (CUresult error = replay.state().contexts().make_current(wire_context(handle))) return finish(replay, call, error);
+    if (CUresult error = replay.state().contexts().make_current(wire_context(handle)))
+      return finish(replay, call, error);
     return synchronise_context(replay, call, *context);
   }
   cuCtxSynchronize(replay, call);
@@ -158,7 +161,9 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
     // In error, or being captured: only the driver knows.
     call.answered = true;
     auto lease = std::make_shared<PooledEvent>(context->events->lease());
-    replay.wait_elsewhere([&replay, lease, stream, sequence] { answer(replay, sequence, drive(replay.driver().cuStreamSynchronize, stream)); });
+    replay.wait_elsewhere([&replay, lease, stream, sequence] {
+      answer(replay, sequence, drive(replay.driver().cuStreamSynchronize, stream));
+    });
     return;
   }
   auto shared = std::make_shared<PooledEvent>(std::move(event));
@@ -184,7 +189,8 @@ void cuStreamQuery(Replay& replay, Call& call) {
 
 void cuEventQuery(Replay& replay, Call& call) {
   void* event = nullptr;
-  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventQueryParams>().getHEvent(), event)) {
+  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventQueryParams>().getHEvent(),
+                             event)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
   answer_query(replay, call, drive(replay.driver().cuEventQuery, static_cast<CUevent>(event)));
@@ -195,7 +201,8 @@ void cuEventSynchronize(Replay& replay, Call& call) {
   void* native = nullptr;
   uint64_t sequence = call.header.sequence;
   if (!context) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
-  if (!replay.handles().find(wire::HandleKind::event, call.message.getRoot<schema::CuEventSynchronizeParams>().getHEvent(), native)) {
+  if (!replay.handles().find(wire::HandleKind::event,
+                             call.message.getRoot<schema::CuEventSynchronizeParams>().getHEvent(), native)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
   auto event = static_cast<CUevent>(native);
@@ -217,7 +224,8 @@ void cuEventSynchronize(Replay& replay, Call& call) {
 void cuEventDestroy_v2(Replay& replay, Call& call) {
   uint64_t handle = call.message.getRoot<schema::CuEventDestroyV2Params>().getHEvent();
   void* native = nullptr;
-  if (!replay.handles().find(wire::HandleKind::event, handle, native)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  if (!replay.handles().find(wire::HandleKind::event, handle, native))
+    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   replay.handles().erase(wire::HandleKind::event, handle);
   finish(replay, call, replay.state().watched_events().destroy(static_cast<CUevent>(native)));
 }

@@ -77,7 +77,7 @@ void Block::start(RunningLaunch& running, Executor& executor, Cluster& cluster, 
   const Launch& launch = running.launch();
   fill_area();
   if (shared_capacity_ < running.shared_bytes()) {
-    shared_.reset(static_cast<uint8_t*>(::operator new(running.shared_bytes(), std::align_val_t{64})));
+    shared_.reset(static_cast<uint8_t*>(::operator new (running.shared_bytes(), std::align_val_t{64})));
     shared_capacity_ = running.shared_bytes();
   }
   if (running.shared_bytes() != 0) std::memset(shared_.get(), 0, running.shared_bytes());
@@ -130,7 +130,8 @@ Block::Outcome Block::run(Executor& executor) {
         case Warp::Outcome::blocked:
           // The barrier may have opened by this warp's own arrival or exit.
           runnable_[w] = 0;
-          for (const Fragment& fragment : warps_[w]->fragments()) runnable_[w] |= fragment.state == Fragment::State::ready;
+          for (const Fragment& fragment : warps_[w]->fragments())
+            runnable_[w] |= fragment.state == Fragment::State::ready;
           break;
         case Warp::Outcome::yielded: yielded = true; break;
         case Warp::Outcome::faulted: return Outcome::faulted;
@@ -193,7 +194,8 @@ void Block::complete_barriers() {
   for (uint32_t i = 0; i < kBarriers; ++i) {
     Barrier& barrier = barriers_[i];
     if (barrier.arrived_real == 0) continue;
-    if (barrier.expected != 0 ? barrier.arrived >= barrier.expected : barrier.arrived_real >= live_threads_) complete(i);
+    if (barrier.expected != 0 ? barrier.arrived >= barrier.expected : barrier.arrived_real >= live_threads_)
+      complete(i);
   }
 }
 

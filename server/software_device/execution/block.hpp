@@ -1,4 +1,5 @@
-// One block of a grid: its warps, shared memory and barriers. A block is data; any executor thread may take its next turn.
+// One block of a grid: its warps, shared memory and barriers. A block is data; any executor thread may take its next
+// turn.
 #pragma once
 
 #include <cstdint>

@@ -18,11 +18,14 @@ void Cluster::start(RunningLaunch& running, Executor& executor, uint64_t linear_
   finished_.assign(size_, 0);
   while (blocks_.size() < size_) blocks_.push_back(std::make_unique<Block>());
   const Dim3 count{launch.grid.x / extent.x, launch.grid.y / extent.y, launch.grid.z / extent.z};
-  const Dim3 cluster{static_cast<uint32_t>(linear_index % count.x), static_cast<uint32_t>(linear_index / count.x % count.y),
+  const Dim3 cluster{static_cast<uint32_t>(linear_index % count.x),
+                     static_cast<uint32_t>(linear_index / count.x % count.y),
                      static_cast<uint32_t>(linear_index / count.x / count.y)};
   for (uint32_t rank = 0; rank < size_; ++rank) {
     const Dim3 within{rank % extent.x, rank / extent.x % extent.y, rank / extent.x / extent.y};
-    blocks_[rank]->start(running, executor, *this, rank, {cluster.x * extent.x + within.x, cluster.y * extent.y + within.y, cluster.z * extent.z + within.z});
+    blocks_[rank]->start(
+        running, executor, *this, rank,
+        {cluster.x * extent.x + within.x, cluster.y * extent.y + within.y, cluster.z * extent.z + within.z});
   }
 }
 

@@ -1,5 +1,5 @@
-// Blocks that run together and reach each other's shared memory. Every block belongs to a cluster, mostly of its own. One executor runs
-// all blocks of a cluster in turns, so that nothing in it needs a lock.
+// Blocks that run together and reach each other's shared memory. Every block belongs to a cluster, mostly of its own.
+// One executor runs all blocks of a cluster in turns, so that nothing in it needs a lock.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,8 @@ constexpr uint64_t kCallsWithoutStack = 64;
 }  // namespace
 
 RunningLaunch::RunningLaunch(const Launch& launch)
-    : cluster_count(uint64_t{launch.grid.x / launch.cluster.x} * (launch.grid.y / launch.cluster.y) * (launch.grid.z / launch.cluster.z)),
+    : cluster_count(uint64_t{launch.grid.x / launch.cluster.x} * (launch.grid.y / launch.cluster.y) *
+                    (launch.grid.z / launch.cluster.z)),
       launch_(launch),
       program_(static_cast<const CompiledProgram&>(*launch.program)),
       kernel_(program_.kernels_[launch.kernel]),
@@ -40,18 +41,21 @@ RunningLaunch::RunningLaunch(const Launch& launch)
     if (symbol.kind == Symbol::Kind::variable && symbol.index < launch.variable_addresses.size()) {
       symbol_values_[i] = launch.variable_addresses[symbol.index];
     }
-    if (symbol.kind == Symbol::Kind::function) symbol_values_[i] = kFunctionAddressBase + (symbol.index + 1) * kFunctionAddressStep;
+    if (symbol.kind == Symbol::Kind::function)
+      symbol_values_[i] = kFunctionAddressBase + (symbol.index + 1) * kFunctionAddressStep;
   }
   for (auto [symbol, offset] : kernel_.shared_offsets) symbol_values_[symbol] = offset;
   uint32_t align = kernel_.dynamic_shared_alignment;
   shared_bytes_ = (kernel_.static_shared_bytes + align - 1) / align * align + launch.dynamic_shared_bytes;
   local_bytes_per_thread_ = kernel_.local_bytes_per_thread;
   if (kernel_.needs_stack) local_bytes_per_thread_ += launch.stack_bytes_per_thread;
-  uint64_t depth = kernel_.needs_stack ? kCallsWithoutStack + launch.stack_bytes_per_thread / kStackBytesPerCall : kCallDepthMax;
+  uint64_t depth =
+      kernel_.needs_stack ? kCallsWithoutStack + launch.stack_bytes_per_thread / kStackBytesPerCall : kCallDepthMax;
   call_depth_max_ = static_cast<uint32_t>(std::min<uint64_t>(depth, kCallDepthMax));
   local_bytes_per_thread_ = (local_bytes_per_thread_ + 15) / 16 * 16;
   const uint64_t cluster_blocks = uint64_t{launch.cluster.x} * launch.cluster.y * launch.cluster.z;
-  resident_clusters_max_ = launch.cooperative ? cluster_count : std::max<uint64_t>(kResidentBlocksMax / cluster_blocks, 1);
+  resident_clusters_max_ =
+      launch.cooperative ? cluster_count : std::max<uint64_t>(kResidentBlocksMax / cluster_blocks, 1);
 }
 
 void RunningLaunch::fault(Fault kind, std::string message) {
@@ -148,7 +152,8 @@ class EngineImplementation final : public Engine {
     RunningLaunch* best = nullptr;
     for (RunningLaunch* running : launches_) {
       std::lock_guard lock(running->mutex_);
-      bool any = !running->stopped() && (running->next_cluster_ < running->cluster_count || !running->suspended_.empty());
+      bool any =
+          !running->stopped() && (running->next_cluster_ < running->cluster_count || !running->suspended_.empty());
       if (any && (best == nullptr || running->executors_inside_ < best->executors_inside_)) best = running;
     }
     return best;
@@ -188,7 +193,8 @@ class EngineImplementation final : public Engine {
       running.suspended_.clear();
       return nullptr;
     }
-    bool fresh = running.next_cluster_ < running.cluster_count && running.resident_clusters_ < running.resident_clusters_max_;
+    bool fresh =
+        running.next_cluster_ < running.cluster_count && running.resident_clusters_ < running.resident_clusters_max_;
     if (!fresh) {
       if (running.suspended_.empty()) return nullptr;
       std::unique_ptr<Cluster> cluster = std::move(running.suspended_.front());
@@ -226,9 +232,9 @@ class EngineImplementation final : public Engine {
   std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable left_;
-  std::vector<RunningLaunch*> launches_;                     // under mutex_
-  std::vector<std::unique_ptr<Executor>> spare_executors_;   // under mutex_
-  bool closing_ = false;                                     // under mutex_
+  std::vector<RunningLaunch*> launches_;                    // under mutex_
+  std::vector<std::unique_ptr<Executor>> spare_executors_;  // under mutex_
+  bool closing_ = false;                                    // under mutex_
   std::vector<std::thread> workers_;
 };
 

@@ -23,7 +23,8 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// A kernel parameter as the PTX declares it. Offsets follow the CUDA ABI: each parameter at the next multiple of its alignment.
+// A kernel parameter as the PTX declares it. Offsets follow the CUDA ABI: each parameter at the next multiple of its
+// alignment.
 struct ParameterInfo {
   uint32_t offset_bytes = 0;
   uint32_t size_bytes = 0;
@@ -36,15 +37,15 @@ struct KernelInfo {
   uint32_t parameter_bytes = 0;
   uint32_t static_shared_bytes = 0;
   uint32_t local_bytes_per_thread = 0;
-  uint32_t registers_per_thread = 0;    // an estimate: the executor has no register file to fill
+  uint32_t registers_per_thread = 0;      // an estimate: the executor has no register file to fill
   uint32_t max_threads_per_block = 1024;  // lowered by .maxntid
   Dim3 required_cluster{0, 0, 0};         // .reqnctapercluster; zero: any
 };
 
 enum class VariableSpace : uint8_t { global, constant };
 
-// A module-scope variable. The driver gives it memory, then copies `initial` there (shorter than size_bytes: the rest is zero)
-// and writes the addresses that `pointers` asks for.
+// A module-scope variable. The driver gives it memory, then copies `initial` there (shorter than size_bytes: the rest
+// is zero) and writes the addresses that `pointers` asks for.
 struct VariableInfo {
   std::string name;
   VariableSpace space = VariableSpace::global;
@@ -73,9 +74,10 @@ class Program {
   virtual ~Program() = default;
   virtual const std::vector<KernelInfo>& kernels() const noexcept = 0;
   virtual const std::vector<VariableInfo>& variables() const noexcept = 0;
-  virtual uint32_t ptx_version() const noexcept = 0;     // 90 for ".version 9.0"
-  virtual uint32_t target_sm() const noexcept = 0;       // 75 for ".target sm_75"
-  // The value a device-side function pointer of that name has; what VariableInfo::Pointer to a function wants. 0: no such function.
+  virtual uint32_t ptx_version() const noexcept = 0;  // 90 for ".version 9.0"
+  virtual uint32_t target_sm() const noexcept = 0;    // 75 for ".target sm_75"
+  // The value a device-side function pointer of that name has; what VariableInfo::Pointer to a function wants. 0: no
+  // such function.
   virtual uint64_t function_address(std::string_view name) const noexcept = 0;
 };
 
@@ -95,8 +97,8 @@ class DeviceMemory {
   // The largest accessible range that holds `address`. Device addresses are host addresses of this process: the engine
   // loads and stores through them directly once the range is known.
   virtual Range find(uint64_t address) const noexcept = 0;
-  // Changes whenever a range is taken away, so that cached ranges are dropped. Relaxed reads are enough inside a launch: to free
-  // memory under a running kernel is a bug of the program.
+  // Changes whenever a range is taken away, so that cached ranges are dropped. Relaxed reads are enough inside a
+  // launch: to free memory under a running kernel is a bug of the program.
   virtual uint64_t generation() const noexcept = 0;
 };
 
@@ -110,15 +112,15 @@ class DeviceHeap {
 
 enum class Fault : uint8_t {
   none,
-  illegal_address,      // CUDA_ERROR_ILLEGAL_ADDRESS (700)
-  misaligned_address,   // CUDA_ERROR_MISALIGNED_ADDRESS (716)
+  illegal_address,        // CUDA_ERROR_ILLEGAL_ADDRESS (700)
+  misaligned_address,     // CUDA_ERROR_MISALIGNED_ADDRESS (716)
   invalid_address_space,  // CUDA_ERROR_INVALID_ADDRESS_SPACE (717)
-  invalid_pc,           // CUDA_ERROR_INVALID_PC (718): an indirect call to no function
-  assert_failed,        // CUDA_ERROR_ASSERT (710)
-  trap,                 // CUDA_ERROR_LAUNCH_FAILED (719): trap
-  stack_overflow,       // CUDA_ERROR_LAUNCH_FAILED (719)
-  illegal_instruction,  // CUDA_ERROR_ILLEGAL_INSTRUCTION (715)
-  cancelled,            // the context was destroyed under the launch
+  invalid_pc,             // CUDA_ERROR_INVALID_PC (718): an indirect call to no function
+  assert_failed,          // CUDA_ERROR_ASSERT (710)
+  trap,                   // CUDA_ERROR_LAUNCH_FAILED (719): trap
+  stack_overflow,         // CUDA_ERROR_LAUNCH_FAILED (719)
+  illegal_instruction,    // CUDA_ERROR_ILLEGAL_INSTRUCTION (715)
+  cancelled,              // the context was destroyed under the launch
 };
 
 struct LaunchResult {
@@ -130,21 +132,23 @@ struct Launch {
   const Program* program = nullptr;
   size_t kernel = 0;  // index into program->kernels()
   Dim3 grid, block;
-  Dim3 cluster;  // in blocks; divides the grid
+  Dim3 cluster;                   // in blocks; divides the grid
   bool explicit_cluster = false;  // asked for, by the kernel or by the launch
   uint32_t dynamic_shared_bytes = 0;
-  bool cooperative = false;  // all blocks are resident at once, so that they may wait for each other
+  bool cooperative = false;             // all blocks are resident at once, so that they may wait for each other
   std::span<const uint8_t> parameters;  // packed as KernelInfo::parameters says
-  std::span<const uint64_t> variable_addresses;  // by index of program->variables(): where this instance's variables are
+  std::span<const uint64_t>
+      variable_addresses;  // by index of program->variables(): where this instance's variables are
   const DeviceMemory* memory = nullptr;
   DeviceHeap* heap = nullptr;
-  const ImageTable* images = nullptr;  // null: there are no textures or surfaces
+  const ImageTable* images = nullptr;   // null: there are no textures or surfaces
   uint64_t stack_bytes_per_thread = 0;  // bound of .local memory and calls
-  // Output of printf and the text of a failed assert, one whole formatted message a call. Called from executor threads, possibly at once.
+  // Output of printf and the text of a failed assert, one whole formatted message a call. Called from executor threads,
+  // possibly at once.
   std::function<void(std::string_view)> print;
   // cudaGraphSetConditional. As print.
   std::function<void(uint64_t handle, uint32_t value)> set_condition;
-  std::function<bool()> cancelled;  // polled now and then
+  std::function<bool()> cancelled;        // polled now and then
   uint32_t sm_count = 0, device_sm = 75;  // for %nsmid and the like
   uint32_t processors = ~0u;              // which of them the blocks say they run on (%smid), as bits
 };
@@ -153,7 +157,8 @@ struct Launch {
 class Engine {
  public:
   virtual ~Engine() = default;
-  // Returns when every thread of the grid has ended, or one faulted and the others were stopped. Blocking, reentrant from many threads.
+  // Returns when every thread of the grid has ended, or one faulted and the others were stopped. Blocking, reentrant
+  // from many threads.
   virtual LaunchResult run(const Launch& launch) = 0;
 };
 

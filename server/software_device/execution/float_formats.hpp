@@ -1,8 +1,9 @@
 // f16 and bf16 as bits, flushing of subnormals, canonical NaNs.
 //
-// Arithmetic on the 16-bit formats is done in double and rounded once: exact products and sums have at most 53 significant bits,
-// or so many more than the result that the second rounding is harmless (S. Figueroa, "When is double rounding innocuous?", 1995);
-// fma, for which neither holds, rounds to odd in between (S. Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+// Arithmetic on the 16-bit formats is done in double and rounded once: exact products and sums have at most 53
+// significant bits, or so many more than the result that the second rounding is harmless (S. Figueroa, "When is double
+// rounding innocuous?", 1995); fma, for which neither holds, rounds to odd in between (S. Boldo, G. Melquiond,
+// "Emulation of FMA and correctly rounded sums", 2008).
 #pragma once
 
 #include <bit>
@@ -75,7 +76,8 @@ inline uint16_t encode_small(double value, Rounding rounding) {
   kept += up;
   uint64_t result = (static_cast<uint64_t>(place - kLowest) << Mantissa) + kept;
   if (result >= kInfinity) {
-    bool finite = rounding == Rounding::toward_zero || (rounding == Rounding::down && sign == 0) || (rounding == Rounding::up && sign != 0);
+    bool finite = rounding == Rounding::toward_zero || (rounding == Rounding::down && sign == 0) ||
+                  (rounding == Rounding::up && sign != 0);
     result = finite ? kInfinity - 1 : kInfinity;
   }
   return static_cast<uint16_t>(sign | result);
@@ -84,13 +86,17 @@ inline uint16_t encode_small(double value, Rounding rounding) {
 // The two formats, with one interface.
 struct HalfFormat {
   static double decode(uint16_t bits) { return half_to_float(bits); }
-  static uint16_t encode(double value, Rounding rounding = Rounding::nearest_even) { return encode_small<10>(value, rounding); }
+  static uint16_t encode(double value, Rounding rounding = Rounding::nearest_even) {
+    return encode_small<10>(value, rounding);
+  }
   static uint16_t flushed(uint16_t bits) { return flush_half(bits); }
   static constexpr uint16_t kOne = 0x3c00;
 };
 struct BrainFormat {
   static double decode(uint16_t bits) { return brain_to_float(bits); }
-  static uint16_t encode(double value, Rounding rounding = Rounding::nearest_even) { return encode_small<7>(value, rounding); }
+  static uint16_t encode(double value, Rounding rounding = Rounding::nearest_even) {
+    return encode_small<7>(value, rounding);
+  }
   static uint16_t flushed(uint16_t bits) { return (bits & 0x7f80) == 0 ? bits & 0x8000 : bits; }
   static constexpr uint16_t kOne = 0x3f80;
 };

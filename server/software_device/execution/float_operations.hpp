@@ -9,14 +9,51 @@
 
 namespace gpuwire::software_device {
 
-struct Plus { template <class T> T operator()(T a, T b) const { return a + b; } };
-struct Minus { template <class T> T operator()(T a, T b) const { return a - b; } };
-struct Times { template <class T> T operator()(T a, T b) const { return a * b; } };
-struct Divide { template <class T> T operator()(T a, T b) const { return a / b; } };
-struct MultiplyAdd { template <class T> T operator()(T a, T b, T c) const { return std::fma(a, b, c); } };
-struct SquareRoot { template <class T> T operator()(T a) const { return std::sqrt(a); } };
-struct Reciprocal { template <class T> T operator()(T a) const { return T(1) / a; } };
-struct FmaToOdd { double operator()(double a, double b, double c) const { return fma_to_odd(a, b, c); } };
+struct Plus {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Minus {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a - b;
+  }
+};
+struct Times {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a * b;
+  }
+};
+struct Divide {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a / b;
+  }
+};
+struct MultiplyAdd {
+  template <class T>
+  T operator()(T a, T b, T c) const {
+    return std::fma(a, b, c);
+  }
+};
+struct SquareRoot {
+  template <class T>
+  T operator()(T a) const {
+    return std::sqrt(a);
+  }
+};
+struct Reciprocal {
+  template <class T>
+  T operator()(T a) const {
+    return T(1) / a;
+  }
+};
+struct FmaToOdd {
+  double operator()(double a, double b, double c) const { return fma_to_odd(a, b, c); }
+};
 
 // f32 and f64 add, sub, mul, fma, mad, div, sqrt, rcp with .rz, .rm or .rp; nullptr for what does not exist.
 Handler directed_handler(const ptx::Instruction& instruction);

@@ -7,12 +7,7 @@ namespace gpuwire::software_device {
 namespace {
 
 constexpr IntrinsicShape kShapes[] = {
-    {0, 0, {}},
-    {4, 2, {8, 8}},
-    {0, 5, {8, 8, 4, 8, 8}},
-    {8, 1, {8}},
-    {0, 1, {8}},
-    {0, 2, {8, 4}},
+    {0, 0, {}}, {4, 2, {8, 8}}, {0, 5, {8, 8, 4, 8, 8}}, {8, 1, {8}}, {0, 1, {8}}, {0, 2, {8, 4}},
 };
 
 // refs: d, format, arguments
@@ -40,15 +35,17 @@ void assert_failed(Warp& w, const Op& op, uint32_t mask) {
   for (uint32_t left = mask; left != 0; left &= left - 1) {
     unsigned lane = static_cast<unsigned>(std::countr_zero(left));
     std::string message, file, function;
-    if (!read_string(w, op, lane, w.in<uint64_t>(op.ref[0])[lane], message) || !read_string(w, op, lane, w.in<uint64_t>(op.ref[1])[lane], file) ||
+    if (!read_string(w, op, lane, w.in<uint64_t>(op.ref[0])[lane], message) ||
+        !read_string(w, op, lane, w.in<uint64_t>(op.ref[1])[lane], file) ||
         !read_string(w, op, lane, w.in<uint64_t>(op.ref[3])[lane], function)) {
       return;
     }
     auto tid = [&](ThreadSpecial which) { return w.thread_area_[static_cast<uint32_t>(which)][lane]; };
     const Dim3& block = w.block_->index();
     // As the CUDA runtime prints it.
-    std::string text = file + ":" + std::to_string(w.in<uint32_t>(op.ref[2])[lane]) + ": " + function + ": block: " + triple(block.x, block.y, block.z) +
-                       ", thread: " + triple(tid(ThreadSpecial::tid_x), tid(ThreadSpecial::tid_y), tid(ThreadSpecial::tid_z)) +
+    std::string text = file + ":" + std::to_string(w.in<uint32_t>(op.ref[2])[lane]) + ": " + function +
+                       ": block: " + triple(block.x, block.y, block.z) + ", thread: " +
+                       triple(tid(ThreadSpecial::tid_x), tid(ThreadSpecial::tid_y), tid(ThreadSpecial::tid_z)) +
                        " Assertion `" + message + "` failed.\n";
     if (w.launch_->launch().print) w.launch_->launch().print(text);
   }

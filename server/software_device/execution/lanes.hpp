@@ -16,7 +16,8 @@ inline void each_lane(uint32_t mask, F&& f) {
   for (; mask != 0; mask &= mask - 1) f(static_cast<unsigned>(std::countr_zero(mask)));
 }
 
-// d[i] = f(a[i]...). A result may stand in its source's place, and only in exactly that place, so the lanes are independent.
+// d[i] = f(a[i]...). A result may stand in its source's place, and only in exactly that place, so the lanes are
+// independent.
 template <class D, class A, class F>
 inline void map1(Warp& warp, const Op& op, uint32_t mask, F f) {
   D* d = warp.out<D>(op.ref[0]);
@@ -58,11 +59,17 @@ inline void map3(Warp& warp, const Op& op, uint32_t mask, F f) {
 
 // Handlers made of an operation F (a stateless function object).
 template <class D, class A, class F>
-void unary(Warp& warp, const Op& op, uint32_t mask) { map1<D, A>(warp, op, mask, F{}); }
+void unary(Warp& warp, const Op& op, uint32_t mask) {
+  map1<D, A>(warp, op, mask, F{});
+}
 template <class D, class A, class B, class F>
-void binary(Warp& warp, const Op& op, uint32_t mask) { map2<D, A, B>(warp, op, mask, F{}); }
+void binary(Warp& warp, const Op& op, uint32_t mask) {
+  map2<D, A, B>(warp, op, mask, F{});
+}
 template <class D, class A, class B, class C, class F>
-void ternary(Warp& warp, const Op& op, uint32_t mask) { map3<D, A, B, C>(warp, op, mask, F{}); }
+void ternary(Warp& warp, const Op& op, uint32_t mask) {
+  map3<D, A, B, C>(warp, op, mask, F{});
+}
 
 // A bit for each byte's lowest bit; the bytes are 0 or 1.
 inline uint32_t pack_bits(const uint8_t (&bytes)[kLanes]) {
@@ -94,9 +101,12 @@ template <template <class> class H>
 Handler by_integer_type(ptx::Type type) {
   using ptx::Type;
   switch (type) {
-    case Type::u16: case Type::b16: return &H<uint16_t>::run;
-    case Type::u32: case Type::b32: return &H<uint32_t>::run;
-    case Type::u64: case Type::b64: return &H<uint64_t>::run;
+    case Type::u16:
+    case Type::b16: return &H<uint16_t>::run;
+    case Type::u32:
+    case Type::b32: return &H<uint32_t>::run;
+    case Type::u64:
+    case Type::b64: return &H<uint64_t>::run;
     case Type::s16: return &H<int16_t>::run;
     case Type::s32: return &H<int32_t>::run;
     case Type::s64: return &H<int64_t>::run;

@@ -38,7 +38,8 @@ Intrinsic intrinsic_named(std::string_view name) {
 }
 
 tl::expected<std::shared_ptr<const Program>, CompileError> compile_ptx(std::span<const std::string_view> texts) {
-  if (texts.size() > ptx::kTextsMax) return tl::unexpected(CompileError{CompileError::Kind::invalid_ptx, "too many PTX texts\n"});
+  if (texts.size() > ptx::kTextsMax)
+    return tl::unexpected(CompileError{CompileError::Kind::invalid_ptx, "too many PTX texts\n"});
   std::vector<ptx::Module> modules;
   for (std::string_view text : texts) {
     auto module = ptx::parse(text);
@@ -53,7 +54,8 @@ tl::expected<std::shared_ptr<const Program>, CompileError> compile_ptx(std::span
   return Linker(std::move(modules)).run();
 }
 
-Linker::Linker(std::vector<ptx::Module> modules) : modules_(std::move(modules)), program_(std::make_shared<CompiledProgram>()) {}
+Linker::Linker(std::vector<ptx::Module> modules)
+    : modules_(std::move(modules)), program_(std::make_shared<CompiledProgram>()) {}
 
 void Linker::fail(bool unsupported, uint32_t line, std::string message) {
   if (error_.log.empty()) error_.kind = unsupported ? CompileError::Kind::unsupported : CompileError::Kind::invalid_ptx;
@@ -78,7 +80,8 @@ tl::expected<std::shared_ptr<const Program>, CompileError> Linker::run() {
 void Linker::collect_functions() {
   for (uint32_t m = 0; m < modules_.size(); ++m) {
     for (const ptx::Function& function : modules_[m].functions) {
-      uint32_t scope = visible_everywhere(function.external, function.visible, function.weak) || function.entry ? kEveryModule : m;
+      uint32_t scope =
+          visible_everywhere(function.external, function.visible, function.weak) || function.entry ? kEveryModule : m;
       declarations_.emplace(Key{m, function.name}, &function);
       if (!function.defined) continue;
       auto [at, fresh] = function_index_.emplace(Key{scope, function.name}, static_cast<uint32_t>(bodies_.size()));
@@ -109,10 +112,12 @@ void Linker::add_variable(uint32_t module, const ptx::Variable& variable) {
     VariableInfo& info = program_->variables_[program_->symbols_[known->second].index];
     bool better = info.external || (variable.common && variable.size_bytes > info.size_bytes);
     if (variable.external || (variable.weak && !better)) return;
-    if (!better && !variable.weak) return fail(false, variable.line, "'" + std::string(variable.name.substr(0, 120)) + "' is defined twice");
+    if (!better && !variable.weak)
+      return fail(false, variable.line, "'" + std::string(variable.name.substr(0, 120)) + "' is defined twice");
   } else if (known != symbol_index_.end()) {
     Symbol& first = program_->symbols_[known->second];
-    if (first.kind != symbol.kind) return fail(false, variable.line, "'" + std::string(variable.name.substr(0, 120)) + "' is declared twice");
+    if (first.kind != symbol.kind)
+      return fail(false, variable.line, "'" + std::string(variable.name.substr(0, 120)) + "' is declared twice");
     first.alignment = std::max(first.alignment, symbol.alignment);
     first.bytes = std::max(first.bytes, symbol.bytes);
     return;
@@ -190,7 +195,8 @@ int64_t Linker::symbol(uint32_t module, std::string_view name) {
 }
 
 int64_t Linker::local_shared_symbol(const void* function, uint32_t variable, const ptx::Variable& declared) {
-  auto [at, fresh] = local_shared_.emplace(std::pair{function, variable}, static_cast<uint32_t>(program_->symbols_.size()));
+  auto [at, fresh] =
+      local_shared_.emplace(std::pair{function, variable}, static_cast<uint32_t>(program_->symbols_.size()));
   if (fresh) {
     Symbol symbol;
     symbol.kind = declared.unsized ? Symbol::Kind::dynamic_shared : Symbol::Kind::shared;
@@ -248,7 +254,8 @@ void Linker::find_reachable(uint32_t function, std::vector<uint32_t>& reachable)
 }
 
 // The most local memory that a chain of calls needs. Recursion is noted and counted once.
-uint64_t Linker::deepest_local(uint32_t function, std::vector<int64_t>& memo, std::vector<uint8_t>& state, bool& recursive, uint32_t depth) {
+uint64_t Linker::deepest_local(uint32_t function, std::vector<int64_t>& memo, std::vector<uint8_t>& state,
+                               bool& recursive, uint32_t depth) {
   if (state[function] == 1 || depth > ptx::kErrorsMax * 50) {
     recursive = true;
     return 0;
@@ -290,7 +297,8 @@ void Linker::make_kernel(uint32_t module, const ptx::Function& source, uint32_t 
     offset += symbol.bytes;
     if (offset > ptx::kSharedBytesMax) return fail(false, source.line, "the kernel uses too much shared data");
   }
-  for (uint32_t s : dynamic) kernel.dynamic_shared_alignment = std::max(kernel.dynamic_shared_alignment, program_->symbols_[s].alignment);
+  for (uint32_t s : dynamic)
+    kernel.dynamic_shared_alignment = std::max(kernel.dynamic_shared_alignment, program_->symbols_[s].alignment);
   kernel.static_shared_bytes = static_cast<uint32_t>(offset);
   if (!dynamic.empty()) {
     uint32_t align = std::max(kernel.dynamic_shared_alignment, 16u);
@@ -314,7 +322,8 @@ void Linker::make_kernel(uint32_t module, const ptx::Function& source, uint32_t 
     parameter_offset = (parameter_offset + align - 1) / align * align;
     info.parameters.push_back({parameter_offset, static_cast<uint32_t>(variable.size_bytes), align});
     parameter_offset += static_cast<uint32_t>(variable.size_bytes);
-    if (parameter_offset > ptx::kParameterBytesMax) return fail(false, source.line, "the kernel has too many parameters");
+    if (parameter_offset > ptx::kParameterBytesMax)
+      return fail(false, source.line, "the kernel has too many parameters");
   }
   info.parameter_bytes = parameter_offset;
   info.static_shared_bytes = kernel.static_shared_bytes;

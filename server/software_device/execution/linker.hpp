@@ -40,9 +40,7 @@ class Linker {
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {
-    size_t operator()(const Key& key) const {
-      return std::hash<std::string_view>{}(key.name) * 31 + key.module;
-    }
+    size_t operator()(const Key& key) const { return std::hash<std::string_view>{}(key.name) * 31 + key.module; }
   };
   static constexpr uint32_t kEveryModule = 0xffffffff;
 
@@ -54,7 +52,8 @@ class Linker {
   void make_kernels();
   void make_kernel(uint32_t module, const ptx::Function& source, uint32_t function);
   void find_reachable(uint32_t function, std::vector<uint32_t>& reachable) const;
-  uint64_t deepest_local(uint32_t function, std::vector<int64_t>& memo, std::vector<uint8_t>& state, bool& recursive, uint32_t depth);
+  uint64_t deepest_local(uint32_t function, std::vector<int64_t>& memo, std::vector<uint8_t>& state, bool& recursive,
+                         uint32_t depth);
   bool failed() const { return !error_.log.empty(); }
 
   std::vector<ptx::Module> modules_;

@@ -65,11 +65,13 @@ bool Lowering::run() {
 bool Lowering::lower(const Instruction& instruction) {
   const OpcodeEntry* entry = find_opcode(instruction.opcode);
   if (entry == nullptr) {
-    if (known_to_ptx(instruction.opcode)) return unsupported("instruction " + spelled(instruction) + " is not supported by the software device");
+    if (known_to_ptx(instruction.opcode))
+      return unsupported("instruction " + spelled(instruction) + " is not supported by the software device");
     return invalid("unknown instruction " + spelled(instruction));
   }
   if (!instruction.unknown_word.empty()) {
-    return unsupported("instruction " + spelled(instruction) + " with '." + std::string(instruction.unknown_word.substr(0, 40)) +
+    return unsupported("instruction " + spelled(instruction) + " with '." +
+                       std::string(instruction.unknown_word.substr(0, 40)) +
                        "' is not supported by the software device");
   }
   if (!entry->allowed.contains(instruction.modifiers)) {
@@ -83,7 +85,8 @@ bool Lowering::lower(const Instruction& instruction) {
 void Lowering::find_scalar_parameters(std::vector<uint8_t>& scalar) const {
   for (size_t i = 0; i < source_.variables.size(); ++i) {
     uint64_t bytes = source_.variables[i].size_bytes;
-    scalar.push_back(source_.variables[i].space == Space::param && (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8));
+    scalar.push_back(source_.variables[i].space == Space::param &&
+                     (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8));
   }
   for (const Instruction& instruction : source_.instructions) {
     for (const Operand& operand : instruction.operands) {
@@ -91,7 +94,8 @@ void Lowering::find_scalar_parameters(std::vector<uint8_t>& scalar) const {
       if (operand.kind != Operand::Kind::address) continue;
       for (const Operand& base : operand.elements) {
         if (base.kind != Operand::Kind::variable) continue;
-        bool whole = operand.addend == 0 && !instruction.has(ptx::Modifier::v2) && !instruction.has(ptx::Modifier::v4) &&
+        bool whole = operand.addend == 0 && !instruction.has(ptx::Modifier::v2) &&
+                     !instruction.has(ptx::Modifier::v4) &&
                      ptx::size_of(instruction.type()) == source_.variables[base.index].size_bytes;
         if (!whole) scalar[base.index] = false;
       }
@@ -119,7 +123,8 @@ void Lowering::place_parameters() {
     local_offsets_.push_back(0);
     place.bytes = static_cast<uint32_t>(variable.size_bytes);
     if (variable.space == Space::local) {
-      local_offset = (local_offset + variable.alignment_bytes - 1) / variable.alignment_bytes * variable.alignment_bytes;
+      local_offset =
+          (local_offset + variable.alignment_bytes - 1) / variable.alignment_bytes * variable.alignment_bytes;
       local_offsets_.back() = static_cast<uint32_t>(local_offset);
       local_offset += variable.size_bytes;
       if (local_offset > ptx::kLocalBytesMax) {
@@ -201,8 +206,10 @@ Ref Lowering::wide_source(const Operand& operand, Type type, uint32_t& bytes) {
       if (bytes < ptx::size_of(type)) invalid("operand is too small for the instruction's type");
       return register_ref(operand.index);
     case Operand::Kind::integer:
-      if (type == Type::f32) return constant(std::bit_cast<uint32_t>(static_cast<float>(static_cast<int64_t>(operand.value))), 4);
-      if (type == Type::f64) return constant(std::bit_cast<uint64_t>(static_cast<double>(static_cast<int64_t>(operand.value))), 8);
+      if (type == Type::f32)
+        return constant(std::bit_cast<uint32_t>(static_cast<float>(static_cast<int64_t>(operand.value))), 4);
+      if (type == Type::f64)
+        return constant(std::bit_cast<uint64_t>(static_cast<double>(static_cast<int64_t>(operand.value))), 8);
       return constant(operand.value, bytes);
     case Operand::Kind::real: return real_constant(operand, type);
     case Operand::Kind::special: {
@@ -212,19 +219,19 @@ Ref Lowering::wide_source(const Operand& operand, Type type, uint32_t& bytes) {
         return {};
       }
       if (special->clock) {
-        bool wide = special->which == ClockSpecial::clock64 || special->which == ClockSpecial::globaltimer || special->which == ClockSpecial::gridid;
+        bool wide = special->which == ClockSpecial::clock64 || special->which == ClockSpecial::globaltimer ||
+                    special->which == ClockSpecial::gridid;
         bytes = wide && ptx::size_of(type) == 8 ? 8 : 4;
         Ref result = new_register(bytes);
-        emit(bytes == 8 ? &handle_clock64 : &handle_clock32, {result}, {}).detail = static_cast<uint16_t>(special->which);
+        emit(bytes == 8 ? &handle_clock64 : &handle_clock32, {result}, {}).detail =
+            static_cast<uint16_t>(special->which);
         return result;
       }
       bytes = 4;
       return special->ref;
     }
     case Operand::Kind::variable:
-    case Operand::Kind::name:
-      bytes = ptx::size_of(type) == 4 ? 4 : 8;
-      return address_of(operand, bytes);
+    case Operand::Kind::name: bytes = ptx::size_of(type) == 4 ? 4 : 8; return address_of(operand, bytes);
     default: invalid("operand is of the wrong kind"); return {};
   }
 }
@@ -277,7 +284,8 @@ Ref Lowering::predicate_destination(const Operand& operand) {
 }
 
 Op& Lowering::emit(Handler handler, std::initializer_list<Ref> results, std::initializer_list<Ref> sources) {
-  return emit(handler, std::span<const Ref>(results.begin(), results.size()), std::span<const Ref>(sources.begin(), sources.size()));
+  return emit(handler, std::span<const Ref>(results.begin(), results.size()),
+              std::span<const Ref>(sources.begin(), sources.size()));
 }
 
 Op& Lowering::emit(Handler handler, std::span<const Ref> results, std::span<const Ref> sources) {
@@ -335,7 +343,8 @@ uint32_t Lowering::symbol(std::string_view name) {
     return 0;
   }
   uint32_t index = static_cast<uint32_t>(found);
-  if (std::find(target_.symbols.begin(), target_.symbols.end(), index) == target_.symbols.end()) target_.symbols.push_back(index);
+  if (std::find(target_.symbols.begin(), target_.symbols.end(), index) == target_.symbols.end())
+    target_.symbols.push_back(index);
   return index;
 }
 
@@ -358,7 +367,8 @@ Ref Lowering::address_of(const Operand& operand, uint32_t bytes) {
     }
     int64_t found = linker_.local_shared_symbol(&source_, operand.index, variable);
     index = static_cast<uint32_t>(found);
-    if (std::find(target_.symbols.begin(), target_.symbols.end(), index) == target_.symbols.end()) target_.symbols.push_back(index);
+    if (std::find(target_.symbols.begin(), target_.symbols.end(), index) == target_.symbols.end())
+      target_.symbols.push_back(index);
   } else {
     index = symbol(operand.name);
     if (failed_) return {};

@@ -1,5 +1,5 @@
-// Turns one PTX function into ops. The instructions themselves are lowered by the ops_*.cpp files, each with a table of its
-// opcodes; this class gives them operands, emission and errors.
+// Turns one PTX function into ops. The instructions themselves are lowered by the ops_*.cpp files, each with a table of
+// its opcodes; this class gives them operands, emission and errors.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,7 @@ class Lowering {
     Ref base;
     uint32_t base_bytes = 8;
     int64_t offset = 0;
-    bool parameter = false;    // [name] of a .param variable
+    bool parameter = false;  // [name] of a .param variable
     uint32_t variable = 0;
   };
   bool address(const ptx::Operand& operand, Address& result);
@@ -100,8 +100,8 @@ class Lowering {
 
   // .param variables of this function. A scalar lives in a virtual register, the others in a fixed part of the frame.
   struct ParameterPlace {
-    bool entry = false;      // a kernel's parameter: `offset` in the launch's parameters
-    bool scalar = false;     // `ref` is a virtual register
+    bool entry = false;   // a kernel's parameter: `offset` in the launch's parameters
+    bool scalar = false;  // `ref` is a virtual register
     Ref ref;
     uint32_t offset = 0;
     uint32_t bytes = 0;
@@ -109,9 +109,10 @@ class Lowering {
   const ParameterPlace& parameter(uint32_t variable) const { return places_[variable]; }
 
   // Control flow.
-  void branch_to(uint32_t instruction);   // target of the last op
+  void branch_to(uint32_t instruction);  // target of the last op
   uint32_t add_table(std::vector<uint32_t> instructions);
-  // The last op is a call with these arguments and results, or an instruction with more operands than an op has room for.
+  // The last op is a call with these arguments and results, or an instruction with more operands than an op has room
+  // for.
   void call_through(CallSite site);
   int64_t function_named(std::string_view name);  // -1: none
   const ptx::Function* declaration(std::string_view name);
@@ -120,7 +121,7 @@ class Lowering {
  private:
   friend class SlotAssignment;
   struct VirtualRegister {
-    uint8_t bytes = 0;  // 0: predicate
+    uint8_t bytes = 0;    // 0: predicate
     bool pinned = false;  // results: alive to the end
     bool formal = false;  // alive from the beginning
   };
@@ -142,10 +143,10 @@ class Lowering {
   std::vector<VirtualRegister> registers_;
   std::vector<ParameterPlace> places_;
   std::vector<uint32_t> op_of_instruction_;
-  std::vector<uint8_t> apart_;          // per op
+  std::vector<uint8_t> apart_;  // per op
   enum : uint8_t { kNoTarget, kBranchTarget, kCallSite };
-  std::vector<uint8_t> branches_;       // per op: what `target` is
-  uint32_t fixed_bytes_ = 0;            // frame space of array parameters
+  std::vector<uint8_t> branches_;  // per op: what `target` is
+  uint32_t fixed_bytes_ = 0;       // frame space of array parameters
   std::vector<uint32_t> local_offsets_;
   bool failed_ = false;
 };

@@ -20,24 +20,32 @@ const char* name_of(ptx::Space space) {
   }
 }
 
-uint8_t* refuse(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes, AccessKind kind, Fault fault, const char* why) {
+uint8_t* refuse(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes,
+                AccessKind kind, Fault fault, const char* why) {
   char text[128];
   std::snprintf(text, sizeof text, "%s: %s %s of %u bytes at 0x%llx", why, name_of(space),
-                kind == AccessKind::load ? "load" : kind == AccessKind::store ? "store" : "atomic", bytes,
-                static_cast<unsigned long long>(address));
+                kind == AccessKind::load    ? "load"
+                : kind == AccessKind::store ? "store"
+                                            : "atomic",
+                bytes, static_cast<unsigned long long>(address));
   w.fault(fault, lane, op, text);
   return nullptr;
 }
 
 }  // namespace
 
-uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes, AccessKind kind) {
-  if ((address & (bytes - 1)) != 0) return refuse(w, op, lane, space, address, bytes, kind, Fault::misaligned_address, "misaligned address");
+uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes,
+                      AccessKind kind) {
+  if ((address & (bytes - 1)) != 0)
+    return refuse(w, op, lane, space, address, bytes, kind, Fault::misaligned_address, "misaligned address");
   uint64_t offset = address;
   ptx::Space real = space;
   if (space == ptx::Space::generic) {
     uint64_t window = address & kWindowMask;
-    real = window == kSharedWindow ? ptx::Space::shared : window == kLocalWindow ? ptx::Space::local : window == kParameterWindow ? ptx::Space::param : ptx::Space::global;
+    real = window == kSharedWindow      ? ptx::Space::shared
+           : window == kLocalWindow     ? ptx::Space::local
+           : window == kParameterWindow ? ptx::Space::param
+                                        : ptx::Space::global;
     if (real != ptx::Space::global) offset = address & ~kWindowMask;
   }
   uint8_t* found = nullptr;
@@ -45,23 +53,29 @@ uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, ui
     case ptx::Space::shared:
       if (offset < w.shared_bytes_ && bytes <= w.shared_bytes_ - offset) {
         found = w.shared_ + offset;
-      } else if (const uint64_t number = offset >> kClusterRankShift; number != 0 && number <= w.block_->cluster().size()) {
-        found = w.block_->cluster().shared_at(static_cast<uint32_t>(number - 1), offset & ((uint64_t{1} << kClusterRankShift) - 1), bytes);
+      } else if (const uint64_t number = offset >> kClusterRankShift;
+                 number != 0 && number <= w.block_->cluster().size()) {
+        found = w.block_->cluster().shared_at(static_cast<uint32_t>(number - 1),
+                                              offset & ((uint64_t{1} << kClusterRankShift) - 1), bytes);
       }
       break;
     case ptx::Space::local:
-      if (offset < w.local_bytes_ && bytes <= w.local_bytes_ - offset) found = w.local_memory() + lane * w.local_bytes_ + offset;
+      if (offset < w.local_bytes_ && bytes <= w.local_bytes_ - offset)
+        found = w.local_memory() + lane * w.local_bytes_ + offset;
       break;
     case ptx::Space::param: {
       std::span<const uint8_t> parameters = w.launch_->parameters();
-      if (kind == AccessKind::load && offset < parameters.size() && bytes <= parameters.size() - offset) found = const_cast<uint8_t*>(parameters.data()) + offset;
+      if (kind == AccessKind::load && offset < parameters.size() && bytes <= parameters.size() - offset)
+        found = const_cast<uint8_t*>(parameters.data()) + offset;
       break;
     }
     default:
-      if (w.executor_->find(address, bytes, kind != AccessKind::load, range_slot(op))) found = reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(address));
+      if (w.executor_->find(address, bytes, kind != AccessKind::load, range_slot(op)))
+        found = reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(address));
       break;
   }
-  if (found == nullptr) return refuse(w, op, lane, space, address, bytes, kind, Fault::illegal_address, "illegal address");
+  if (found == nullptr)
+    return refuse(w, op, lane, space, address, bytes, kind, Fault::illegal_address, "illegal address");
   return found;
 }
 
@@ -92,7 +106,8 @@ bool lower_address(Lowering& l, const ptx::Operand& operand, ptx::Space space, L
   result.offset = static_cast<uint64_t>(address.offset);
   result.base = address.base;
   result.narrow = address.base_bytes == 4;
-  if (address.base_bytes != 4 && address.base_bytes != 8) return l.invalid("an address needs a register of 4 or 8 bytes");
+  if (address.base_bytes != 4 && address.base_bytes != 8)
+    return l.invalid("an address needs a register of 4 or 8 bytes");
   bool windowed = space == ptx::Space::shared || space == ptx::Space::local;
   if (!result.narrow || windowed) return true;
   result.narrow = false;

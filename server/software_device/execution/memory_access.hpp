@@ -15,13 +15,17 @@ namespace gpuwire::software_device {
 enum class AccessKind : uint8_t { load, store, atomic };
 
 // One address of any space. Faults and returns nullptr when the lane may not touch [address, address + bytes).
-uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes, AccessKind kind);
+uint8_t* resolve_lane(Warp& w, const Op& op, unsigned lane, ptx::Space space, uint64_t address, uint32_t bytes,
+                      AccessKind kind);
 
-inline uint32_t range_slot(const Op& op) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(&op) / sizeof(Op)) % Executor::kCachedRanges; }
+inline uint32_t range_slot(const Op& op) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(&op) / sizeof(Op)) % Executor::kCachedRanges;
+}
 
 // Host pointers of the active lanes; A is the address register's type. False after a fault.
 template <ptx::Space S, class A>
-inline bool resolve(Warp& w, const Op& op, uint32_t mask, const A* address, uint32_t bytes, AccessKind kind, uint8_t* (&pointer)[kLanes]) {
+inline bool resolve(Warp& w, const Op& op, uint32_t mask, const A* address, uint32_t bytes, AccessKind kind,
+                    uint8_t* (&pointer)[kLanes]) {
   const A offset = static_cast<A>(op.immediate);
   A low = ~A{0}, high = 0, bits = 0;
   A at[kLanes];
@@ -55,7 +59,8 @@ inline bool resolve(Warp& w, const Op& op, uint32_t mask, const A* address, uint
       }
     } else {
       const Executor::CachedRange& range = w.executor_->ranges[range_slot(op)];
-      if (low >= range.begin && high < range.end && bytes <= range.end - high && (kind == AccessKind::load || range.writable)) {
+      if (low >= range.begin && high < range.end && bytes <= range.end - high &&
+          (kind == AccessKind::load || range.writable)) {
         for (unsigned i = 0; i < kLanes; ++i) pointer[i] = reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(at[i]));
         return true;
       }

@@ -1,7 +1,7 @@
 // A decoded instruction, and the address of its operands.
 //
-// Registers are kept as structures of arrays: one register of a warp is 32 values of its width side by side, a predicate is one
-// 32-bit word with a bit per lane. An operand is a Ref: which area, and the offset in it.
+// Registers are kept as structures of arrays: one register of a warp is 32 values of its width side by side, a
+// predicate is one 32-bit word with a bit per lane. An operand is a Ref: which area, and the offset in it.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct Op;
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t mask);
 
 enum class Area : uint32_t {
-  frame,      // the running function's registers and .param variables
-  constants,  // immediates of the program, each repeated for 32 lanes
-  thread,     // special registers that differ by lane or warp
-  block,      // special registers that a block has in common, repeated for 32 lanes
+  frame,             // the running function's registers and .param variables
+  constants,         // immediates of the program, each repeated for 32 lanes
+  thread,            // special registers that differ by lane or warp
+  block,             // special registers that a block has in common, repeated for 32 lanes
   virtual_register,  // only until slots are assigned: the offset is a virtual register's number
 };
 
@@ -43,13 +43,13 @@ inline constexpr unsigned kRefsPerOp = 8;
 struct alignas(64) Op {
   Handler run = nullptr;
   Ref ref[kRefsPerOp];
-  uint64_t immediate = 0;      // address offset, or what the handler says
-  uint32_t guard = kNoGuard;   // frame offset of the guard's predicate, with kGuardNegated
-  uint32_t line = 0;           // of the PTX text
-  uint32_t target = 0;         // branch target (op index), call site or table
-  uint8_t count = 1;           // vector elements of a memory access
-  uint8_t definitions = 0;     // how many refs are results
-  uint16_t detail = 0;         // what the handler says
+  uint64_t immediate = 0;     // address offset, or what the handler says
+  uint32_t guard = kNoGuard;  // frame offset of the guard's predicate, with kGuardNegated
+  uint32_t line = 0;          // of the PTX text
+  uint32_t target = 0;        // branch target (op index), call site or table
+  uint8_t count = 1;          // vector elements of a memory access
+  uint8_t definitions = 0;    // how many refs are results
+  uint16_t detail = 0;        // what the handler says
 };
 static_assert(sizeof(Op) == 64);
 

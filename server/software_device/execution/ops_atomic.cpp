@@ -1,5 +1,5 @@
-// atom and red: PTX ISA 9.0, sections 9.7.13.14 and 9.7.13.15. Every operation is a sequentially consistent one of the host, which is
-// as strong as any .sem and .scope asks for.
+// atom and red: PTX ISA 9.0, sections 9.7.13.14 and 9.7.13.15. Every operation is a sequentially consistent one of the
+// host, which is as strong as any .sem and .scope asks for.
 #include <cstring>
 #include <type_traits>
 
@@ -20,16 +20,66 @@ template <class T>
 using Wrapping = std::make_unsigned_t<T>;
 
 // New values from old ones. `a` and `b` are the operands; only cas has a b.
-struct Exchange { template <class T> static T apply(T, T a, T) { return a; } };
-struct CompareSwap { template <class T> static T apply(T old, T a, T b) { return old == a ? b : old; } };
-struct And { template <class T> static T apply(T old, T a, T) { return static_cast<T>(old & a); } };
-struct Or { template <class T> static T apply(T old, T a, T) { return static_cast<T>(old | a); } };
-struct Xor { template <class T> static T apply(T old, T a, T) { return static_cast<T>(old ^ a); } };
-struct AddWrap { template <class T> static T apply(T old, T a, T) { return static_cast<T>(Wrapping<T>(old) + Wrapping<T>(a)); } };
-struct Increment { template <class T> static T apply(T old, T a, T) { return old >= a ? T(0) : static_cast<T>(old + 1); } };
-struct Decrement { template <class T> static T apply(T old, T a, T) { return old == 0 || old > a ? a : static_cast<T>(old - 1); } };
-struct Minimum { template <class T> static T apply(T old, T a, T) { return a < old ? a : old; } };
-struct Maximum { template <class T> static T apply(T old, T a, T) { return old < a ? a : old; } };
+struct Exchange {
+  template <class T>
+  static T apply(T, T a, T) {
+    return a;
+  }
+};
+struct CompareSwap {
+  template <class T>
+  static T apply(T old, T a, T b) {
+    return old == a ? b : old;
+  }
+};
+struct And {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return static_cast<T>(old & a);
+  }
+};
+struct Or {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return static_cast<T>(old | a);
+  }
+};
+struct Xor {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return static_cast<T>(old ^ a);
+  }
+};
+struct AddWrap {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return static_cast<T>(Wrapping<T>(old) + Wrapping<T>(a));
+  }
+};
+struct Increment {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return old >= a ? T(0) : static_cast<T>(old + 1);
+  }
+};
+struct Decrement {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return old == 0 || old > a ? a : static_cast<T>(old - 1);
+  }
+};
+struct Minimum {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return a < old ? a : old;
+  }
+};
+struct Maximum {
+  template <class T>
+  static T apply(T old, T a, T) {
+    return old < a ? a : old;
+  }
+};
 
 // f32 in global memory flushes subnormals, in shared memory it does not (PTX ISA, atom).
 struct AddFloat {
@@ -43,11 +93,15 @@ struct AddFloatFlushed {
   }
 };
 struct AddDouble {
-  static uint64_t apply(uint64_t old, uint64_t a, uint64_t) { return std::bit_cast<uint64_t>(std::bit_cast<double>(old) + std::bit_cast<double>(a)); }
+  static uint64_t apply(uint64_t old, uint64_t a, uint64_t) {
+    return std::bit_cast<uint64_t>(std::bit_cast<double>(old) + std::bit_cast<double>(a));
+  }
 };
 template <class Format>
 struct AddSmall {
-  static uint16_t apply(uint16_t old, uint16_t a, uint16_t) { return Format::encode(Format::decode(old) + Format::decode(a)); }
+  static uint16_t apply(uint16_t old, uint16_t a, uint16_t) {
+    return Format::encode(Format::decode(old) + Format::decode(a));
+  }
 };
 template <class Format>
 struct AddPair {
@@ -61,8 +115,8 @@ struct AddPair {
 template <class T, class F>
 T update(T* place, T a, T b) {
   T old = __atomic_load_n(place, __ATOMIC_SEQ_CST);
-  while (!__atomic_compare_exchange_n(place, &old, F::template apply<T>(old, a, b), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-  }
+  while (!__atomic_compare_exchange_n(place, &old, F::template apply<T>(old, a, b), false, __ATOMIC_SEQ_CST,
+                                      __ATOMIC_SEQ_CST)) {}
   return old;
 }
 
@@ -82,7 +136,10 @@ T atomic_update(T* place, T a, T b) {
 // The non-template forms of apply, under the template's name.
 template <class F>
 struct Plain {
-  template <class T> static T apply(T old, T a, T b) { return F::apply(old, a, b); }
+  template <class T>
+  static T apply(T old, T a, T b) {
+    return F::apply(old, a, b);
+  }
 };
 
 // refs: [result], address, a, [b]
@@ -113,8 +170,12 @@ Handler in_space(Space space, bool narrow) {
 template <class F>
 Handler by_bits(Type type, Space space, bool narrow) {
   switch (type) {
-    case Type::b32: case Type::u32: case Type::s32: return in_space<uint32_t, F>(space, narrow);
-    case Type::b64: case Type::u64: case Type::s64: return in_space<uint64_t, F>(space, narrow);
+    case Type::b32:
+    case Type::u32:
+    case Type::s32: return in_space<uint32_t, F>(space, narrow);
+    case Type::b64:
+    case Type::u64:
+    case Type::s64: return in_space<uint64_t, F>(space, narrow);
     default: return nullptr;
   }
 }
@@ -143,7 +204,8 @@ Handler u32_only(Type type, Space space, bool narrow) {
 Handler add_handler(Type type, Space space, bool narrow) {
   switch (type) {
     case Type::f32:
-      return space == Space::shared ? in_space<uint32_t, Plain<AddFloat>>(space, narrow) : in_space<uint32_t, Plain<AddFloatFlushed>>(space, narrow);
+      return space == Space::shared ? in_space<uint32_t, Plain<AddFloat>>(space, narrow)
+                                    : in_space<uint32_t, Plain<AddFloatFlushed>>(space, narrow);
     case Type::f64: return in_space<uint64_t, Plain<AddDouble>>(space, narrow);
     case Type::f16: return in_space<uint16_t, Plain<AddSmall<HalfFormat>>>(space, narrow);
     case Type::bf16: return in_space<uint16_t, Plain<AddSmall<BrainFormat>>>(space, narrow);
@@ -160,10 +222,11 @@ struct OperationRow {
 };
 
 constexpr OperationRow kOperations[] = {
-    {Modifier::exch, with_b16<Exchange>, 1}, {Modifier::cas, with_b16<CompareSwap>, 2}, {Modifier::add, add_handler, 1},
-    {Modifier::and_, by_bits<And>, 1}, {Modifier::or_, by_bits<Or>, 1}, {Modifier::xor_, by_bits<Xor>, 1},
+    {Modifier::exch, with_b16<Exchange>, 1}, {Modifier::cas, with_b16<CompareSwap>, 2},
+    {Modifier::add, add_handler, 1},         {Modifier::and_, by_bits<And>, 1},
+    {Modifier::or_, by_bits<Or>, 1},         {Modifier::xor_, by_bits<Xor>, 1},
     {Modifier::inc, u32_only<Increment>, 1}, {Modifier::dec, u32_only<Decrement>, 1},
-    {Modifier::min, by_sign<Minimum>, 1}, {Modifier::max, by_sign<Maximum>, 1},
+    {Modifier::min, by_sign<Minimum>, 1},    {Modifier::max, by_sign<Maximum>, 1},
 };
 
 bool lower_atomic(Lowering& l, const Instruction& i) {
@@ -179,7 +242,8 @@ bool lower_atomic(Lowering& l, const Instruction& i) {
     for (size_t k = 0; k < row.operands; ++k) sources[1 + k] = l.source(i.operands[at + 1 + k], i.type());
     bool unused = returns && i.operands[0].kind == Operand::Kind::sink;
     Ref d = returns && !unused ? l.destination(i.operands[0], i.type()) : Ref();
-    Op& op = l.emit(row.choose(i.type(), space, address.narrow), std::span<const Ref>(&d, returns && !unused ? 1 : 0), std::span<const Ref>(sources, 1u + row.operands));
+    Op& op = l.emit(row.choose(i.type(), space, address.narrow), std::span<const Ref>(&d, returns && !unused ? 1 : 0),
+                    std::span<const Ref>(sources, 1u + row.operands));
     op.immediate = address.offset;
     op.count = row.operands;
     return true;
@@ -187,9 +251,11 @@ bool lower_atomic(Lowering& l, const Instruction& i) {
   return false;
 }
 
-constexpr ModifierSet kModifiers(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::cluster, Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::acq_rel,
-                                 Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::exch, Modifier::cas, Modifier::add, Modifier::and_,
-                                 Modifier::or_, Modifier::xor_, Modifier::inc, Modifier::dec, Modifier::min, Modifier::max);
+constexpr ModifierSet kModifiers(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::cluster,
+                                 Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::acq_rel,
+                                 Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::exch, Modifier::cas,
+                                 Modifier::add, Modifier::and_, Modifier::or_, Modifier::xor_, Modifier::inc,
+                                 Modifier::dec, Modifier::min, Modifier::max);
 constexpr ModifierSet kHints(Modifier::level1_hint, Modifier::level2_hint);
 
 // .noftz is the only behaviour of the small formats, and is spelled out.

@@ -13,19 +13,48 @@ using ptx::ModifierSet;
 using ptx::Operand;
 using ptx::Type;
 
-struct BitAnd { template <class T> T operator()(T a, T b) const { return static_cast<T>(a & b); } };
-struct BitOr { template <class T> T operator()(T a, T b) const { return static_cast<T>(a | b); } };
-struct BitXor { template <class T> T operator()(T a, T b) const { return static_cast<T>(a ^ b); } };
+struct BitAnd {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
+};
+struct BitOr {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
+};
+struct BitXor {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
+};
 
-template <class F> struct Logic {
-  template <class T> struct H { static void run(Warp& w, const Op& op, uint32_t m) { map2<T, T, T>(w, op, m, F{}); } };
+template <class F>
+struct Logic {
+  template <class T>
+  struct H {
+    static void run(Warp& w, const Op& op, uint32_t m) { map2<T, T, T>(w, op, m, F{}); }
+  };
 };
 template <class F>
 void predicate_logic(Warp& w, const Op& op, uint32_t m) {
   w.set_predicate(op.ref[0], m, F{}(w.predicate(op.ref[1]), w.predicate(op.ref[2])));
 }
-template <class T> struct Not { static void run(Warp& w, const Op& op, uint32_t m) { map1<T, T>(w, op, m, [](T a) { return static_cast<T>(~a); }); } };
-template <class T> struct CNot { static void run(Warp& w, const Op& op, uint32_t m) { map1<T, T>(w, op, m, [](T a) { return static_cast<T>(a == 0); }); } };
+template <class T>
+struct Not {
+  static void run(Warp& w, const Op& op, uint32_t m) {
+    map1<T, T>(w, op, m, [](T a) { return static_cast<T>(~a); });
+  }
+};
+template <class T>
+struct CNot {
+  static void run(Warp& w, const Op& op, uint32_t m) {
+    map1<T, T>(w, op, m, [](T a) { return static_cast<T>(a == 0); });
+  }
+};
 
 bool takes_bits(Type type) { return ptx::is_integer(type) || type == Type::f16x2 || type == Type::bf16x2; }
 
@@ -35,7 +64,9 @@ bool lower_logic(Lowering& l, const Instruction& i) {
   if (i.type() == Type::pred) {
     if (i.operands.size() != 3) return false;
     Ref a = l.predicate_source(i.operands[1]), b = l.predicate_source(i.operands[2]);
-    Handler handler = which == 'a' ? &predicate_logic<BitAnd> : which == 'o' ? &predicate_logic<BitOr> : &predicate_logic<BitXor>;
+    Handler handler = which == 'a'   ? &predicate_logic<BitAnd>
+                      : which == 'o' ? &predicate_logic<BitOr>
+                                     : &predicate_logic<BitXor>;
     l.emit(handler, {l.predicate_destination(i.operands[0])}, {a, b});
     return true;
   }
@@ -47,7 +78,8 @@ bool lower_logic(Lowering& l, const Instruction& i) {
 }
 
 bool lower_not(Lowering& l, const Instruction& i) {
-  if (i.type() != Type::pred) return lower_same_type(l, i, takes_bits(i.type()) ? by_unsigned_size<Not>(i.type()) : nullptr, 1);
+  if (i.type() != Type::pred)
+    return lower_same_type(l, i, takes_bits(i.type()) ? by_unsigned_size<Not>(i.type()) : nullptr, 1);
   if (i.operands.size() != 2) return false;
   Ref a = l.predicate_source(i.operands[1]);
   l.emit(&handle_predicate_not, {l.predicate_destination(i.operands[0])}, {a});
@@ -59,13 +91,17 @@ bool lower_cnot(Lowering& l, const Instruction& i) {
 }
 
 // Shift amounts above the width are clamped to the width.
-template <class T> struct ShiftLeft {
+template <class T>
+struct ShiftLeft {
   static void run(Warp& w, const Op& op, uint32_t m) {
     constexpr uint32_t kBits = 8 * sizeof(T);
-    map2<T, T, uint32_t>(w, op, m, [](T a, uint32_t b) { return b >= kBits ? T(0) : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << b); });
+    map2<T, T, uint32_t>(w, op, m, [](T a, uint32_t b) {
+      return b >= kBits ? T(0) : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << b);
+    });
   }
 };
-template <class T> struct ShiftRight {
+template <class T>
+struct ShiftRight {
   static void run(Warp& w, const Op& op, uint32_t m) {
     constexpr uint32_t kBits = 8 * sizeof(T);
     map2<T, T, uint32_t>(w, op, m, [](T a, uint32_t b) {
@@ -94,7 +130,9 @@ void funnel_shift(Warp& w, const Op& op, uint32_t m) {
 }
 
 bool lower_shf(Lowering& l, const Instruction& i) {
-  if (i.types.size() != 1 || i.has(Modifier::l) == i.has(Modifier::r) || i.has(Modifier::clamp) == i.has(Modifier::wrap)) return false;
+  if (i.types.size() != 1 || i.has(Modifier::l) == i.has(Modifier::r) ||
+      i.has(Modifier::clamp) == i.has(Modifier::wrap))
+    return false;
   if (!lower_same_type(l, i, i.type() == Type::b32 ? &funnel_shift : nullptr, 3)) return false;
   l.target().ops.back().detail = static_cast<uint16_t>((i.has(Modifier::r) ? 1 : 0) | (i.has(Modifier::clamp) ? 2 : 0));
   return true;
@@ -110,20 +148,36 @@ void lop3(Warp& w, const Op& op, uint32_t m) {
 }
 
 bool lower_lop3(Lowering& l, const Instruction& i) {
-  if (i.types.size() != 1 || i.type() != Type::b32 || i.operands.size() != 5 || i.operands[4].kind != Operand::Kind::integer) return false;
+  if (i.types.size() != 1 || i.type() != Type::b32 || i.operands.size() != 5 ||
+      i.operands[4].kind != Operand::Kind::integer)
+    return false;
   if (i.operands[4].value > 255) return l.invalid("lop3's table has 8 bits");
-  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32), c = l.source(i.operands[3], Type::b32);
-  l.emit(&lop3, {l.destination(i.operands[0], Type::b32)}, {a, b, c}).detail = static_cast<uint16_t>(i.operands[4].value);
+  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32),
+      c = l.source(i.operands[3], Type::b32);
+  l.emit(&lop3, {l.destination(i.operands[0], Type::b32)}, {a, b, c}).detail =
+      static_cast<uint16_t>(i.operands[4].value);
   return true;
 }
 
-template <class T> uint32_t leading_zeros(T a) {
+template <class T>
+uint32_t leading_zeros(T a) {
   return a == 0 ? 8 * sizeof(T) : static_cast<uint32_t>(std::countl_zero(a));
 }
 
-template <class T> struct Popc { static void run(Warp& w, const Op& op, uint32_t m) { map1<uint32_t, T>(w, op, m, [](T a) { return static_cast<uint32_t>(std::popcount(a)); }); } };
-template <class T> struct Clz { static void run(Warp& w, const Op& op, uint32_t m) { map1<uint32_t, T>(w, op, m, [](T a) { return leading_zeros(a); }); } };
-template <class T> struct Brev {
+template <class T>
+struct Popc {
+  static void run(Warp& w, const Op& op, uint32_t m) {
+    map1<uint32_t, T>(w, op, m, [](T a) { return static_cast<uint32_t>(std::popcount(a)); });
+  }
+};
+template <class T>
+struct Clz {
+  static void run(Warp& w, const Op& op, uint32_t m) {
+    map1<uint32_t, T>(w, op, m, [](T a) { return leading_zeros(a); });
+  }
+};
+template <class T>
+struct Brev {
   static void run(Warp& w, const Op& op, uint32_t m) {
     map1<T, T>(w, op, m, [](T a) {
       uint64_t v = a;
@@ -143,13 +197,15 @@ Handler by_word(Type type) {
 bool lower_count(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.operands.size() != 2) return false;
   Ref a = l.source(i.operands[1], i.type());
-  l.emit(i.opcode == "popc" ? by_word<Popc>(i.type()) : by_word<Clz>(i.type()), {l.destination(i.operands[0], Type::b32)}, {a});
+  l.emit(i.opcode == "popc" ? by_word<Popc>(i.type()) : by_word<Clz>(i.type()),
+         {l.destination(i.operands[0], Type::b32)}, {a});
   return true;
 }
 
 bool lower_brev(Lowering& l, const Instruction& i) { return lower_same_type(l, i, by_word<Brev>(i.type()), 1); }
 
-template <class T> struct Bfind {
+template <class T>
+struct Bfind {
   // detail: 1 for .shiftamt
   static void run(Warp& w, const Op& op, uint32_t m) {
     bool amount = op.detail;
@@ -166,12 +222,14 @@ template <class T> struct Bfind {
 bool lower_bfind(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.operands.size() != 2 || ptx::size_of(i.type()) < 4) return false;
   Ref a = l.source(i.operands[1], i.type());
-  l.emit(by_integer_type<Bfind>(i.type()), {l.destination(i.operands[0], Type::b32)}, {a}).detail = i.has(Modifier::shiftamt);
+  l.emit(by_integer_type<Bfind>(i.type()), {l.destination(i.operands[0], Type::b32)}, {a}).detail =
+      i.has(Modifier::shiftamt);
   return true;
 }
 
 // Position and length are taken from the lowest byte of their operands (PTX ISA, bfe).
-template <class T> struct Bfe {
+template <class T>
+struct Bfe {
   static void run(Warp& w, const Op& op, uint32_t m) {
     using U = std::make_unsigned_t<T>;
     constexpr uint32_t kTop = 8 * sizeof(T) - 1;
@@ -191,14 +249,17 @@ template <class T> struct Bfe {
 };
 
 bool lower_bfe(Lowering& l, const Instruction& i) {
-  if (i.types.size() != 1 || i.operands.size() != 4 || ptx::size_of(i.type()) < 4 || ptx::is_bits(i.type())) return false;
-  Ref a = l.source(i.operands[1], i.type()), b = l.source(i.operands[2], Type::b32), c = l.source(i.operands[3], Type::b32);
+  if (i.types.size() != 1 || i.operands.size() != 4 || ptx::size_of(i.type()) < 4 || ptx::is_bits(i.type()))
+    return false;
+  Ref a = l.source(i.operands[1], i.type()), b = l.source(i.operands[2], Type::b32),
+      c = l.source(i.operands[3], Type::b32);
   l.emit(by_integer_type<Bfe>(i.type()), {l.destination(i.operands[0], i.type())}, {a, b, c});
   return true;
 }
 
 // refs: f, a, b, c, d
-template <class T> struct Bfi {
+template <class T>
+struct Bfi {
   static void run(Warp& w, const Op& op, uint32_t mask) {
     constexpr uint32_t kBits = 8 * sizeof(T);
     T* f = w.out<T>(op.ref[0]);
@@ -238,10 +299,15 @@ uint32_t find_nth_set(uint32_t mask, uint32_t base, int32_t offset) {
   return 0xffffffffu;
 }
 
-struct Fns { uint32_t operator()(uint32_t m, uint32_t base, int32_t offset) const { return find_nth_set(m, base, offset == INT32_MIN ? -64 : offset); } };
+struct Fns {
+  uint32_t operator()(uint32_t m, uint32_t base, int32_t offset) const {
+    return find_nth_set(m, base, offset == INT32_MIN ? -64 : offset);
+  }
+};
 
 bool lower_fns(Lowering& l, const Instruction& i) {
-  return lower_same_type(l, i, i.type() == Type::b32 ? &ternary<uint32_t, uint32_t, uint32_t, int32_t, Fns> : nullptr, 3);
+  return lower_same_type(l, i, i.type() == Type::b32 ? &ternary<uint32_t, uint32_t, uint32_t, int32_t, Fns> : nullptr,
+                         3);
 }
 
 uint32_t selected_byte(uint64_t bytes, uint32_t selector) {
@@ -272,7 +338,8 @@ struct PermuteMode {
   uint32_t operator()(uint32_t a, uint32_t b, uint32_t c) const { return Permute{}(a, b, Table[c & 3]); }
 };
 
-template <class F> constexpr Handler kTernary32 = &ternary<uint32_t, uint32_t, uint32_t, uint32_t, F>;
+template <class F>
+constexpr Handler kTernary32 = &ternary<uint32_t, uint32_t, uint32_t, uint32_t, F>;
 
 bool lower_prmt(Lowering& l, const Instruction& i) {
   if (i.type() != Type::b32) return false;
@@ -300,7 +367,12 @@ void extend(Warp& w, const Op& op, uint32_t m) {
 
 bool lower_szext(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::clamp) == i.has(Modifier::wrap)) return false;
-  if (!lower_same_type(l, i, i.type() == Type::u32 ? &extend<uint32_t> : i.type() == Type::s32 ? &extend<int32_t> : nullptr, 2)) return false;
+  if (!lower_same_type(l, i,
+                       i.type() == Type::u32   ? &extend<uint32_t>
+                       : i.type() == Type::s32 ? &extend<int32_t>
+                                               : nullptr,
+                       2))
+    return false;
   l.target().ops.back().detail = i.has(Modifier::clamp);
   return true;
 }
@@ -340,7 +412,8 @@ const OpcodeEntry kOpcodes[] = {
     {"bfe", ModifierSet(), lower_bfe},
     {"bfi", ModifierSet(), lower_bfi},
     {"fns", ModifierSet(), lower_fns},
-    {"prmt", ModifierSet(Modifier::f4e, Modifier::b4e, Modifier::rc8, Modifier::ecl, Modifier::ecr, Modifier::rc16), lower_prmt},
+    {"prmt", ModifierSet(Modifier::f4e, Modifier::b4e, Modifier::rc8, Modifier::ecl, Modifier::ecr, Modifier::rc16),
+     lower_prmt},
     {"szext", kClampWrap, lower_szext},
     {"bmsk", kClampWrap, lower_bmsk},
 };

@@ -37,7 +37,8 @@ struct Test {
 };
 
 // What a stored value is compared as, and how.
-template <class T> struct Plain {
+template <class T>
+struct Plain {
   using Stored = T;
   using Value = T;
   static Value value(Stored s) { return s; }
@@ -73,7 +74,8 @@ uint32_t combined(uint16_t how, uint32_t bits, uint32_t with) {
 template <class K, Compare C>
 uint32_t compare(Warp& w, Ref a, Ref b, uint32_t mask) {
   using S = typename K::Stored;
-  return compare_lanes(w.in<S>(a), w.in<S>(b), w.whole(mask), mask, [](S x, S y) { return Test<C, typename K::Value>{}(K::value(x), K::value(y)); });
+  return compare_lanes(w.in<S>(a), w.in<S>(b), w.whole(mask), mask,
+                       [](S x, S y) { return Test<C, typename K::Value>{}(K::value(x), K::value(y)); });
 }
 
 // refs: p, q, a, b, c
@@ -88,9 +90,12 @@ void set_predicates(Warp& w, const Op& op, uint32_t mask) {
 template <Compare C>
 Handler setp_by_type(Type type, bool ftz) {
   switch (type) {
-    case Type::b16: case Type::u16: return &set_predicates<Plain<uint16_t>, C>;
-    case Type::b32: case Type::u32: return &set_predicates<Plain<uint32_t>, C>;
-    case Type::b64: case Type::u64: return &set_predicates<Plain<uint64_t>, C>;
+    case Type::b16:
+    case Type::u16: return &set_predicates<Plain<uint16_t>, C>;
+    case Type::b32:
+    case Type::u32: return &set_predicates<Plain<uint32_t>, C>;
+    case Type::b64:
+    case Type::u64: return &set_predicates<Plain<uint64_t>, C>;
     case Type::s16: return &set_predicates<Plain<int16_t>, C>;
     case Type::s32: return &set_predicates<Plain<int32_t>, C>;
     case Type::s64: return &set_predicates<Plain<int64_t>, C>;
@@ -106,7 +111,10 @@ Handler setp_by_type(Type type, bool ftz) {
 template <Compare C>
 Handler setp_float(Type type, bool ftz) {
   switch (type) {
-    case Type::f32: case Type::f64: case Type::f16: case Type::bf16: return setp_by_type<C>(type, ftz);
+    case Type::f32:
+    case Type::f64:
+    case Type::f16:
+    case Type::bf16: return setp_by_type<C>(type, ftz);
     default: return nullptr;
   }
 }
@@ -118,13 +126,15 @@ struct CompareRow {
 };
 
 constexpr CompareRow kCompares[] = {
-    {Modifier::eq, setp_by_type<Compare::eq>}, {Modifier::ne, setp_by_type<Compare::ne>}, {Modifier::lt, setp_by_type<Compare::lt>},
-    {Modifier::le, setp_by_type<Compare::le>}, {Modifier::gt, setp_by_type<Compare::gt>}, {Modifier::ge, setp_by_type<Compare::ge>},
+    {Modifier::eq, setp_by_type<Compare::eq>},       {Modifier::ne, setp_by_type<Compare::ne>},
+    {Modifier::lt, setp_by_type<Compare::lt>},       {Modifier::le, setp_by_type<Compare::le>},
+    {Modifier::gt, setp_by_type<Compare::gt>},       {Modifier::ge, setp_by_type<Compare::ge>},
     {Modifier::lo, setp_by_type<Compare::lt>, true}, {Modifier::ls, setp_by_type<Compare::le>, true},
     {Modifier::hi, setp_by_type<Compare::gt>, true}, {Modifier::hs, setp_by_type<Compare::ge>, true},
-    {Modifier::equ, setp_float<Compare::equ>}, {Modifier::neu, setp_float<Compare::neu>}, {Modifier::ltu, setp_float<Compare::ltu>},
-    {Modifier::leu, setp_float<Compare::leu>}, {Modifier::gtu, setp_float<Compare::gtu>}, {Modifier::geu, setp_float<Compare::geu>},
-    {Modifier::num, setp_float<Compare::num>}, {Modifier::nan, setp_float<Compare::nan>},
+    {Modifier::equ, setp_float<Compare::equ>},       {Modifier::neu, setp_float<Compare::neu>},
+    {Modifier::ltu, setp_float<Compare::ltu>},       {Modifier::leu, setp_float<Compare::leu>},
+    {Modifier::gtu, setp_float<Compare::gtu>},       {Modifier::geu, setp_float<Compare::geu>},
+    {Modifier::num, setp_float<Compare::num>},       {Modifier::nan, setp_float<Compare::nan>},
 };
 
 Handler compare_handler(const Instruction& i, Type type) {
@@ -201,7 +211,8 @@ struct Select {
 
 bool lower_selp(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.operands.size() != 4 || i.type() == Type::pred) return false;
-  Ref a = l.source(i.operands[1], i.type()), b = l.source(i.operands[2], i.type()), p = l.predicate_source(i.operands[3]);
+  Ref a = l.source(i.operands[1], i.type()), b = l.source(i.operands[2], i.type()),
+      p = l.predicate_source(i.operands[3]);
   l.emit(by_unsigned_size<Select>(i.type()), {l.destination(i.operands[0], i.type())}, {a, b, p});
   return true;
 }
@@ -215,8 +226,10 @@ bool lower_set(Lowering& l, const Instruction& i) {
   Ref c = combine == kNone ? Ref() : l.predicate_source(i.operands[3]);
   uint64_t yes = 0;
   switch (scalar_of(to)) {
-    case Type::u16: case Type::s16: yes = 0xffff; break;
-    case Type::u32: case Type::s32: yes = 0xffffffff; break;
+    case Type::u16:
+    case Type::s16: yes = 0xffff; break;
+    case Type::u32:
+    case Type::s32: yes = 0xffffffff; break;
     case Type::f32: yes = 0x3f800000; break;
     case Type::f16: yes = 0x3c00; break;
     case Type::bf16: yes = 0x3f80; break;
@@ -254,7 +267,8 @@ template <class T>
 void select_by_sign_flushed(Warp& w, const Op& op, uint32_t m) {
   map3<T, T, T, float>(w, op, m, [](T a, T b, float c) { return flush(c) >= 0 ? a : b; });
 }
-template <class T> struct Slct {
+template <class T>
+struct Slct {
   static Handler choose(Type c, bool ftz) {
     if (c == Type::s32) return &select_by_sign<T, int32_t>;
     if (c == Type::f32) return ftz ? &select_by_sign_flushed<T> : &select_by_sign<T, float>;
@@ -264,18 +278,22 @@ template <class T> struct Slct {
 
 bool lower_slct(Lowering& l, const Instruction& i) {
   if (i.types.size() != 2 || i.operands.size() != 4) return false;
-  Ref a = l.source(i.operands[1], i.type()), b = l.source(i.operands[2], i.type()), c = l.source(i.operands[3], i.type(1));
+  Ref a = l.source(i.operands[1], i.type()), b = l.source(i.operands[2], i.type()),
+      c = l.source(i.operands[3], i.type(1));
   bool ftz = i.has(Modifier::ftz);
   uint32_t bytes = ptx::size_of(i.type());
-  Handler handler = bytes == 2 ? Slct<uint16_t>::choose(i.type(1), ftz) : bytes == 4 ? Slct<uint32_t>::choose(i.type(1), ftz)
-                    : bytes == 8 ? Slct<uint64_t>::choose(i.type(1), ftz) : nullptr;
+  Handler handler = bytes == 2   ? Slct<uint16_t>::choose(i.type(1), ftz)
+                    : bytes == 4 ? Slct<uint32_t>::choose(i.type(1), ftz)
+                    : bytes == 8 ? Slct<uint64_t>::choose(i.type(1), ftz)
+                                 : nullptr;
   l.emit(handler, {l.destination(i.operands[0], i.type())}, {a, b, c});
   return true;
 }
 
-constexpr ModifierSet kComparisons(Modifier::eq, Modifier::ne, Modifier::lt, Modifier::le, Modifier::gt, Modifier::ge, Modifier::lo,
-                                   Modifier::ls, Modifier::hi, Modifier::hs, Modifier::equ, Modifier::neu, Modifier::ltu, Modifier::leu,
-                                   Modifier::gtu, Modifier::geu, Modifier::num, Modifier::nan, Modifier::ftz, Modifier::and_, Modifier::or_, Modifier::xor_);
+constexpr ModifierSet kComparisons(Modifier::eq, Modifier::ne, Modifier::lt, Modifier::le, Modifier::gt, Modifier::ge,
+                                   Modifier::lo, Modifier::ls, Modifier::hi, Modifier::hs, Modifier::equ, Modifier::neu,
+                                   Modifier::ltu, Modifier::leu, Modifier::gtu, Modifier::geu, Modifier::num,
+                                   Modifier::nan, Modifier::ftz, Modifier::and_, Modifier::or_, Modifier::xor_);
 
 const OpcodeEntry kOpcodes[] = {
     {"setp", kComparisons, lower_setp},

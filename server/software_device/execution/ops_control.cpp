@@ -31,7 +31,8 @@ void handle_branch_table(Warp& w, const Op& op, uint32_t mask) {
     else outside |= 1u << i;
   });
   if (outside != 0) {
-    return w.fault(Fault::invalid_pc, static_cast<uint32_t>(std::countr_zero(outside)), op, "brx.idx index is outside of the table");
+    return w.fault(Fault::invalid_pc, static_cast<uint32_t>(std::countr_zero(outside)), op,
+                   "brx.idx index is outside of the table");
   }
   w.branch_many(targets, mask);
 }
@@ -52,10 +53,14 @@ void handle_indirect_call(Warp& w, const Op& op, uint32_t mask) {
   const CallSite& site = w.function().calls[op.target];
   const CompiledFunction* callee = w.launch_->program().function_at(target);
   auto same_bytes = [](const std::vector<FrameSlot>& a, const std::vector<FrameSlot>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const FrameSlot& x, const FrameSlot& y) { return x.bytes == y.bytes; });
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](const FrameSlot& x, const FrameSlot& y) { return x.bytes == y.bytes; });
   };
-  if (callee == nullptr || !same_bytes(callee->parameters, site.arguments) || !same_bytes(callee->results, site.results)) {
-    return w.fault(Fault::invalid_pc, first, op, callee == nullptr ? "indirect call of an address that is no function's" : "indirect call of a function with other parameters");
+  if (callee == nullptr || !same_bytes(callee->parameters, site.arguments) ||
+      !same_bytes(callee->results, site.results)) {
+    return w.fault(Fault::invalid_pc, first, op,
+                   callee == nullptr ? "indirect call of an address that is no function's"
+                                     : "indirect call of a function with other parameters");
   }
   uint32_t others = mask & ~group;
   if (others != 0) {
@@ -84,7 +89,8 @@ void handle_barrier(Warp& w, const Op& op, uint32_t mask) {
   unsigned lane = static_cast<unsigned>(std::countr_zero(mask));
   uint32_t barrier = w.in<uint32_t>(sources[0])[lane];
   uint32_t expected = w.in<uint32_t>(sources[1])[lane];
-  if (barrier >= kBarriers) return w.fault(Fault::illegal_instruction, lane, op, "there is no barrier " + std::to_string(barrier));
+  if (barrier >= kBarriers)
+    return w.fault(Fault::illegal_instruction, lane, op, "there is no barrier " + std::to_string(barrier));
   uint32_t true_lanes = op.detail <= kOr ? w.predicate(sources[2]) & mask : 0;
   Block& block = *w.block_;
   if (op.detail != kArrive) w.wait_at_barrier(mask, barrier, op);
@@ -93,7 +99,8 @@ void handle_barrier(Warp& w, const Op& op, uint32_t mask) {
 }
 
 bool lower_bra(Lowering& l, const Instruction& i) {
-  if (i.operands.size() != 1 || i.operands[0].kind != Operand::Kind::label) return l.invalid("the branch's target is not a label");
+  if (i.operands.size() != 1 || i.operands[0].kind != Operand::Kind::label)
+    return l.invalid("the branch's target is not a label");
   l.emit(&handle_branch, {}, {});
   l.branch_to(i.operands[0].index);
   return true;
@@ -128,9 +135,12 @@ bool lower_trap(Lowering& l, const Instruction& i) {
 }
 
 // The arguments or results of a call: .param variables, registers, or immediates of the width the callee declares.
-bool call_operands(Lowering& l, const Operand* list, const ptx::Function* callee, bool results, std::vector<FrameSlot>& slots) {
+bool call_operands(Lowering& l, const Operand* list, const ptx::Function* callee, bool results,
+                   std::vector<FrameSlot>& slots) {
   if (list == nullptr) return true;
-  const std::vector<ptx::Formal>* formals = callee == nullptr ? nullptr : results ? &callee->results : &callee->parameters;
+  const std::vector<ptx::Formal>* formals = callee == nullptr ? nullptr
+                                            : results         ? &callee->results
+                                                              : &callee->parameters;
   for (size_t k = 0; k < list->elements.size(); ++k) {
     const Operand& operand = list->elements[k];
     if (operand.kind == Operand::Kind::variable) {
@@ -142,10 +152,13 @@ bool call_operands(Lowering& l, const Operand* list, const ptx::Function* callee
       continue;
     }
     uint32_t bytes = l.register_bytes(operand);
-    if (operand.kind == Operand::Kind::integer || operand.kind == Operand::Kind::real || operand.kind == Operand::Kind::sink) {
-      if (formals == nullptr || k >= formals->size()) return l.invalid("a constant argument needs the function's declaration");
+    if (operand.kind == Operand::Kind::integer || operand.kind == Operand::Kind::real ||
+        operand.kind == Operand::Kind::sink) {
+      if (formals == nullptr || k >= formals->size())
+        return l.invalid("a constant argument needs the function's declaration");
       const ptx::Formal& formal = (*formals)[k];
-      bytes = formal.in_register ? ptx::size_of(callee->registers[formal.index]) : static_cast<uint32_t>(callee->variables[formal.index].size_bytes);
+      bytes = formal.in_register ? ptx::size_of(callee->registers[formal.index])
+                                 : static_cast<uint32_t>(callee->variables[formal.index].size_bytes);
       if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) return l.invalid("a constant cannot be this argument");
     }
     if (bytes == 0) return l.invalid("operand of a call is of the wrong kind");
@@ -157,25 +170,30 @@ bool call_operands(Lowering& l, const Operand* list, const ptx::Function* callee
 
 bool lower_intrinsic_call(Lowering& l, Intrinsic intrinsic, const CallSite& site) {
   const IntrinsicShape& shape = intrinsic_shape(intrinsic);
-  if (site.arguments.size() != shape.argument_count || site.results.size() > 1) return l.invalid("call of a device function with wrong arguments");
+  if (site.arguments.size() != shape.argument_count || site.results.size() > 1)
+    return l.invalid("call of a device function with wrong arguments");
   Ref sources[5], result[1];
   for (uint32_t k = 0; k < shape.argument_count; ++k) {
-    if (site.arguments[k].bytes != shape.argument_bytes[k]) return l.invalid("call of a device function with wrong arguments");
+    if (site.arguments[k].bytes != shape.argument_bytes[k])
+      return l.invalid("call of a device function with wrong arguments");
     sources[k] = site.arguments[k].ref;
   }
   if (shape.result_bytes != 0) {
-    if (!site.results.empty() && site.results[0].bytes != shape.result_bytes) return l.invalid("call of a device function with a wrong result");
+    if (!site.results.empty() && site.results[0].bytes != shape.result_bytes)
+      return l.invalid("call of a device function with a wrong result");
     result[0] = site.results.empty() ? l.temporary(shape.result_bytes) : site.results[0].ref;
   } else if (!site.results.empty()) {
     return l.invalid("call of a device function with a wrong result");
   }
-  l.emit(intrinsic_handler(intrinsic), std::span<const Ref>(result, shape.result_bytes != 0), std::span<const Ref>(sources, shape.argument_count));
+  l.emit(intrinsic_handler(intrinsic), std::span<const Ref>(result, shape.result_bytes != 0),
+         std::span<const Ref>(sources, shape.argument_count));
   l.keep_apart();
   return true;
 }
 
 bool lower_direct_call(Lowering& l, const Operand& name, CallSite site) {
-  if (Intrinsic intrinsic = intrinsic_named(name.name); intrinsic != Intrinsic::none && l.function_named(name.name) < 0) {
+  if (Intrinsic intrinsic = intrinsic_named(name.name);
+      intrinsic != Intrinsic::none && l.function_named(name.name) < 0) {
     return lower_intrinsic_call(l, intrinsic, site);
   }
   int64_t callee = l.function_named(name.name);
@@ -183,12 +201,15 @@ bool lower_direct_call(Lowering& l, const Operand& name, CallSite site) {
   const ptx::Function& body = l.linker().body(static_cast<uint32_t>(callee));
   if (body.entry) return l.invalid("a kernel cannot be called");
   auto bytes_of = [&](const ptx::Formal& formal) {
-    return formal.in_register ? ptx::size_of(body.registers[formal.index]) : static_cast<uint32_t>(body.variables[formal.index].size_bytes);
+    return formal.in_register ? ptx::size_of(body.registers[formal.index])
+                              : static_cast<uint32_t>(body.variables[formal.index].size_bytes);
   };
   auto fits = [&](const std::vector<ptx::Formal>& formals, const std::vector<FrameSlot>& slots) {
-    return std::equal(formals.begin(), formals.end(), slots.begin(), slots.end(), [&](const ptx::Formal& f, const FrameSlot& s) { return bytes_of(f) == s.bytes; });
+    return std::equal(formals.begin(), formals.end(), slots.begin(), slots.end(),
+                      [&](const ptx::Formal& f, const FrameSlot& s) { return bytes_of(f) == s.bytes; });
   };
-  if (!fits(body.parameters, site.arguments) || !fits(body.results, site.results)) return l.invalid("arguments do not fit the function's declaration");
+  if (!fits(body.parameters, site.arguments) || !fits(body.results, site.results))
+    return l.invalid("arguments do not fit the function's declaration");
   l.emit(&handle_call, {}, {}).immediate = static_cast<uint64_t>(callee);
   l.call_through(std::move(site));
   l.target().callees.push_back(static_cast<uint32_t>(callee));
@@ -205,7 +226,8 @@ bool lower_call(Lowering& l, const Instruction& i) {
   const Operand& function = i.operands[at++];
   if (at < i.operands.size() && i.operands[at].kind == Operand::Kind::list) arguments = &i.operands[at++];
   bool table = at < i.operands.size();
-  if (table && (i.operands[at].kind != Operand::Kind::table && i.operands[at].kind != Operand::Kind::name)) return false;
+  if (table && (i.operands[at].kind != Operand::Kind::table && i.operands[at].kind != Operand::Kind::name))
+    return false;
   if (at + table != i.operands.size()) return false;
   CallSite site;
   bool direct = function.kind == Operand::Kind::name;
@@ -235,7 +257,9 @@ bool lower_cluster_barrier(Lowering& l, const Instruction& i) {
 // bar.sync a{, b};  bar.arrive a, b;  bar.red.op d, a{, b}, {!}p;  barrier.cta.… the same
 bool lower_barrier(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::cluster)) return lower_cluster_barrier(l, i);
-  if (i.has(Modifier::warp) || i.has(Modifier::wait) || i.has(Modifier::acquire) || i.has(Modifier::release) || i.has(Modifier::relaxed)) return false;
+  if (i.has(Modifier::warp) || i.has(Modifier::wait) || i.has(Modifier::acquire) || i.has(Modifier::release) ||
+      i.has(Modifier::relaxed))
+    return false;
   bool red = i.has(Modifier::red), arrive = i.has(Modifier::arrive);
   if (red + arrive + i.has(Modifier::sync) != 1) return false;
   size_t at = red ? 1 : 0, end = i.operands.size() - (red ? 1 : 0);
@@ -277,18 +301,30 @@ const OpcodeEntry kOpcodes[] = {
     {"exit", ModifierSet(), lower_exit},
     {"trap", ModifierSet(), lower_trap},
     {"brkpt", ModifierSet(), lower_trap},
-    {"bar", ModifierSet(Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_, Modifier::or_, Modifier::warp, Modifier::aligned), lower_bar},
-    {"barrier", ModifierSet(Modifier::cluster, Modifier::wait, Modifier::acquire, Modifier::release, Modifier::relaxed, Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_, Modifier::or_, Modifier::aligned), lower_barrier},
+    {"bar",
+     ModifierSet(Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_,
+                 Modifier::or_, Modifier::warp, Modifier::aligned),
+     lower_bar},
+    {"barrier",
+     ModifierSet(Modifier::cluster, Modifier::wait, Modifier::acquire, Modifier::release, Modifier::relaxed,
+                 Modifier::cta, Modifier::sync, Modifier::arrive, Modifier::red, Modifier::popc, Modifier::and_,
+                 Modifier::or_, Modifier::aligned),
+     lower_barrier},
     {"membar", ModifierSet(Modifier::cta, Modifier::gpu, Modifier::sys), lower_fence},
-    {"fence", ModifierSet(Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::sc, Modifier::acq_rel, Modifier::acquire, Modifier::release, Modifier::cluster,
-                          Modifier::proxy, Modifier::async, Modifier::async_generic, Modifier::alias, Modifier::mbarrier_init), lower_fence},
+    {"fence",
+     ModifierSet(Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::sc, Modifier::acq_rel, Modifier::acquire,
+                 Modifier::release, Modifier::cluster, Modifier::proxy, Modifier::async, Modifier::async_generic,
+                 Modifier::alias, Modifier::mbarrier_init),
+     lower_fence},
     {"nanosleep", ModifierSet(), lower_nanosleep},
     {"pmevent", ModifierSet(), lower_nothing},
     // A kernel begins when all that it depends on has ended, and what depends on it begins when it has ended.
     {"griddepcontrol", ModifierSet(Modifier::wait, Modifier::launch_dependents), lower_nothing},
 };
 
-bool lower_bar(Lowering& l, const Instruction& i) { return i.has(Modifier::warp) ? lower_warp_barrier(l, i) : lower_barrier(l, i); }
+bool lower_bar(Lowering& l, const Instruction& i) {
+  return i.has(Modifier::warp) ? lower_warp_barrier(l, i) : lower_barrier(l, i);
+}
 
 }  // namespace
 
@@ -297,7 +333,8 @@ std::span<const OpcodeEntry> control_opcodes() { return kOpcodes; }
 void handle_return(Warp& w, const Op&, uint32_t mask) { w.leave(mask); }
 
 bool handles_jump_without_return(Handler handler) {
-  return handler == &handle_branch || handler == &handle_branch_table || handler == &handle_return || handler == &handle_exit || handler == &handle_trap;
+  return handler == &handle_branch || handler == &handle_branch_table || handler == &handle_return ||
+         handler == &handle_exit || handler == &handle_trap;
 }
 
 bool handles_table_branch(Handler handler) { return handler == &handle_branch_table; }

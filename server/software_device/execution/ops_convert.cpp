@@ -18,7 +18,8 @@ using ptx::Type;
 
 namespace {
 
-// detail of conversions: Rounding of the result in bits 0-2, rounding to an integral value in bits 4-6 (0: none, else 1 + Rounding)
+// detail of conversions: Rounding of the result in bits 0-2, rounding to an integral value in bits 4-6 (0: none, else 1
+// + Rounding)
 enum : uint16_t { kFlushes = 0x100, kSaturates = 0x200, kRelu = 0x400 };
 
 Rounding result_rounding(uint16_t detail) { return static_cast<Rounding>(detail & 7); }
@@ -43,18 +44,22 @@ uint16_t integral_rounding(const Instruction& i) {
 }
 
 // How a floating-point type is stored, and its value, which f64 holds exactly.
-template <Type T> struct Format;
-template <> struct Format<Type::f16> {
+template <Type T>
+struct Format;
+template <>
+struct Format<Type::f16> {
   using Stored = uint16_t;
   static double decode(Stored s) { return half_to_float(s); }
   static Stored encode(double v, Rounding r) { return encode_small<10>(v, r); }
 };
-template <> struct Format<Type::bf16> {
+template <>
+struct Format<Type::bf16> {
   using Stored = uint16_t;
   static double decode(Stored s) { return brain_to_float(s); }
   static Stored encode(double v, Rounding r) { return encode_small<7>(v, r); }
 };
-template <> struct Format<Type::f32> {
+template <>
+struct Format<Type::f32> {
   using Stored = float;
   static double decode(Stored s) { return s; }
   static Stored encode(double v, Rounding r) {
@@ -69,7 +74,8 @@ template <> struct Format<Type::f32> {
     return below ? std::nextafter(nearest, 0.0f) : nearest;
   }
 };
-template <> struct Format<Type::f64> {
+template <>
+struct Format<Type::f64> {
   using Stored = double;
   static double decode(Stored s) { return s; }
   static Stored encode(double v, Rounding) { return v; }
@@ -97,9 +103,15 @@ void float_to_float(Warp& w, const Op& op, uint32_t mask) {
 }
 
 // The frequent ones, without anything to decide per lane.
-struct Widen { double operator()(float a) const { return a; } };
-struct Narrow { float operator()(double a) const { return canonical(static_cast<float>(a)); } };
-struct HalfToFloat { float operator()(uint16_t a) const { return half_to_float(a); } };
+struct Widen {
+  double operator()(float a) const { return a; }
+};
+struct Narrow {
+  float operator()(double a) const { return canonical(static_cast<float>(a)); }
+};
+struct HalfToFloat {
+  float operator()(uint16_t a) const { return half_to_float(a); }
+};
 
 template <Type D>
 Handler float_from(Type a) {
@@ -190,7 +202,8 @@ D to_integer(typename Format<A>::Stored stored, uint16_t detail) {
     return zero ? D(0) : static_cast<D>(std::make_unsigned_t<D>(1) << (8 * sizeof(D) - 1));
   }
   value = integral(value, detail);
-  constexpr double kLimit = std::is_signed_v<D> ? static_cast<double>(uint64_t{1} << (8 * sizeof(D) - 1)) : 2.0 * static_cast<double>(uint64_t{1} << (8 * sizeof(D) - 1));
+  constexpr double kLimit = std::is_signed_v<D> ? static_cast<double>(uint64_t{1} << (8 * sizeof(D) - 1))
+                                                : 2.0 * static_cast<double>(uint64_t{1} << (8 * sizeof(D) - 1));
   if (value >= kLimit) return std::numeric_limits<D>::max();
   if (std::is_signed_v<D> ? value < -kLimit : value <= 0) return std::numeric_limits<D>::min();
   if constexpr (sizeof(D) == 8 && std::is_unsigned_v<D>) {
@@ -202,7 +215,8 @@ D to_integer(typename Format<A>::Stored stored, uint16_t detail) {
 template <class D, Type A>
 void float_to_integer(Warp& w, const Op& op, uint32_t mask) {
   uint16_t detail = op.detail;
-  map1<D, typename Format<A>::Stored>(w, op, mask, [=](typename Format<A>::Stored a) { return to_integer<D, A>(a, detail); });
+  map1<D, typename Format<A>::Stored>(w, op, mask,
+                                      [=](typename Format<A>::Stored a) { return to_integer<D, A>(a, detail); });
 }
 
 template <class D>
@@ -240,10 +254,14 @@ void integer_to_integer(Warp& w, const Op& op, uint32_t mask) {
 template <class F>
 Handler with_integer(Type type, F f) {
   switch (type) {
-    case Type::u8: case Type::b8: return f(uint8_t{});
-    case Type::u16: case Type::b16: return f(uint16_t{});
-    case Type::u32: case Type::b32: return f(uint32_t{});
-    case Type::u64: case Type::b64: return f(uint64_t{});
+    case Type::u8:
+    case Type::b8: return f(uint8_t{});
+    case Type::u16:
+    case Type::b16: return f(uint16_t{});
+    case Type::u32:
+    case Type::b32: return f(uint32_t{});
+    case Type::u64:
+    case Type::b64: return f(uint64_t{});
     case Type::s8: return f(int8_t{});
     case Type::s16: return f(int16_t{});
     case Type::s32: return f(int32_t{});
@@ -304,8 +322,11 @@ bool lower_pack(Lowering& l, const Instruction& i) {
   if (i.operands.size() != (small ? 4u : 3u) || i.types.size() != (small ? 3u : 2u)) return false;
   Ref a = l.source(i.operands[1], Type::s32), b = l.source(i.operands[2], Type::s32);
   Ref c = small ? l.source(i.operands[3], Type::b32) : l.constant(0, 4);
-  Handler handler = i.type() == Type::s16 ? &pack_integers<int16_t> : i.type() == Type::u16 ? &pack_integers<uint16_t>
-                    : i.type() == Type::s8 ? &pack_integers<int8_t> : i.type() == Type::u8 ? &pack_integers<uint8_t> : nullptr;
+  Handler handler = i.type() == Type::s16   ? &pack_integers<int16_t>
+                    : i.type() == Type::u16 ? &pack_integers<uint16_t>
+                    : i.type() == Type::s8  ? &pack_integers<int8_t>
+                    : i.type() == Type::u8  ? &pack_integers<uint8_t>
+                                            : nullptr;
   l.emit(handler, {l.destination(i.operands[0], Type::b32)}, {a, b, c});
   return true;
 }
@@ -314,8 +335,9 @@ bool lower_cvt(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::pack)) return lower_pack(l, i);
   if (i.types.size() != 2) return false;
   Type to = i.type(0), from = i.type(1);
-  uint16_t detail = static_cast<uint16_t>(static_cast<uint16_t>(rounding_of(i)) | integral_rounding(i) | (i.has(Modifier::ftz) ? kFlushes : 0) |
-                                          (i.has(Modifier::sat) ? kSaturates : 0) | (i.has(Modifier::relu) ? kRelu : 0));
+  uint16_t detail = static_cast<uint16_t>(
+      static_cast<uint16_t>(rounding_of(i)) | integral_rounding(i) | (i.has(Modifier::ftz) ? kFlushes : 0) |
+      (i.has(Modifier::sat) ? kSaturates : 0) | (i.has(Modifier::relu) ? kRelu : 0));
   if (to == Type::f16x2 || to == Type::bf16x2) return lower_packed(l, i, detail);
   if (i.operands.size() != 2 || from == Type::pred || to == Type::pred) return false;
   if (i.has(Modifier::relu) && (ptx::size_of(to) != 2 || !ptx::is_float(to) || from != Type::f32)) return false;
@@ -331,11 +353,18 @@ bool lower_cvt(Lowering& l, const Instruction& i) {
   return true;
 }
 
-struct JoinHalves { uint32_t operator()(uint16_t low, uint16_t high) const { return static_cast<uint32_t>(high) << 16 | low; } };
-struct HighHalf { uint16_t operator()(uint32_t v) const { return static_cast<uint16_t>(v >> 16); } };
+struct JoinHalves {
+  uint32_t operator()(uint16_t low, uint16_t high) const { return static_cast<uint32_t>(high) << 16 | low; }
+};
+struct HighHalf {
+  uint16_t operator()(uint32_t v) const { return static_cast<uint16_t>(v >> 16); }
+};
 
 const OpcodeEntry kOpcodes[] = {
-    {"cvt", kRoundings | ModifierSet(Modifier::rni, Modifier::rzi, Modifier::rmi, Modifier::rpi, Modifier::ftz, Modifier::sat, Modifier::relu, Modifier::pack), lower_cvt},
+    {"cvt",
+     kRoundings | ModifierSet(Modifier::rni, Modifier::rzi, Modifier::rmi, Modifier::rpi, Modifier::ftz, Modifier::sat,
+                              Modifier::relu, Modifier::pack),
+     lower_cvt},
 };
 
 }  // namespace

@@ -43,10 +43,14 @@ constexpr Handler handler_of() {
 template <class F, unsigned Sources>
 Handler float_handler(const Instruction& i) {
   bool ftz = i.has(Modifier::ftz), sat = i.has(Modifier::sat);
-  if (i.type() == Type::f64) return ftz || sat ? nullptr : handler_of<double, Rounded<double, F, false, false>, Sources>();
+  if (i.type() == Type::f64)
+    return ftz || sat ? nullptr : handler_of<double, Rounded<double, F, false, false>, Sources>();
   if (i.type() != Type::f32) return nullptr;
-  if (ftz) return sat ? handler_of<float, Rounded<float, F, true, true>, Sources>() : handler_of<float, Rounded<float, F, true, false>, Sources>();
-  return sat ? handler_of<float, Rounded<float, F, false, true>, Sources>() : handler_of<float, Rounded<float, F, false, false>, Sources>();
+  if (ftz)
+    return sat ? handler_of<float, Rounded<float, F, true, true>, Sources>()
+               : handler_of<float, Rounded<float, F, true, false>, Sources>();
+  return sat ? handler_of<float, Rounded<float, F, false, true>, Sources>()
+             : handler_of<float, Rounded<float, F, false, false>, Sources>();
 }
 
 // f16 and bf16, one or two in a register. Ftz: f16 only.
@@ -69,7 +73,9 @@ struct Packed {
   static uint16_t high(uint32_t v) { return static_cast<uint16_t>(v >> 16); }
   uint32_t operator()(uint32_t a) const { return join(S{}(low(a)), S{}(high(a))); }
   uint32_t operator()(uint32_t a, uint32_t b) const { return join(S{}(low(a), low(b)), S{}(high(a), high(b))); }
-  uint32_t operator()(uint32_t a, uint32_t b, uint32_t c) const { return join(S{}(low(a), low(b), low(c)), S{}(high(a), high(b), high(c))); }
+  uint32_t operator()(uint32_t a, uint32_t b, uint32_t c) const {
+    return join(S{}(low(a), low(b), low(c)), S{}(high(a), high(b), high(c)));
+  }
 };
 
 template <class Format, class F, bool Ftz, bool Sat, unsigned Sources>
@@ -83,14 +89,19 @@ Handler small_handler(const Instruction& i) {
   bool packed = i.type() == Type::f16x2 || i.type() == Type::bf16x2;
   bool ftz = i.has(Modifier::ftz), sat = i.has(Modifier::sat);
   if (i.type() == Type::f16 || i.type() == Type::f16x2) {
-    if (ftz) return sat ? small_handler<HalfFormat, F, true, true, Sources>(packed) : small_handler<HalfFormat, F, true, false, Sources>(packed);
-    return sat ? small_handler<HalfFormat, F, false, true, Sources>(packed) : small_handler<HalfFormat, F, false, false, Sources>(packed);
+    if (ftz)
+      return sat ? small_handler<HalfFormat, F, true, true, Sources>(packed)
+                 : small_handler<HalfFormat, F, true, false, Sources>(packed);
+    return sat ? small_handler<HalfFormat, F, false, true, Sources>(packed)
+               : small_handler<HalfFormat, F, false, false, Sources>(packed);
   }
   if (i.type() != Type::bf16 && i.type() != Type::bf16x2) return nullptr;
   return ftz || sat ? nullptr : small_handler<BrainFormat, F, false, false, Sources>(packed);
 }
 
-bool is_small(Type type) { return type == Type::f16 || type == Type::f16x2 || type == Type::bf16 || type == Type::bf16x2; }
+bool is_small(Type type) {
+  return type == Type::f16 || type == Type::f16x2 || type == Type::bf16 || type == Type::bf16x2;
+}
 
 // max(result, +0), NaN kept: .relu of the small formats. It comes after the operation, on its result.
 template <class T>
@@ -123,7 +134,8 @@ template <class F>
 bool lower_sum(Lowering& l, const Instruction& i) {
   if (ptx::is_integer(i.type())) return lower_integer_arithmetic(l, i);
   if (i.has(Modifier::cc) || i.has(Modifier::hi) || i.has(Modifier::lo) || i.has(Modifier::wide)) return false;
-  if (is_small(i.type())) return rounding_of(i) == Rounding::nearest_even && lower_same_type(l, i, small_handler<F, 2>(i), 2);
+  if (is_small(i.type()))
+    return rounding_of(i) == Rounding::nearest_even && lower_same_type(l, i, small_handler<F, 2>(i), 2);
   if (rounding_of(i) != Rounding::nearest_even) return lower_directed(l, i, 2);
   return lower_same_type(l, i, float_handler<F, 2>(i), 2);
 }
@@ -143,7 +155,9 @@ bool lower_fma(Lowering& l, const Instruction& i) {
 
 // div.approx is a * (1 / b), and 1 / b of the largest divisors is taken for zero (PTX ISA, div).
 struct DivideRoughly {
-  float operator()(float a, float b) const { return std::fabs(b) > 0x1p126f && std::isfinite(b) ? a * std::copysign(0.0f, b) : a / b; }
+  float operator()(float a, float b) const {
+    return std::fabs(b) > 0x1p126f && std::isfinite(b) ? a * std::copysign(0.0f, b) : a / b;
+  }
 };
 
 bool lower_div(Lowering& l, const Instruction& i) {
@@ -152,7 +166,8 @@ bool lower_div(Lowering& l, const Instruction& i) {
   if (approximate && (i.type() != Type::f32 || has_rounding(i))) return false;
   if (!approximate && !has_rounding(i)) return l.invalid("div needs a rounding, .approx or .full");
   if (rounding_of(i) != Rounding::nearest_even) return lower_directed(l, i, 2);
-  return lower_same_type(l, i, i.has(Modifier::approx) ? float_handler<DivideRoughly, 2>(i) : float_handler<Divide, 2>(i), 2);
+  return lower_same_type(l, i,
+                         i.has(Modifier::approx) ? float_handler<DivideRoughly, 2>(i) : float_handler<Divide, 2>(i), 2);
 }
 
 bool lower_sqrt(Lowering& l, const Instruction& i) {
@@ -168,18 +183,24 @@ bool lower_sqrt(Lowering& l, const Instruction& i) {
 // Only the upper half of a double goes in and comes out (PTX ISA, rcp.approx.ftz.f64, rsqrt.approx.ftz.f64).
 double upper_half(double v) { return std::bit_cast<double>(std::bit_cast<uint64_t>(v) & 0xffffffff00000000); }
 double flush_double(double v) { return std::fpclassify(v) == FP_SUBNORMAL ? std::copysign(0.0, v) : v; }
-struct RoughReciprocal { double operator()(double a) const { return flush_double(upper_half(1.0 / flush_double(upper_half(a)))); } };
-struct RoughReciprocalRoot { double operator()(double a) const { return upper_half(1.0 / std::sqrt(flush_double(upper_half(a)))); } };
+struct RoughReciprocal {
+  double operator()(double a) const { return flush_double(upper_half(1.0 / flush_double(upper_half(a)))); }
+};
+struct RoughReciprocalRoot {
+  double operator()(double a) const { return upper_half(1.0 / std::sqrt(flush_double(upper_half(a)))); }
+};
 struct ReciprocalRoot {
   float operator()(float a) const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(a))); }
-  // In long double, so that it is rounded once for nearly all operands: nvcc takes the instruction for rsqrt() as it is.
+  // In long double, so that it is rounded once for nearly all operands: nvcc takes the instruction for rsqrt() as it
+  // is.
   double operator()(double a) const { return static_cast<double>(1.0L / std::sqrt(static_cast<long double>(a))); }
 };
 
 bool lower_rcp(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::approx)) {
     if (has_rounding(i)) return false;
-    if (i.type() == Type::f64) return i.has(Modifier::ftz) && lower_same_type(l, i, &unary<double, double, RoughReciprocal>, 1);
+    if (i.type() == Type::f64)
+      return i.has(Modifier::ftz) && lower_same_type(l, i, &unary<double, double, RoughReciprocal>, 1);
   } else if (!has_rounding(i)) {
     return l.invalid("rcp needs a rounding or .approx");
   }
@@ -193,7 +214,9 @@ constexpr Handler kReciprocalRoot = &unary<float, float, Rounded<float, Reciproc
 bool lower_rsqrt(Lowering& l, const Instruction& i) {
   if (!i.has(Modifier::approx)) return false;
   if (i.type() == Type::f64) {
-    return lower_same_type(l, i, i.has(Modifier::ftz) ? &unary<double, double, RoughReciprocalRoot> : &unary<double, double, ReciprocalRoot>, 1);
+    return lower_same_type(
+        l, i,
+        i.has(Modifier::ftz) ? &unary<double, double, RoughReciprocalRoot> : &unary<double, double, ReciprocalRoot>, 1);
   }
   if (i.type() != Type::f32) return false;
   return lower_same_type(l, i, i.has(Modifier::ftz) ? kReciprocalRoot<true> : kReciprocalRoot<false>, 1);
@@ -216,9 +239,11 @@ struct Extreme {
 
 template <bool Maximum, bool Nan>
 Handler extreme_handler(Type type, bool ftz) {
-  if (type == Type::f64) return ftz || Nan ? nullptr : &binary<double, double, double, Extreme<double, Maximum, false, false>>;
+  if (type == Type::f64)
+    return ftz || Nan ? nullptr : &binary<double, double, double, Extreme<double, Maximum, false, false>>;
   if (type != Type::f32) return nullptr;
-  return ftz ? &binary<float, float, float, Extreme<float, Maximum, Nan, true>> : &binary<float, float, float, Extreme<float, Maximum, Nan, false>>;
+  return ftz ? &binary<float, float, float, Extreme<float, Maximum, Nan, true>>
+             : &binary<float, float, float, Extreme<float, Maximum, Nan, false>>;
 }
 
 template <bool Maximum>
@@ -227,10 +252,12 @@ bool lower_extreme(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::relu)) return false;
   bool nan = i.has(Modifier::nan_result), ftz = i.has(Modifier::ftz);
   if (is_small(i.type())) {
-    Handler handler = nan ? small_handler<Extreme<double, Maximum, true, false>, 2>(i) : small_handler<Extreme<double, Maximum, false, false>, 2>(i);
+    Handler handler = nan ? small_handler<Extreme<double, Maximum, true, false>, 2>(i)
+                          : small_handler<Extreme<double, Maximum, false, false>, 2>(i);
     return lower_same_type(l, i, handler, 2);
   }
-  return lower_same_type(l, i, nan ? extreme_handler<Maximum, true>(i.type(), ftz) : extreme_handler<Maximum, false>(i.type(), ftz), 2);
+  return lower_same_type(
+      l, i, nan ? extreme_handler<Maximum, true>(i.type(), ftz) : extreme_handler<Maximum, false>(i.type(), ftz), 2);
 }
 
 // Sign operations on bits: NaNs keep their payload. Mask clears, Flip inverts.
@@ -249,15 +276,22 @@ bool lower_sign(Lowering& l, const Instruction& i) {
   bool ftz = i.has(Modifier::ftz);
   switch (i.type()) {
     case Type::f32:
-      return lower_same_type(l, i, ftz ? &unary<uint32_t, uint32_t, SignChange<uint32_t, 0x80000000u, Negate, true, 0x7f800000u>>
-                                       : &unary<uint32_t, uint32_t, SignChange<uint32_t, 0x80000000u, Negate, false, 0x7f800000u>>, 1);
+      return lower_same_type(
+          l, i,
+          ftz ? &unary<uint32_t, uint32_t, SignChange<uint32_t, 0x80000000u, Negate, true, 0x7f800000u>>
+              : &unary<uint32_t, uint32_t, SignChange<uint32_t, 0x80000000u, Negate, false, 0x7f800000u>>,
+          1);
     case Type::f64:
       if (ftz) return false;
-      return lower_same_type(l, i, &unary<uint64_t, uint64_t, SignChange<uint64_t, uint64_t{1} << 63, Negate, false, 0>>, 1);
-    case Type::f16: case Type::bf16:
+      return lower_same_type(l, i,
+                             &unary<uint64_t, uint64_t, SignChange<uint64_t, uint64_t{1} << 63, Negate, false, 0>>, 1);
+    case Type::f16:
+    case Type::bf16:
       if (ftz) return false;
-      return lower_same_type(l, i, &unary<uint16_t, uint16_t, SignChange<uint16_t, uint16_t{0x8000}, Negate, false, 0>>, 1);
-    case Type::f16x2: case Type::bf16x2:
+      return lower_same_type(l, i, &unary<uint16_t, uint16_t, SignChange<uint16_t, uint16_t{0x8000}, Negate, false, 0>>,
+                             1);
+    case Type::f16x2:
+    case Type::bf16x2:
       if (ftz) return false;
       return lower_same_type(l, i, &unary<uint32_t, uint32_t, SignChange<uint32_t, 0x80008000u, Negate, false, 0>>, 1);
     default: return lower_integer_arithmetic(l, i);
@@ -265,11 +299,15 @@ bool lower_sign(Lowering& l, const Instruction& i) {
 }
 
 template <class T, T Sign>
-struct CopySign { T operator()(T a, T b) const { return static_cast<T>((a & Sign) | (b & ~Sign)); } };
+struct CopySign {
+  T operator()(T a, T b) const { return static_cast<T>((a & Sign) | (b & ~Sign)); }
+};
 
 bool lower_copysign(Lowering& l, const Instruction& i) {
-  if (i.type() == Type::f32) return lower_same_type(l, i, &binary<uint32_t, uint32_t, uint32_t, CopySign<uint32_t, 0x80000000u>>, 2);
-  if (i.type() == Type::f64) return lower_same_type(l, i, &binary<uint64_t, uint64_t, uint64_t, CopySign<uint64_t, uint64_t{1} << 63>>, 2);
+  if (i.type() == Type::f32)
+    return lower_same_type(l, i, &binary<uint32_t, uint32_t, uint32_t, CopySign<uint32_t, 0x80000000u>>, 2);
+  if (i.type() == Type::f64)
+    return lower_same_type(l, i, &binary<uint64_t, uint64_t, uint64_t, CopySign<uint64_t, uint64_t{1} << 63>>, 2);
   return false;
 }
 
@@ -280,8 +318,12 @@ struct ClassRow {
 enum : uint16_t { kIsNan = 1, kIsInfinite = 2, kIsZero = 4, kIsSubnormal = 8, kIsNormal = 16 };
 
 constexpr ClassRow kClasses[] = {
-    {Modifier::finite, kIsZero | kIsSubnormal | kIsNormal}, {Modifier::infinite, kIsInfinite}, {Modifier::number, kIsInfinite | kIsZero | kIsSubnormal | kIsNormal},
-    {Modifier::notanumber, kIsNan}, {Modifier::normal, kIsNormal}, {Modifier::subnormal, kIsSubnormal},
+    {Modifier::finite, kIsZero | kIsSubnormal | kIsNormal},
+    {Modifier::infinite, kIsInfinite},
+    {Modifier::number, kIsInfinite | kIsZero | kIsSubnormal | kIsNormal},
+    {Modifier::notanumber, kIsNan},
+    {Modifier::normal, kIsNormal},
+    {Modifier::subnormal, kIsSubnormal},
 };
 
 template <class T>
@@ -307,7 +349,9 @@ bool lower_testp(Lowering& l, const Instruction& i) {
   for (const ClassRow& row : kClasses) {
     if (!i.has(row.modifier)) continue;
     Ref a = l.source(i.operands[1], i.type());
-    Handler handler = i.type() == Type::f32 ? &test_class<float> : i.type() == Type::f64 ? &test_class<double> : nullptr;
+    Handler handler = i.type() == Type::f32   ? &test_class<float>
+                      : i.type() == Type::f64 ? &test_class<double>
+                                              : nullptr;
     l.emit(handler, {l.predicate_destination(i.operands[0])}, {a}).detail = row.mask;
     return true;
   }
@@ -332,7 +376,10 @@ const OpcodeEntry kOpcodes[] = {
     {"neg", ModifierSet(Modifier::ftz), lower_sign<true>},
     {"abs", ModifierSet(Modifier::ftz), lower_sign<false>},
     {"copysign", ModifierSet(), lower_copysign},
-    {"testp", ModifierSet(Modifier::finite, Modifier::infinite, Modifier::number, Modifier::notanumber, Modifier::normal, Modifier::subnormal), lower_testp},
+    {"testp",
+     ModifierSet(Modifier::finite, Modifier::infinite, Modifier::number, Modifier::notanumber, Modifier::normal,
+                 Modifier::subnormal),
+     lower_testp},
 };
 
 }  // namespace

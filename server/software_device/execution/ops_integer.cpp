@@ -22,26 +22,84 @@ using Unsigned = std::make_unsigned_t<T>;
 template <class T>
 using Wrapping = std::conditional_t<sizeof(T) < 4, uint32_t, Unsigned<T>>;
 
-template <class T> struct Add { T operator()(T a, T b) const { return static_cast<T>(Wrapping<T>(a) + Wrapping<T>(b)); } };
-template <class T> struct Sub { T operator()(T a, T b) const { return static_cast<T>(Wrapping<T>(a) - Wrapping<T>(b)); } };
-template <class T> struct MulLo { T operator()(T a, T b) const { return static_cast<T>(Wrapping<T>(a) * Wrapping<T>(b)); } };
-template <class T> struct Min { T operator()(T a, T b) const { return a < b ? a : b; } };
-template <class T> struct Max { T operator()(T a, T b) const { return a < b ? b : a; } };
-template <class T> struct MinRelu { T operator()(T a, T b) const { T m = a < b ? a : b; return m < 0 ? T(0) : m; } };
-template <class T> struct MaxRelu { T operator()(T a, T b) const { T m = a < b ? b : a; return m < 0 ? T(0) : m; } };
-template <class T> struct Neg { T operator()(T a) const { return static_cast<T>(Wrapping<T>(0) - Wrapping<T>(a)); } };
-template <class T> struct Abs { T operator()(T a) const { return a < 0 ? Neg<T>{}(a) : a; } };
+template <class T>
+struct Add {
+  T operator()(T a, T b) const { return static_cast<T>(Wrapping<T>(a) + Wrapping<T>(b)); }
+};
+template <class T>
+struct Sub {
+  T operator()(T a, T b) const { return static_cast<T>(Wrapping<T>(a) - Wrapping<T>(b)); }
+};
+template <class T>
+struct MulLo {
+  T operator()(T a, T b) const { return static_cast<T>(Wrapping<T>(a) * Wrapping<T>(b)); }
+};
+template <class T>
+struct Min {
+  T operator()(T a, T b) const { return a < b ? a : b; }
+};
+template <class T>
+struct Max {
+  T operator()(T a, T b) const { return a < b ? b : a; }
+};
+template <class T>
+struct MinRelu {
+  T operator()(T a, T b) const {
+    T m = a < b ? a : b;
+    return m < 0 ? T(0) : m;
+  }
+};
+template <class T>
+struct MaxRelu {
+  T operator()(T a, T b) const {
+    T m = a < b ? b : a;
+    return m < 0 ? T(0) : m;
+  }
+};
+template <class T>
+struct Neg {
+  T operator()(T a) const { return static_cast<T>(Wrapping<T>(0) - Wrapping<T>(a)); }
+};
+template <class T>
+struct Abs {
+  T operator()(T a) const { return a < 0 ? Neg<T>{}(a) : a; }
+};
 
 // Twice the width, for products.
-template <class T> struct Double;
-template <> struct Double<int8_t> { using type = int16_t; };
-template <> struct Double<uint8_t> { using type = uint16_t; };
-template <> struct Double<int16_t> { using type = int32_t; };
-template <> struct Double<uint16_t> { using type = uint32_t; };
-template <> struct Double<int32_t> { using type = int64_t; };
-template <> struct Double<uint32_t> { using type = uint64_t; };
-template <> struct Double<int64_t> { using type = Wide; };
-template <> struct Double<uint64_t> { using type = UnsignedWide; };
+template <class T>
+struct Double;
+template <>
+struct Double<int8_t> {
+  using type = int16_t;
+};
+template <>
+struct Double<uint8_t> {
+  using type = uint16_t;
+};
+template <>
+struct Double<int16_t> {
+  using type = int32_t;
+};
+template <>
+struct Double<uint16_t> {
+  using type = uint32_t;
+};
+template <>
+struct Double<int32_t> {
+  using type = int64_t;
+};
+template <>
+struct Double<uint32_t> {
+  using type = uint64_t;
+};
+template <>
+struct Double<int64_t> {
+  using type = Wide;
+};
+template <>
+struct Double<uint64_t> {
+  using type = UnsignedWide;
+};
 
 template <class T>
 typename Double<T>::type product(T a, T b) {
@@ -50,14 +108,22 @@ typename Double<T>::type product(T a, T b) {
   else return static_cast<D>(static_cast<D>(a) * static_cast<D>(b));
 }
 
-template <class T> struct MulHi { T operator()(T a, T b) const { return static_cast<T>(product(a, b) >> (8 * sizeof(T))); } };
-template <class T> struct MadLo {
+template <class T>
+struct MulHi {
+  T operator()(T a, T b) const { return static_cast<T>(product(a, b) >> (8 * sizeof(T))); }
+};
+template <class T>
+struct MadLo {
   T operator()(T a, T b, T c) const { return static_cast<T>(Wrapping<T>(a) * Wrapping<T>(b) + Wrapping<T>(c)); }
 };
-template <class T> struct MadHi { T operator()(T a, T b, T c) const { return Add<T>{}(MulHi<T>{}(a, b), c); } };
+template <class T>
+struct MadHi {
+  T operator()(T a, T b, T c) const { return Add<T>{}(MulHi<T>{}(a, b), c); }
+};
 
 // Division by zero is not defined by PTX; these are the results of NVIDIA's code sequence.
-template <class T> struct Div {
+template <class T>
+struct Div {
   T operator()(T a, T b) const {
     if (b == 0) return static_cast<T>(-1);
     if constexpr (std::is_signed_v<T>) {
@@ -66,7 +132,8 @@ template <class T> struct Div {
     return static_cast<T>(a / b);
   }
 };
-template <class T> struct Rem {
+template <class T>
+struct Rem {
   T operator()(T a, T b) const {
     if (b == 0) return a;
     if constexpr (std::is_signed_v<T>) {
@@ -76,7 +143,8 @@ template <class T> struct Rem {
   }
 };
 
-template <class T> struct Sad {
+template <class T>
+struct Sad {
   T operator()(T a, T b, T c) const {
     using W = Wrapping<T>;
     W difference = a < b ? W(b) - W(a) : W(a) - W(b);
@@ -84,14 +152,20 @@ template <class T> struct Sad {
   }
 };
 
-template <class T> struct Saturated;
-template <> struct Saturated<int32_t> {
+template <class T>
+struct Saturated;
+template <>
+struct Saturated<int32_t> {
   static int32_t clamp(int64_t v) {
     return v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : static_cast<int32_t>(v);
   }
 };
-struct AddSat { int32_t operator()(int32_t a, int32_t b) const { return Saturated<int32_t>::clamp(int64_t{a} + b); } };
-struct SubSat { int32_t operator()(int32_t a, int32_t b) const { return Saturated<int32_t>::clamp(int64_t{a} - b); } };
+struct AddSat {
+  int32_t operator()(int32_t a, int32_t b) const { return Saturated<int32_t>::clamp(int64_t{a} + b); }
+};
+struct SubSat {
+  int32_t operator()(int32_t a, int32_t b) const { return Saturated<int32_t>::clamp(int64_t{a} - b); }
+};
 struct MadHiSat {
   int32_t operator()(int32_t a, int32_t b, int32_t c) const {
     return Saturated<int32_t>::clamp(int64_t{MulHi<int32_t>{}(a, b)} + c);
@@ -104,30 +178,58 @@ int64_t factor24(T a) {
   if constexpr (std::is_signed_v<T>) return static_cast<int32_t>(static_cast<uint32_t>(a) << 8) >> 8;
   else return a & 0xffffff;
 }
-template <class T> struct Mul24Lo { T operator()(T a, T b) const { return static_cast<T>(factor24(a) * factor24(b)); } };
-template <class T> struct Mul24Hi { T operator()(T a, T b) const { return static_cast<T>((factor24(a) * factor24(b)) >> 16); } };
-template <class T> struct Mad24Lo { T operator()(T a, T b, T c) const { return Add<T>{}(Mul24Lo<T>{}(a, b), c); } };
-template <class T> struct Mad24Hi { T operator()(T a, T b, T c) const { return Add<T>{}(Mul24Hi<T>{}(a, b), c); } };
+template <class T>
+struct Mul24Lo {
+  T operator()(T a, T b) const { return static_cast<T>(factor24(a) * factor24(b)); }
+};
+template <class T>
+struct Mul24Hi {
+  T operator()(T a, T b) const { return static_cast<T>((factor24(a) * factor24(b)) >> 16); }
+};
+template <class T>
+struct Mad24Lo {
+  T operator()(T a, T b, T c) const { return Add<T>{}(Mul24Lo<T>{}(a, b), c); }
+};
+template <class T>
+struct Mad24Hi {
+  T operator()(T a, T b, T c) const { return Add<T>{}(Mul24Hi<T>{}(a, b), c); }
+};
 struct Mad24HiSat {
-  int32_t operator()(int32_t a, int32_t b, int32_t c) const { return Saturated<int32_t>::clamp(int64_t{Mul24Hi<int32_t>{}(a, b)} + c); }
+  int32_t operator()(int32_t a, int32_t b, int32_t c) const {
+    return Saturated<int32_t>::clamp(int64_t{Mul24Hi<int32_t>{}(a, b)} + c);
+  }
 };
 
-template <template <class> class F> struct Unary {
-  template <class T> struct H { static void run(Warp& w, const Op& op, uint32_t m) { map1<T, T>(w, op, m, F<T>{}); } };
+template <template <class> class F>
+struct Unary {
+  template <class T>
+  struct H {
+    static void run(Warp& w, const Op& op, uint32_t m) { map1<T, T>(w, op, m, F<T>{}); }
+  };
 };
-template <template <class> class F> struct Binary {
-  template <class T> struct H { static void run(Warp& w, const Op& op, uint32_t m) { map2<T, T, T>(w, op, m, F<T>{}); } };
+template <template <class> class F>
+struct Binary {
+  template <class T>
+  struct H {
+    static void run(Warp& w, const Op& op, uint32_t m) { map2<T, T, T>(w, op, m, F<T>{}); }
+  };
 };
-template <template <class> class F> struct Ternary {
-  template <class T> struct H { static void run(Warp& w, const Op& op, uint32_t m) { map3<T, T, T, T>(w, op, m, F<T>{}); } };
+template <template <class> class F>
+struct Ternary {
+  template <class T>
+  struct H {
+    static void run(Warp& w, const Op& op, uint32_t m) { map3<T, T, T, T>(w, op, m, F<T>{}); }
+  };
 };
 
-template <class T> struct MulWide {
+template <class T>
+struct MulWide {
   static void run(Warp& w, const Op& op, uint32_t m) {
     map2<typename Double<T>::type, T, T>(w, op, m, [](T a, T b) { return product(a, b); });
   }
 };
-template <class T> struct MadWide {
+template <class T>
+struct MadWide {
   static void run(Warp& w, const Op& op, uint32_t m) {
     using D = typename Double<T>::type;
     map3<D, T, T, D>(w, op, m, [](T a, T b, D c) { return Add<D>{}(product(a, b), c); });
@@ -181,8 +283,8 @@ void add_carry(Warp& w, const Op& op, uint32_t mask) {
   if (U & kCarryOut) w.carry_ = carry;
 }
 
-// CC.CF holds the carry of a + ~b + 1, which is the borrow's opposite: an addc behind a sub.cc adds one when nothing was borrowed. PTX
-// only speaks of a borrow; code that nvcc emits for 128-bit quotients reads it so.
+// CC.CF holds the carry of a + ~b + 1, which is the borrow's opposite: an addc behind a sub.cc adds one when nothing
+// was borrowed. PTX only speaks of a borrow; code that nvcc emits for 128-bit quotients reads it so.
 template <class T, unsigned U>
 void sub_carry(Warp& w, const Op& op, uint32_t mask) {
   T* d = w.out<T>(op.ref[0]);
@@ -227,22 +329,36 @@ Handler carry_by_size(Type type) {
   if (!ptx::is_integer(type)) return nullptr;
   return ptx::size_of(type) == 4 ? &H<uint32_t, U>::run : ptx::size_of(type) == 8 ? &H<uint64_t, U>::run : nullptr;
 }
-template <class T, unsigned U> struct AddCarry { static void run(Warp& w, const Op& op, uint32_t m) { add_carry<T, U>(w, op, m); } };
-template <class T, unsigned U> struct SubCarry { static void run(Warp& w, const Op& op, uint32_t m) { sub_carry<T, U>(w, op, m); } };
+template <class T, unsigned U>
+struct AddCarry {
+  static void run(Warp& w, const Op& op, uint32_t m) { add_carry<T, U>(w, op, m); }
+};
+template <class T, unsigned U>
+struct SubCarry {
+  static void run(Warp& w, const Op& op, uint32_t m) { sub_carry<T, U>(w, op, m); }
+};
 
 bool lower_addc(Lowering& l, const Instruction& i) {
-  return lower_same_type(l, i, i.has(Modifier::cc) ? carry_by_size<AddCarry, kCarryIn | kCarryOut>(i.type()) : carry_by_size<AddCarry, kCarryIn>(i.type()), 2);
+  return lower_same_type(l, i,
+                         i.has(Modifier::cc) ? carry_by_size<AddCarry, kCarryIn | kCarryOut>(i.type())
+                                             : carry_by_size<AddCarry, kCarryIn>(i.type()),
+                         2);
 }
 bool lower_subc(Lowering& l, const Instruction& i) {
-  return lower_same_type(l, i, i.has(Modifier::cc) ? carry_by_size<SubCarry, kCarryIn | kCarryOut>(i.type()) : carry_by_size<SubCarry, kCarryIn>(i.type()), 2);
+  return lower_same_type(l, i,
+                         i.has(Modifier::cc) ? carry_by_size<SubCarry, kCarryIn | kCarryOut>(i.type())
+                                             : carry_by_size<SubCarry, kCarryIn>(i.type()),
+                         2);
 }
 
 template <bool High, unsigned U>
 Handler mad_carry_handler(Type type) {
   switch (type) {
-    case Type::u32: case Type::b32: return &mad_carry<uint32_t, High, U>;
+    case Type::u32:
+    case Type::b32: return &mad_carry<uint32_t, High, U>;
     case Type::s32: return &mad_carry<int32_t, High, U>;
-    case Type::u64: case Type::b64: return &mad_carry<uint64_t, High, U>;
+    case Type::u64:
+    case Type::b64: return &mad_carry<uint64_t, High, U>;
     case Type::s64: return &mad_carry<int64_t, High, U>;
     default: return nullptr;
   }
@@ -255,14 +371,17 @@ Handler mad_carry_handler(const Instruction& i) {
 
 bool lower_madc(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::hi) == i.has(Modifier::lo)) return false;
-  return lower_same_type(l, i, i.has(Modifier::cc) ? mad_carry_handler<kCarryIn | kCarryOut>(i) : mad_carry_handler<kCarryIn>(i), 3);
+  return lower_same_type(
+      l, i, i.has(Modifier::cc) ? mad_carry_handler<kCarryIn | kCarryOut>(i) : mad_carry_handler<kCarryIn>(i), 3);
 }
 
 bool lower_neg_abs(Lowering& l, const Instruction& i) {
-  return lower_same_type(l, i, i.opcode == "neg" ? by_signed_type<Unary<Neg>::H>(i.type()) : by_signed_type<Unary<Abs>::H>(i.type()), 1);
+  return lower_same_type(
+      l, i, i.opcode == "neg" ? by_signed_type<Unary<Neg>::H>(i.type()) : by_signed_type<Unary<Abs>::H>(i.type()), 1);
 }
 
-template <class T> struct Dot4 {
+template <class T>
+struct Dot4 {
   // detail: bit 0, a is signed; bit 1, b is signed
   static void run(Warp& w, const Op& op, uint32_t m) {
     bool sa = op.detail & 1, sb = op.detail & 2;
@@ -298,7 +417,8 @@ bool lower_dot(Lowering& l, const Instruction& i) {
   }
   bool four = i.opcode == "dp4a";
   if (!four && i.has(Modifier::hi) == i.has(Modifier::lo)) return false;
-  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32), c = l.source(i.operands[3], Type::b32);
+  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32),
+      c = l.source(i.operands[3], Type::b32);
   Handler handler = four ? &Dot4<uint32_t>::run : i.has(Modifier::hi) ? &dot2<true> : &dot2<false>;
   l.emit(handler, {l.destination(i.operands[0], Type::b32)}, {a, b, c}).detail =
       static_cast<uint16_t>((i.type(0) == Type::s32 ? 1 : 0) | (i.type(1) == Type::s32 ? 2 : 0));
@@ -324,7 +444,8 @@ void absolute_differences(Warp& w, const Op& op, uint32_t m) {
 bool lower_vabsdiff4(Lowering& l, const Instruction& i) {
   if (i.types.size() != 3 || i.operands.size() != 4 || i.type(1) != i.type(2)) return false;
   if (i.type(0) != Type::u32 || (i.type(1) != Type::u32 && i.type(1) != Type::s32)) return false;
-  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32), c = l.source(i.operands[3], Type::b32);
+  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32),
+      c = l.source(i.operands[3], Type::b32);
   l.emit(&absolute_differences, {l.destination(i.operands[0], Type::b32)}, {a, b, c}).detail =
       static_cast<uint16_t>((i.type(1) == Type::s32 ? 1 : 0) | (i.has(Modifier::add) ? 2 : 0));
   return true;
@@ -337,12 +458,19 @@ bool lower_24(Lowering& l, const Instruction& i) {
     if (!mad || !hi || i.type() != Type::s32) return false;
     return lower_same_type(l, i, &ternary<int32_t, int32_t, int32_t, int32_t, Mad24HiSat>, 3);
   }
-  if (mad) return lower_same_type(l, i, hi ? by_type24<Ternary<Mad24Hi>::H>(i.type()) : by_type24<Ternary<Mad24Lo>::H>(i.type()), 3);
-  return lower_same_type(l, i, hi ? by_type24<Binary<Mul24Hi>::H>(i.type()) : by_type24<Binary<Mul24Lo>::H>(i.type()), 2);
+  if (mad)
+    return lower_same_type(l, i,
+                           hi ? by_type24<Ternary<Mad24Hi>::H>(i.type()) : by_type24<Ternary<Mad24Lo>::H>(i.type()), 3);
+  return lower_same_type(l, i, hi ? by_type24<Binary<Mul24Hi>::H>(i.type()) : by_type24<Binary<Mul24Lo>::H>(i.type()),
+                         2);
 }
 
-bool lower_sad(Lowering& l, const Instruction& i) { return lower_same_type(l, i, by_integer_type<Ternary<Sad>::H>(i.type()), 3); }
-bool lower_rem(Lowering& l, const Instruction& i) { return lower_same_type(l, i, by_integer_type<Binary<Rem>::H>(i.type()), 2); }
+bool lower_sad(Lowering& l, const Instruction& i) {
+  return lower_same_type(l, i, by_integer_type<Ternary<Sad>::H>(i.type()), 3);
+}
+bool lower_rem(Lowering& l, const Instruction& i) {
+  return lower_same_type(l, i, by_integer_type<Binary<Rem>::H>(i.type()), 2);
+}
 
 const OpcodeEntry kOpcodes[] = {
     {"addc", ModifierSet(Modifier::cc), lower_addc},
@@ -370,8 +498,8 @@ ModifierSet modifiers_of_integers(std::string_view name) {
 
 std::span<const OpcodeEntry> integer_opcodes() { return kOpcodes; }
 
-// add, sub, mul, mad, div, min, max, neg, abs are integer and floating-point instructions; ops_float.cpp has their entries
-// and asks here for integer types.
+// add, sub, mul, mad, div, min, max, neg, abs are integer and floating-point instructions; ops_float.cpp has their
+// entries and asks here for integer types.
 bool lower_integer_arithmetic(Lowering& l, const Instruction& i) {
   std::string_view name = i.opcode;
   Type type = i.type();
@@ -392,8 +520,11 @@ bool lower_integer_arithmetic(Lowering& l, const Instruction& i) {
       return lower_same_type(l, i, &ternary<int32_t, int32_t, int32_t, int32_t, MadHiSat>, 3);
     }
     if (!wide) {
-      if (mad) return lower_same_type(l, i, hi ? by_integer_type<Ternary<MadHi>::H>(type) : by_integer_type<Ternary<MadLo>::H>(type), 3);
-      return lower_same_type(l, i, hi ? by_integer_type<Binary<MulHi>::H>(type) : by_integer_type<Binary<MulLo>::H>(type), 2);
+      if (mad)
+        return lower_same_type(
+            l, i, hi ? by_integer_type<Ternary<MadHi>::H>(type) : by_integer_type<Ternary<MadLo>::H>(type), 3);
+      return lower_same_type(l, i,
+                             hi ? by_integer_type<Binary<MulHi>::H>(type) : by_integer_type<Binary<MulLo>::H>(type), 2);
     }
     if (i.types.size() != 1 || i.operands.size() != (mad ? 4u : 3u)) return false;
     Type result = ptx::bits_of_size(ptx::size_of(type) * 2);
@@ -413,8 +544,12 @@ bool lower_integer_arithmetic(Lowering& l, const Instruction& i) {
     return false;
   }
   if (i.has(Modifier::relu)) {
-    if (name == "min") return lower_same_type(l, i, type == Type::s32 ? &binary<int32_t, int32_t, int32_t, MinRelu<int32_t>> : nullptr, 2);
-    if (name == "max") return lower_same_type(l, i, type == Type::s32 ? &binary<int32_t, int32_t, int32_t, MaxRelu<int32_t>> : nullptr, 2);
+    if (name == "min")
+      return lower_same_type(l, i, type == Type::s32 ? &binary<int32_t, int32_t, int32_t, MinRelu<int32_t>> : nullptr,
+                             2);
+    if (name == "max")
+      return lower_same_type(l, i, type == Type::s32 ? &binary<int32_t, int32_t, int32_t, MaxRelu<int32_t>> : nullptr,
+                             2);
     return false;
   }
   if (name == "add") return lower_same_type(l, i, by_integer_type<Binary<Add>::H>(type), 2);

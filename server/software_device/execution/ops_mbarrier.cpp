@@ -1,8 +1,8 @@
-// mbarrier objects, bulk copies that report to them, and the addresses of other blocks of a cluster: PTX ISA 9.0, sections 9.7.13.15,
-// 9.7.9.25 and 9.7.9.23.
+// mbarrier objects, bulk copies that report to them, and the addresses of other blocks of a cluster: PTX ISA 9.0,
+// sections 9.7.13.15, 9.7.9.25 and 9.7.9.23.
 //
-// An mbarrier is 64 bits of shared memory: the count that a phase expects, the arrivals it still waits for, the bytes it still waits for,
-// and which of two phases it is in.
+// An mbarrier is 64 bits of shared memory: the count that a phase expects, the arrivals it still waits for, the bytes
+// it still waits for, and which of two phases it is in.
 #include <cstring>
 
 #include "server/software_device/execution/handlers.hpp"
@@ -36,7 +36,8 @@ struct Mbarrier {
     return m;
   }
   uint64_t word() const {
-    return expected | pending << kCountBits | (static_cast<uint64_t>(bytes) & ((1u << kBytesBits) - 1)) << (2 * kCountBits) |
+    return expected | pending << kCountBits |
+           (static_cast<uint64_t>(bytes) & ((1u << kBytesBits) - 1)) << (2 * kCountBits) |
            uint64_t{phase} << (2 * kCountBits + kBytesBits);
   }
   void end_phase_if_due() {
@@ -50,7 +51,8 @@ uint64_t* place_of(Warp& w, const Op& op, unsigned lane, uint64_t address) {
   return reinterpret_cast<uint64_t*>(resolve_lane(w, op, lane, Space::generic, address, 8, AccessKind::atomic));
 }
 
-// Changes the object at a lane's address; `change` says why it cannot, or null. Returns the word before; `fine` is false after a fault.
+// Changes the object at a lane's address; `change` says why it cannot, or null. Returns the word before; `fine` is
+// false after a fault.
 template <class Change>
 uint64_t update(Warp& w, const Op& op, unsigned lane, uint64_t address, bool& fine, Change&& change) {
   uint64_t* place = place_of(w, op, lane, address);
@@ -76,7 +78,8 @@ void init(Warp& w, const Op& op, uint32_t mask) {
     uint64_t* place = place_of(w, op, lane, w.in<uint64_t>(op.ref[0])[lane]);
     if (place == nullptr) return;
     const uint64_t count = w.in<uint32_t>(op.ref[1])[lane];
-    if (count == 0 || count > kCountMax) return w.fault(Fault::trap, lane, op, "mbarrier.init with a count that is not possible");
+    if (count == 0 || count > kCountMax)
+      return w.fault(Fault::trap, lane, op, "mbarrier.init with a count that is not possible");
     __atomic_store_n(place, Mbarrier{count, count, 0, false}.word(), __ATOMIC_SEQ_CST);
   }
 }
@@ -85,7 +88,8 @@ void init(Warp& w, const Op& op, uint32_t mask) {
 void invalidate(Warp& w, const Op& op, uint32_t mask) {
   each_lane(mask, [&](unsigned lane) {
     if (w.stop_ == Warp::Stop::fault) return;
-    if (uint64_t* place = place_of(w, op, lane, w.in<uint64_t>(op.ref[0])[lane]); place != nullptr) __atomic_store_n(place, 0, __ATOMIC_SEQ_CST);
+    if (uint64_t* place = place_of(w, op, lane, w.in<uint64_t>(op.ref[0])[lane]); place != nullptr)
+      __atomic_store_n(place, 0, __ATOMIC_SEQ_CST);
   });
 }
 
@@ -132,8 +136,10 @@ void test_wait(Warp& w, const Op& op, uint32_t mask) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
     uint64_t* place = place_of(w, op, lane, w.in<uint64_t>(op.ref[1])[lane]);
     if (place == nullptr) return;
-    const bool waited_for = op.detail != 0 ? (w.in<uint32_t>(op.ref[2])[lane] & 1) != 0 : Mbarrier::of(w.in<uint64_t>(op.ref[2])[lane]).phase;
-    complete |= static_cast<uint32_t>(Mbarrier::of(__atomic_load_n(place, __ATOMIC_SEQ_CST)).phase != waited_for) << lane;
+    const bool waited_for = op.detail != 0 ? (w.in<uint32_t>(op.ref[2])[lane] & 1) != 0
+                                           : Mbarrier::of(w.in<uint64_t>(op.ref[2])[lane]).phase;
+    complete |= static_cast<uint32_t>(Mbarrier::of(__atomic_load_n(place, __ATOMIC_SEQ_CST)).phase != waited_for)
+                << lane;
   }
   w.set_predicate(op.ref[0], mask, complete);
   if (op.count == 2 && complete != mask && w.stop_ == Warp::Stop::none) w.stop_ = Warp::Stop::yield;
@@ -141,7 +147,8 @@ void test_wait(Warp& w, const Op& op, uint32_t mask) {
 
 // refs: count, state
 void pending_count(Warp& w, const Op& op, uint32_t mask) {
-  map1<uint32_t, uint64_t>(w, op, mask, [](uint64_t state) { return static_cast<uint32_t>(Mbarrier::of(state).pending); });
+  map1<uint32_t, uint64_t>(w, op, mask,
+                           [](uint64_t state) { return static_cast<uint32_t>(Mbarrier::of(state).pending); });
 }
 
 // A generic address in 8 bytes, with its constant part.
@@ -154,7 +161,8 @@ bool generic_address(Lowering& l, const Operand& operand, Space space, Ref& resu
     l.emit(resize_handler(4, 8, false), {wide}, {address.base});
   }
   result = l.temporary(8);
-  l.emit(add_window_handler(), {result}, {wide}).immediate = (space == Space::shared ? kSharedWindow : 0) + address.offset;
+  l.emit(add_window_handler(), {result}, {wide}).immediate =
+      (space == Space::shared ? kSharedWindow : 0) + address.offset;
   return true;
 }
 
@@ -166,7 +174,10 @@ bool lower_arrive(Lowering& l, const Instruction& i) {
   Ref address;
   if (!generic_address(l, i.operands[1], mbarrier_space(i), address)) return false;
   Ref count = i.operands.size() == 3 ? l.source(i.operands[2], Type::b32) : l.constant(1, 4);
-  l.emit(&arrive, {l.destination(i.operands[0], Type::b64)}, {address, count}).detail = i.has(Modifier::arrive_drop) ? kDrop : expects ? kExpectBytes : kArrive;
+  l.emit(&arrive, {l.destination(i.operands[0], Type::b64)}, {address, count}).detail = i.has(Modifier::arrive_drop)
+                                                                                            ? kDrop
+                                                                                        : expects ? kExpectBytes
+                                                                                                  : kArrive;
   return true;
 }
 
@@ -218,7 +229,8 @@ void copy_bulk(Warp& w, const Op& op, uint32_t mask) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
     const uint64_t to = w.in<uint64_t>(op.ref[0])[lane], from = w.in<uint64_t>(op.ref[1])[lane];
     const uint32_t bytes = w.in<uint32_t>(op.ref[2])[lane];
-    if (bytes % kUnit != 0) return w.fault(Fault::illegal_instruction, lane, op, "a bulk copy of a size that is no multiple of 16");
+    if (bytes % kUnit != 0)
+      return w.fault(Fault::illegal_instruction, lane, op, "a bulk copy of a size that is no multiple of 16");
     for (uint32_t at = 0; at < bytes; at += kUnit) {
       const uint8_t* source = resolve_lane(w, op, lane, Space::generic, from + at, kUnit, AccessKind::load);
       if (source == nullptr) return;
@@ -240,7 +252,8 @@ void copy_bulk(Warp& w, const Op& op, uint32_t mask) {
 template <class T>
 void map_address(Warp& w, const Op& op, uint32_t mask) {
   map2<T, T, uint32_t>(w, op, mask, [](T a, uint32_t rank) {
-    return static_cast<T>((a & ~static_cast<T>(kClusterRankMask)) | static_cast<T>(((rank + 1) & 0xff) << kClusterRankShift));
+    return static_cast<T>((a & ~static_cast<T>(kClusterRankMask)) |
+                          static_cast<T>(((rank + 1) & 0xff) << kClusterRankShift));
   });
 }
 
@@ -256,22 +269,28 @@ void rank_of_address(Warp& w, const Op& op, uint32_t mask) {
 bool lower_mapa(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.operands.size() != 3 || ptx::size_of(i.type()) < 4) return false;
   Ref a = l.source(i.operands[1], i.type()), rank = l.source(i.operands[2], Type::b32);
-  l.emit(ptx::size_of(i.type()) == 4 ? &map_address<uint32_t> : &map_address<uint64_t>, {l.destination(i.operands[0], i.type())}, {a, rank});
+  l.emit(ptx::size_of(i.type()) == 4 ? &map_address<uint32_t> : &map_address<uint64_t>,
+         {l.destination(i.operands[0], i.type())}, {a, rank});
   return true;
 }
 
 bool lower_getctarank(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.operands.size() != 2 || ptx::size_of(i.type()) < 4) return false;
   Ref a = l.source(i.operands[1], i.type());
-  l.emit(ptx::size_of(i.type()) == 4 ? &rank_of_address<uint32_t> : &rank_of_address<uint64_t>, {l.destination(i.operands[0], Type::b32)}, {a});
+  l.emit(ptx::size_of(i.type()) == 4 ? &rank_of_address<uint32_t> : &rank_of_address<uint64_t>,
+         {l.destination(i.operands[0], Type::b32)}, {a});
   return true;
 }
 
-constexpr ModifierSet kOrder(Modifier::shared, Modifier::shared_cluster, Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::cta, Modifier::cluster);
+constexpr ModifierSet kOrder(Modifier::shared, Modifier::shared_cluster, Modifier::relaxed, Modifier::acquire,
+                             Modifier::release, Modifier::cta, Modifier::cluster);
 
 const OpcodeEntry kOpcodes[] = {
-    {"mbarrier", kOrder | ModifierSet(Modifier::init, Modifier::inval, Modifier::expect_tx, Modifier::complete_tx, Modifier::arrive, Modifier::arrive_drop,
-                                      Modifier::no_complete, Modifier::test_wait, Modifier::try_wait, Modifier::parity, Modifier::pending_count), lower_mbarrier},
+    {"mbarrier",
+     kOrder | ModifierSet(Modifier::init, Modifier::inval, Modifier::expect_tx, Modifier::complete_tx, Modifier::arrive,
+                          Modifier::arrive_drop, Modifier::no_complete, Modifier::test_wait, Modifier::try_wait,
+                          Modifier::parity, Modifier::pending_count),
+     lower_mbarrier},
     {"mapa", ModifierSet(Modifier::shared, Modifier::shared_cluster), lower_mapa},
     {"getctarank", ModifierSet(Modifier::shared, Modifier::shared_cluster), lower_getctarank},
 };
@@ -291,15 +310,16 @@ bool lower_bulk_copy(Lowering& l, const Instruction& i) {
   const bool reports = i.has(Modifier::mbarrier_bytes);
   if (found != 2 || reports == i.has(Modifier::bulk_group) || i.operands.size() != (reports ? 4u : 3u)) return false;
   Ref refs[4];
-  if (!generic_address(l, i.operands[0], spaces[0], refs[0]) || !generic_address(l, i.operands[1], spaces[1], refs[1])) return false;
+  if (!generic_address(l, i.operands[0], spaces[0], refs[0]) || !generic_address(l, i.operands[1], spaces[1], refs[1]))
+    return false;
   refs[2] = l.source(i.operands[2], Type::b32);
   if (reports && !generic_address(l, i.operands[3], Space::shared, refs[3])) return false;
   l.emit(&copy_bulk, {}, std::span<const Ref>(refs, reports ? 4 : 3)).count = reports ? 4 : 3;
   return true;
 }
 
-// cp.async.mbarrier.arrive: the copies before it are done, so that it is an arrival; without .noinc one that the barrier did not expect
-// and that changes nothing.
+// cp.async.mbarrier.arrive: the copies before it are done, so that it is an arrival; without .noinc one that the
+// barrier did not expect and that changes nothing.
 bool lower_arrive_of_copies(Lowering& l, const Instruction& i) {
   if (i.operands.size() != 1) return false;
   if (!i.has(Modifier::noinc)) return true;

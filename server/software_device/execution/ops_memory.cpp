@@ -57,12 +57,15 @@ inline void scatter(Warp& w, const Op& op, uint32_t mask, uint8_t* const (&point
   }
 }
 
-// Other threads may access the same place with an atomic meaning: one access of the whole value, acquire or release at least.
+// Other threads may access the same place with an atomic meaning: one access of the whole value, acquire or release at
+// least.
 template <class M, class R>
 inline void gather_ordered(Warp& w, const Op& op, uint32_t mask, uint8_t* const (&pointer)[kLanes]) {
   for (unsigned k = 0; k < op.count; ++k) {
     R* d = w.out<R>(op.ref[k]);
-    each_lane(mask, [&](unsigned i) { d[i] = static_cast<R>(__atomic_load_n(reinterpret_cast<M*>(pointer[i]) + k, __ATOMIC_ACQUIRE)); });
+    each_lane(mask, [&](unsigned i) {
+      d[i] = static_cast<R>(__atomic_load_n(reinterpret_cast<M*>(pointer[i]) + k, __ATOMIC_ACQUIRE));
+    });
   }
 }
 
@@ -70,7 +73,9 @@ template <class M, class R>
 inline void scatter_ordered(Warp& w, const Op& op, uint32_t mask, uint8_t* const (&pointer)[kLanes]) {
   for (unsigned k = 0; k < op.count; ++k) {
     const R* s = w.in<R>(op.ref[1 + k]);
-    each_lane(mask, [&](unsigned i) { __atomic_store_n(reinterpret_cast<M*>(pointer[i]) + k, static_cast<M>(s[i]), __ATOMIC_RELEASE); });
+    each_lane(mask, [&](unsigned i) {
+      __atomic_store_n(reinterpret_cast<M*>(pointer[i]) + k, static_cast<M>(s[i]), __ATOMIC_RELEASE);
+    });
   }
 }
 
@@ -114,7 +119,8 @@ struct LoadEntryParameter {
   }
 };
 
-// .param arrays lie in the frame, one lane after the other; detail: bytes of a lane. refs: results, area | area, values.
+// .param arrays lie in the frame, one lane after the other; detail: bytes of a lane. refs: results, area | area,
+// values.
 struct LoadFrame {
   template <class M, class R>
   static void run(Warp& w, const Op& op, uint32_t mask) {
@@ -185,15 +191,18 @@ Handler store_by_type(Type type, uint32_t register_bytes) {
 template <template <Space, class, bool> class H, bool Ordered, class Chooser>
 Handler by_space(Space space, bool narrow, Chooser choose) {
   switch (space) {
-    case Space::shared: return narrow ? choose(H<Space::shared, uint32_t, Ordered>{}) : choose(H<Space::shared, uint64_t, Ordered>{});
-    case Space::local: return narrow ? choose(H<Space::local, uint32_t, false>{}) : choose(H<Space::local, uint64_t, false>{});
+    case Space::shared:
+      return narrow ? choose(H<Space::shared, uint32_t, Ordered>{}) : choose(H<Space::shared, uint64_t, Ordered>{});
+    case Space::local:
+      return narrow ? choose(H<Space::local, uint32_t, false>{}) : choose(H<Space::local, uint64_t, false>{});
     case Space::generic: return choose(H<Space::generic, uint64_t, Ordered>{});
     default: return choose(H<Space::global, uint64_t, Ordered>{});  // constants lie in device memory too
   }
 }
 
 bool is_ordered(const Instruction& i) {
-  return i.has(Modifier::volatile_) || i.has(Modifier::relaxed) || i.has(Modifier::acquire) || i.has(Modifier::release) || i.has(Modifier::mmio);
+  return i.has(Modifier::volatile_) || i.has(Modifier::relaxed) || i.has(Modifier::acquire) ||
+         i.has(Modifier::release) || i.has(Modifier::mmio);
 }
 
 // A vector's elements, or the one operand.
@@ -242,13 +251,15 @@ bool lower_load(Lowering& l, const Instruction& i) {
       if (!l.source_function().entry || address.base_bytes != 8) return false;
       Ref generic = l.temporary(8);
       l.emit(add_window_handler(), {generic}, {address.base}).immediate = kParameterWindow;
-      Op& op = l.emit(load_by_type<Load<Space::generic, uint64_t, false>>(i.type(), bytes), d, std::span<const Ref>(&generic, 1));
+      Op& op = l.emit(load_by_type<Load<Space::generic, uint64_t, false>>(i.type(), bytes), d,
+                      std::span<const Ref>(&generic, 1));
       op.immediate = static_cast<uint64_t>(address.offset);
       op.count = count;
       return true;
     }
     const Lowering::ParameterPlace& place = l.parameter(address.variable);
-    if (address.offset < 0 || static_cast<uint64_t>(address.offset) + access > place.bytes) return l.invalid("access outside of the parameter");
+    if (address.offset < 0 || static_cast<uint64_t>(address.offset) + access > place.bytes)
+      return l.invalid("access outside of the parameter");
     if (place.entry) {
       Op& op = l.emit(load_by_type<LoadEntryParameter>(i.type(), bytes), d, {});
       op.immediate = place.offset + static_cast<uint64_t>(address.offset);
@@ -266,7 +277,8 @@ bool lower_load(Lowering& l, const Instruction& i) {
   LoweredAddress address;
   if (!lower_address(l, where, space, address)) return false;
   auto choose = [&](auto h) { return load_by_type<decltype(h)>(i.type(), bytes); };
-  Handler handler = ordered ? by_space<Load, true>(space, address.narrow, choose) : by_space<Load, false>(space, address.narrow, choose);
+  Handler handler = ordered ? by_space<Load, true>(space, address.narrow, choose)
+                            : by_space<Load, false>(space, address.narrow, choose);
   Op& op = l.emit(handler, d, std::span<const Ref>(&address.base, 1));
   op.immediate = address.offset;
   op.count = count;
@@ -308,12 +320,14 @@ bool lower_store(Lowering& l, const Instruction& i) {
     if (!address.parameter) return false;
     const Lowering::ParameterPlace& place = l.parameter(address.variable);
     if (place.entry) return l.invalid("a kernel's parameters cannot be written");
-    if (address.offset < 0 || static_cast<uint64_t>(address.offset) + access > place.bytes) return l.invalid("access outside of the parameter");
+    if (address.offset < 0 || static_cast<uint64_t>(address.offset) + access > place.bytes)
+      return l.invalid("access outside of the parameter");
     if (place.scalar) {
       l.emit(resize_handler(bytes, place.bytes, false), {place.ref}, {sources[1]});
     } else {
       sources[0] = place.ref;
-      Op& op = l.emit(store_by_type<StoreFrame>(i.type(), bytes), {}, std::span<const Ref>(sources, elements.size() + 1));
+      Op& op =
+          l.emit(store_by_type<StoreFrame>(i.type(), bytes), {}, std::span<const Ref>(sources, elements.size() + 1));
       op.immediate = static_cast<uint64_t>(address.offset);
       op.count = count;
       op.detail = static_cast<uint16_t>(place.bytes);
@@ -324,7 +338,8 @@ bool lower_store(Lowering& l, const Instruction& i) {
   if (!lower_address(l, i.operands[0], space, address)) return false;
   sources[0] = address.base;
   auto choose = [&](auto h) { return store_by_type<decltype(h)>(i.type(), bytes); };
-  Handler handler = is_ordered(i) ? by_space<Store, true>(space, address.narrow, choose) : by_space<Store, false>(space, address.narrow, choose);
+  Handler handler = is_ordered(i) ? by_space<Store, true>(space, address.narrow, choose)
+                                  : by_space<Store, false>(space, address.narrow, choose);
   Op& op = l.emit(handler, {}, std::span<const Ref>(sources, elements.size() + 1));
   op.immediate = address.offset;
   op.count = count;
@@ -333,8 +348,8 @@ bool lower_store(Lowering& l, const Instruction& i) {
 
 bool lower_nothing(Lowering&, const Instruction&) { return true; }
 
-// cp.async: the copy is done at once, so that waiting for it is no work. refs: shared address, global address, source size.
-// count: log2 of the bytes.
+// cp.async: the copy is done at once, so that waiting for it is no work. refs: shared address, global address, source
+// size. count: log2 of the bytes.
 template <class SharedAddress>
 void copy_async(Warp& w, const Op& op, uint32_t mask) {
   uint32_t bytes = op.detail;
@@ -343,7 +358,9 @@ void copy_async(Warp& w, const Op& op, uint32_t mask) {
   Op shared_op = op, global_op = op;
   shared_op.immediate = op.immediate & 0xffffffff;
   global_op.immediate = static_cast<uint64_t>(static_cast<int64_t>(op.immediate) >> 32);
-  if (!resolve<Space::shared, SharedAddress>(w, shared_op, mask, w.in<SharedAddress>(op.ref[0]), bytes, AccessKind::store, to)) return;
+  if (!resolve<Space::shared, SharedAddress>(w, shared_op, mask, w.in<SharedAddress>(op.ref[0]), bytes,
+                                             AccessKind::store, to))
+    return;
   const uint64_t* address = w.in<uint64_t>(op.ref[1]);
   const uint32_t* size = w.in<uint32_t>(op.ref[2]);
   each_lane(mask, [&](unsigned i) {
@@ -363,12 +380,14 @@ bool lower_cp(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::mbarrier)) return lower_arrive_of_copies(l, i);
   if (i.has(Modifier::bulk)) return lower_bulk_copy(l, i);
   if (i.has(Modifier::shared_cluster) || i.has(Modifier::mbarrier_bytes) || i.has(Modifier::bulk_group)) return false;
-  if (!i.has(Modifier::shared) || !i.has(Modifier::global) || i.operands.size() < 3 || i.operands.size() > 4) return false;
+  if (!i.has(Modifier::shared) || !i.has(Modifier::global) || i.operands.size() < 3 || i.operands.size() > 4)
+    return false;
   if (i.operands[2].kind != Operand::Kind::integer) return false;
   uint64_t bytes = i.operands[2].value;
   if (bytes != 4 && bytes != 8 && bytes != 16) return l.invalid("cp.async copies 4, 8 or 16 bytes");
   LoweredAddress to, from;
-  if (!lower_address(l, i.operands[0], Space::shared, to) || !lower_address(l, i.operands[1], Space::global, from)) return false;
+  if (!lower_address(l, i.operands[0], Space::shared, to) || !lower_address(l, i.operands[1], Space::global, from))
+    return false;
   if (l.is_predicate(i.operands.back())) return false;
   Ref size = i.operands.size() == 4 ? l.source(i.operands[3], Type::b32) : l.constant(bytes, 4);
   int64_t from_offset = static_cast<int64_t>(from.offset);
@@ -379,11 +398,13 @@ bool lower_cp(Lowering& l, const Instruction& i) {
   return true;
 }
 
-constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::local, Modifier::const_, Modifier::param);
-constexpr ModifierSet kOrder(Modifier::weak, Modifier::volatile_, Modifier::relaxed, Modifier::acquire, Modifier::release, Modifier::mmio,
-                             Modifier::cta, Modifier::gpu, Modifier::sys, Modifier::cluster);
-constexpr ModifierSet kCache(Modifier::ca, Modifier::cg, Modifier::cs, Modifier::lu, Modifier::cv, Modifier::wb, Modifier::wt, Modifier::nc,
-                             Modifier::level1_hint, Modifier::level2_hint);
+constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::local,
+                              Modifier::const_, Modifier::param);
+constexpr ModifierSet kOrder(Modifier::weak, Modifier::volatile_, Modifier::relaxed, Modifier::acquire,
+                             Modifier::release, Modifier::mmio, Modifier::cta, Modifier::gpu, Modifier::sys,
+                             Modifier::cluster);
+constexpr ModifierSet kCache(Modifier::ca, Modifier::cg, Modifier::cs, Modifier::lu, Modifier::cv, Modifier::wb,
+                             Modifier::wt, Modifier::nc, Modifier::level1_hint, Modifier::level2_hint);
 constexpr ModifierSet kVectors(Modifier::v2, Modifier::v4);
 
 const OpcodeEntry kOpcodes[] = {
@@ -394,9 +415,12 @@ const OpcodeEntry kOpcodes[] = {
     {"prefetchu", kCache, lower_nothing},
     {"applypriority", kSpaces | kCache, lower_nothing},
     {"discard", kSpaces | kCache, lower_nothing},
-    {"cp", ModifierSet(Modifier::async, Modifier::shared, Modifier::global, Modifier::ca, Modifier::cg, Modifier::level2_hint,
-                       Modifier::commit_group, Modifier::wait_group, Modifier::wait_all, Modifier::bulk, Modifier::mbarrier, Modifier::arrive, Modifier::noinc,
-                       Modifier::shared_cluster, Modifier::mbarrier_bytes, Modifier::bulk_group, Modifier::read), lower_cp},
+    {"cp",
+     ModifierSet(Modifier::async, Modifier::shared, Modifier::global, Modifier::ca, Modifier::cg, Modifier::level2_hint,
+                 Modifier::commit_group, Modifier::wait_group, Modifier::wait_all, Modifier::bulk, Modifier::mbarrier,
+                 Modifier::arrive, Modifier::noinc, Modifier::shared_cluster, Modifier::mbarrier_bytes,
+                 Modifier::bulk_group, Modifier::read),
+     lower_cp},
 };
 
 }  // namespace

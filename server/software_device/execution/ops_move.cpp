@@ -52,7 +52,8 @@ void fill(Warp& w, const Op& op, uint32_t mask, T value) {
 uint64_t clock_value(const Warp& w, ClockSpecial which) {
   using std::chrono::duration_cast;
   using std::chrono::nanoseconds;
-  uint64_t steady = static_cast<uint64_t>(duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  uint64_t steady =
+      static_cast<uint64_t>(duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
   switch (which) {
     case ClockSpecial::clock:
     case ClockSpecial::clock64: return steady;
@@ -60,7 +61,8 @@ uint64_t clock_value(const Warp& w, ClockSpecial which) {
     case ClockSpecial::gridid: return w.launch_->grid_id();
     default: break;
   }
-  uint64_t wall = static_cast<uint64_t>(duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  uint64_t wall =
+      static_cast<uint64_t>(duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
   return which == ClockSpecial::globaltimer_hi ? wall >> 32 : wall;
 }
 
@@ -75,7 +77,8 @@ void pack(Warp& w, const Op& op, uint32_t mask) {
   D result[kLanes];
   each_lane(mask, [&](unsigned i) {
     D value = 0;
-    for (unsigned k = op.count; k-- > 0;) value = static_cast<D>(static_cast<uint64_t>(value) << (8 * sizeof(A)) | parts[k][i]);
+    for (unsigned k = op.count; k-- > 0;)
+      value = static_cast<D>(static_cast<uint64_t>(value) << (8 * sizeof(A)) | parts[k][i]);
     result[i] = value;
   });
   each_lane(mask, [&](unsigned i) { d[i] = result[i]; });
@@ -122,7 +125,8 @@ bool lower_pack(Lowering& l, const Instruction& i) {
   Ref sources[kRefsPerOp];
   for (size_t k = 0; k < count; ++k) sources[k] = l.source(parts.elements[k], ptx::bits_of_size(part));
   Ref d = l.destination(i.operands[0], i.type());
-  l.emit(pack_handler(whole, part), std::span<const Ref>(&d, 1), std::span<const Ref>(sources, count)).count = static_cast<uint8_t>(count);
+  l.emit(pack_handler(whole, part), std::span<const Ref>(&d, 1), std::span<const Ref>(sources, count)).count =
+      static_cast<uint8_t>(count);
   return true;
 }
 
@@ -136,7 +140,8 @@ bool lower_unpack(Lowering& l, const Instruction& i) {
   Ref source = l.source(i.operands[1], i.type());
   Ref results[kRefsPerOp];
   for (size_t k = 0; k < count; ++k) results[k] = l.destination(parts.elements[k], ptx::bits_of_size(part));
-  l.emit(unpack_handler(whole, part), std::span<const Ref>(results, count), std::span<const Ref>(&source, 1)).count = static_cast<uint8_t>(count);
+  l.emit(unpack_handler(whole, part), std::span<const Ref>(results, count), std::span<const Ref>(&source, 1)).count =
+      static_cast<uint8_t>(count);
   return true;
 }
 
@@ -167,7 +172,10 @@ void to_generic(Warp& w, const Op& op, uint32_t mask) {
 
 bool lower_cvta(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.operands.size() != 2 || ptx::size_of(i.type()) != 8) return false;
-  uint64_t window = i.has(Modifier::shared) ? kSharedWindow : i.has(Modifier::local) ? kLocalWindow : i.has(Modifier::param) ? kParameterWindow : 0;
+  uint64_t window = i.has(Modifier::shared)  ? kSharedWindow
+                    : i.has(Modifier::local) ? kLocalWindow
+                    : i.has(Modifier::param) ? kParameterWindow
+                                             : 0;
   if (i.has(Modifier::to)) window = 0 - window;
   uint32_t bytes = 8;
   Ref source = l.wide_source(i.operands[1], i.type(), bytes);
@@ -198,7 +206,10 @@ void is_space(Warp& w, const Op& op, uint32_t mask) {
 bool lower_isspacep(Lowering& l, const Instruction& i) {
   if (i.operands.size() != 2) return false;
   if (i.has(Modifier::const_)) return l.unsupported("'isspacep.const' is not supported by the software device");
-  uint64_t window = i.has(Modifier::shared) ? kSharedWindow : i.has(Modifier::local) ? kLocalWindow : i.has(Modifier::param) ? kParameterWindow : 0;
+  uint64_t window = i.has(Modifier::shared)  ? kSharedWindow
+                    : i.has(Modifier::local) ? kLocalWindow
+                    : i.has(Modifier::param) ? kParameterWindow
+                                             : 0;
   if (window == 0 && !i.has(Modifier::global)) return false;
   Ref source = l.source(i.operands[1], Type::b64);
   Op& op = l.emit(&is_space, {l.predicate_destination(i.operands[0])}, {source});
@@ -207,7 +218,8 @@ bool lower_isspacep(Lowering& l, const Instruction& i) {
   return true;
 }
 
-constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::local, Modifier::const_, Modifier::param);
+constexpr ModifierSet kSpaces(Modifier::global, Modifier::shared, Modifier::shared_cluster, Modifier::local,
+                              Modifier::const_, Modifier::param);
 
 const OpcodeEntry kOpcodes[] = {
     {"mov", ModifierSet(), lower_mov},
@@ -219,7 +231,9 @@ const OpcodeEntry kOpcodes[] = {
 
 std::span<const OpcodeEntry> move_opcodes() { return kOpcodes; }
 
-void handle_predicate_not(Warp& w, const Op& op, uint32_t mask) { w.set_predicate(op.ref[0], mask, ~w.predicate(op.ref[1])); }
+void handle_predicate_not(Warp& w, const Op& op, uint32_t mask) {
+  w.set_predicate(op.ref[0], mask, ~w.predicate(op.ref[1]));
+}
 
 void handle_clock32(Warp& w, const Op& op, uint32_t mask) {
   fill<uint32_t>(w, op, mask, static_cast<uint32_t>(clock_value(w, static_cast<ClockSpecial>(op.detail))));
@@ -233,7 +247,9 @@ void handle_local_address32(Warp& w, const Op& op, uint32_t mask) {
   fill<uint32_t>(w, op, mask, static_cast<uint32_t>(w.frame_->local_base + op.immediate));
 }
 
-void handle_local_address64(Warp& w, const Op& op, uint32_t mask) { fill<uint64_t>(w, op, mask, w.frame_->local_base + op.immediate); }
+void handle_local_address64(Warp& w, const Op& op, uint32_t mask) {
+  fill<uint64_t>(w, op, mask, w.frame_->local_base + op.immediate);
+}
 
 void handle_symbol_address32(Warp& w, const Op& op, uint32_t mask) {
   fill<uint32_t>(w, op, mask, static_cast<uint32_t>(w.launch_->symbol_value(op.target) + op.immediate));

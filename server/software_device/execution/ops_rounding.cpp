@@ -66,14 +66,16 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"add", of_type<Plus, 2>}, {"sub", of_type<Minus, 2>}, {"mul", of_type<Times, 2>}, {"div", of_type<Divide, 2>},
-    {"fma", of_type<MultiplyAdd, 3>}, {"mad", of_type<MultiplyAdd, 3>}, {"sqrt", of_type<SquareRoot, 1>}, {"rcp", of_type<Reciprocal, 1>},
+    {"add", of_type<Plus, 2>},        {"sub", of_type<Minus, 2>},       {"mul", of_type<Times, 2>},
+    {"div", of_type<Divide, 2>},      {"fma", of_type<MultiplyAdd, 3>}, {"mad", of_type<MultiplyAdd, 3>},
+    {"sqrt", of_type<SquareRoot, 1>}, {"rcp", of_type<Reciprocal, 1>},
 };
 
 }  // namespace
 
 Handler directed_handler(const Instruction& instruction) {
-  if (instruction.type() == Type::f64 && (instruction.has(Modifier::ftz) || instruction.has(Modifier::sat))) return nullptr;
+  if (instruction.type() == Type::f64 && (instruction.has(Modifier::ftz) || instruction.has(Modifier::sat)))
+    return nullptr;
   for (const Row& row : kRows) {
     if (row.name == instruction.opcode) return row.choose(instruction.type());
   }
@@ -81,7 +83,8 @@ Handler directed_handler(const Instruction& instruction) {
 }
 
 uint16_t directed_detail(const Instruction& instruction) {
-  return static_cast<uint16_t>(static_cast<uint16_t>(rounding_of(instruction)) | (instruction.has(Modifier::ftz) ? kFlush : 0) |
+  return static_cast<uint16_t>(static_cast<uint16_t>(rounding_of(instruction)) |
+                               (instruction.has(Modifier::ftz) ? kFlush : 0) |
                                (instruction.has(Modifier::sat) ? kSaturate : 0));
 }
 

@@ -1,4 +1,5 @@
-// sin, cos, ex2, lg2, tanh: PTX ISA 9.0, sections 9.7.3 and 9.7.4. PTX defines them by an error bound; these are closer than it.
+// sin, cos, ex2, lg2, tanh: PTX ISA 9.0, sections 9.7.3 and 9.7.4. PTX defines them by an error bound; these are closer
+// than it.
 #include <cmath>
 
 #include "server/software_device/execution/float_formats.hpp"
@@ -12,11 +13,21 @@ using ptx::Modifier;
 using ptx::ModifierSet;
 using ptx::Type;
 
-struct Sine { double operator()(double a) const { return std::sin(a); } };
-struct Cosine { double operator()(double a) const { return std::cos(a); } };
-struct Exponential { double operator()(double a) const { return std::exp2(a); } };
-struct Logarithm { double operator()(double a) const { return std::log2(a); } };
-struct HyperbolicTangent { double operator()(double a) const { return std::tanh(a); } };
+struct Sine {
+  double operator()(double a) const { return std::sin(a); }
+};
+struct Cosine {
+  double operator()(double a) const { return std::cos(a); }
+};
+struct Exponential {
+  double operator()(double a) const { return std::exp2(a); }
+};
+struct Logarithm {
+  double operator()(double a) const { return std::log2(a); }
+};
+struct HyperbolicTangent {
+  double operator()(double a) const { return std::tanh(a); }
+};
 
 template <class F, bool Ftz>
 struct Single {
@@ -47,15 +58,29 @@ bool lower_function(Lowering& l, const Instruction& i) {
   if (!i.has(Modifier::approx) || (!Small && i.type() != Type::f32)) return false;
   bool ftz = i.has(Modifier::ftz);
   switch (i.type()) {
-    case Type::f32: return lower_same_type(l, i, ftz ? &unary<float, float, Single<F, true>> : &unary<float, float, Single<F, false>>, 1);
+    case Type::f32:
+      return lower_same_type(l, i, ftz ? &unary<float, float, Single<F, true>> : &unary<float, float, Single<F, false>>,
+                             1);
     case Type::f16:
-      return lower_same_type(l, i, ftz ? &unary<uint16_t, uint16_t, SmallFunction<HalfFormat, F, true>> : &unary<uint16_t, uint16_t, SmallFunction<HalfFormat, F, false>>, 1);
+      return lower_same_type(l, i,
+                             ftz ? &unary<uint16_t, uint16_t, SmallFunction<HalfFormat, F, true>>
+                                 : &unary<uint16_t, uint16_t, SmallFunction<HalfFormat, F, false>>,
+                             1);
     case Type::f16x2:
-      return lower_same_type(l, i, ftz ? &unary<uint32_t, uint32_t, Both<SmallFunction<HalfFormat, F, true>>> : &unary<uint32_t, uint32_t, Both<SmallFunction<HalfFormat, F, false>>>, 1);
+      return lower_same_type(l, i,
+                             ftz ? &unary<uint32_t, uint32_t, Both<SmallFunction<HalfFormat, F, true>>>
+                                 : &unary<uint32_t, uint32_t, Both<SmallFunction<HalfFormat, F, false>>>,
+                             1);
     case Type::bf16:
-      return lower_same_type(l, i, ftz ? &unary<uint16_t, uint16_t, SmallFunction<BrainFormat, F, true>> : &unary<uint16_t, uint16_t, SmallFunction<BrainFormat, F, false>>, 1);
+      return lower_same_type(l, i,
+                             ftz ? &unary<uint16_t, uint16_t, SmallFunction<BrainFormat, F, true>>
+                                 : &unary<uint16_t, uint16_t, SmallFunction<BrainFormat, F, false>>,
+                             1);
     case Type::bf16x2:
-      return lower_same_type(l, i, ftz ? &unary<uint32_t, uint32_t, Both<SmallFunction<BrainFormat, F, true>>> : &unary<uint32_t, uint32_t, Both<SmallFunction<BrainFormat, F, false>>>, 1);
+      return lower_same_type(l, i,
+                             ftz ? &unary<uint32_t, uint32_t, Both<SmallFunction<BrainFormat, F, true>>>
+                                 : &unary<uint32_t, uint32_t, Both<SmallFunction<BrainFormat, F, false>>>,
+                             1);
     default: return false;
   }
 }

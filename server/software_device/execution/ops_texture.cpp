@@ -16,15 +16,16 @@ using ptx::Type;
 // How an instruction's coordinates are laid out.
 struct Geometry {
   Modifier word;
-  uint8_t dimensions;   // of a layer
+  uint8_t dimensions;  // of a layer
   bool layered;
   bool cube;
   uint8_t coordinates;  // that count; a vector of three has a fourth element without a meaning
 };
 
 constexpr Geometry kGeometries[] = {
-    {Modifier::dim_1d, 1, false, false, 1}, {Modifier::dim_2d, 2, false, false, 2}, {Modifier::dim_3d, 3, false, false, 3},
-    {Modifier::dim_a1d, 1, true, false, 1}, {Modifier::dim_a2d, 2, true, false, 2}, {Modifier::cube, 2, false, true, 3},
+    {Modifier::dim_1d, 1, false, false, 1}, {Modifier::dim_2d, 2, false, false, 2},
+    {Modifier::dim_3d, 3, false, false, 3}, {Modifier::dim_a1d, 1, true, false, 1},
+    {Modifier::dim_a2d, 2, true, false, 2}, {Modifier::cube, 2, false, true, 3},
     {Modifier::acube, 2, true, true, 3},
 };
 
@@ -38,10 +39,12 @@ struct Form {
   uint8_t channel = 0;  // gather
 
   uint16_t packed() const {
-    return static_cast<uint16_t>(geometry | static_cast<unsigned>(kind) << 3 | static_cast<unsigned>(integer_coordinates) << 5 | static_cast<unsigned>(channel) << 6);
+    return static_cast<uint16_t>(geometry | static_cast<unsigned>(kind) << 3 |
+                                 static_cast<unsigned>(integer_coordinates) << 5 | static_cast<unsigned>(channel) << 6);
   }
   static Form of(uint16_t packed) {
-    return {static_cast<uint8_t>(packed & 7), static_cast<Kind>(packed >> 3 & 3), (packed >> 5 & 1) != 0, static_cast<uint8_t>(packed >> 6 & 3)};
+    return {static_cast<uint8_t>(packed & 7), static_cast<Kind>(packed >> 3 & 3), (packed >> 5 & 1) != 0,
+            static_cast<uint8_t>(packed >> 6 & 3)};
   }
 };
 
@@ -49,7 +52,8 @@ class LaneAccess final : public TexelAccess {
  public:
   LaneAccess(Warp& warp, const Op& op, unsigned lane) : warp_(warp), op_(op), lane_(lane) {}
   bool readable(const uint8_t* texel, uint32_t bytes) override {
-    return resolve_lane(warp_, op_, lane_, ptx::Space::global, reinterpret_cast<uint64_t>(texel), bytes, AccessKind::load) != nullptr;
+    return resolve_lane(warp_, op_, lane_, ptx::Space::global, reinterpret_cast<uint64_t>(texel), bytes,
+                        AccessKind::load) != nullptr;
   }
 
  private:
@@ -60,7 +64,8 @@ class LaneAccess final : public TexelAccess {
 
 // An image of two dimensions that is one row high can be read and written along that row.
 bool same_dimensions(const Image& image, const Geometry& geometry) {
-  return image.dimensions == geometry.dimensions || (geometry.dimensions == 1 && image.dimensions == 2 && image.levels.front().height == 1);
+  return image.dimensions == geometry.dimensions ||
+         (geometry.dimensions == 1 && image.dimensions == 2 && image.levels.front().height == 1);
 }
 
 bool same_shape(const Image& image, const Geometry& geometry) {
@@ -113,10 +118,12 @@ void handle_texture(Warp& w, const Op& op, uint32_t mask) {
   for (uint32_t left = mask; left != 0; left &= left - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
     const uint64_t handle = w.in<uint64_t>(site.arguments[0].ref)[lane];
-    if (found.object == nullptr || found.handle != handle) found = {handle, table == nullptr ? nullptr : table->texture(handle)};
+    if (found.object == nullptr || found.handle != handle)
+      found = {handle, table == nullptr ? nullptr : table->texture(handle)};
     if (found.object == nullptr) return refuse(w, op, lane, Fault::illegal_address, "no such texture object");
     if (!same_shape(found.object->image, kGeometries[Form::of(op.detail).geometry])) {
-      return refuse(w, op, lane, Fault::illegal_instruction, "the texture object has another number of dimensions or layers than the instruction");
+      return refuse(w, op, lane, Fault::illegal_instruction,
+                    "the texture object has another number of dimensions or layers than the instruction");
     }
     TexelBits bits;
     if (!sample_lane(w, op, lane, *found.object, bits)) return;
@@ -143,7 +150,8 @@ std::span<const Operand> elements_of(const Operand& operand) {
 // [object, {coordinates}] to arguments.
 bool lower_coordinates(Lowering& l, const Operand& operand, const Geometry& geometry, CallSite& site) {
   if (operand.kind != Operand::Kind::address || operand.elements.size() != 2 || operand.addend != 0) return false;
-  if (l.register_bytes(operand.elements[0]) != 8) return l.unsupported("textures by name are not supported by the software device");
+  if (l.register_bytes(operand.elements[0]) != 8)
+    return l.unsupported("textures by name are not supported by the software device");
   site.arguments.push_back({l.source(operand.elements[0], Type::b64), 8});
   std::span<const Operand> given = elements_of(operand.elements[1]);
   size_t wanted = geometry.coordinates + (geometry.layered ? 1u : 0u);
@@ -157,29 +165,35 @@ bool lower_coordinates(Lowering& l, const Operand& operand, const Geometry& geom
 bool lower_vector_argument(Lowering& l, const Operand& operand, size_t count, CallSite& site) {
   std::span<const Operand> given = elements_of(operand);
   if (given.size() < count) return false;
-  for (size_t k = 0; k < count; ++k) site.arguments.push_back({l.source(given[k], given[k].kind == Operand::Kind::real ? Type::f32 : Type::b32), 4});
+  for (size_t k = 0; k < count; ++k)
+    site.arguments.push_back({l.source(given[k], given[k].kind == Operand::Kind::real ? Type::f32 : Type::b32), 4});
   return true;
 }
 
 bool lower_texture(Lowering& l, const Instruction& i, Form form) {
-  if (!i.has(Modifier::v4) || i.types.size() != 2 || ptx::size_of(i.type(0)) != 4 || ptx::size_of(i.type(1)) != 4) return false;
+  if (!i.has(Modifier::v4) || i.types.size() != 2 || ptx::size_of(i.type(0)) != 4 || ptx::size_of(i.type(1)) != 4)
+    return false;
   if (!find_geometry(i, form.geometry)) return false;
   const Geometry& geometry = kGeometries[form.geometry];
   form.integer_coordinates = i.type(1) == Type::s32;
   if (!form.integer_coordinates && i.type(1) != Type::f32) return false;
-  if (form.integer_coordinates && (geometry.cube || form.kind == Kind::derivatives || form.kind == Kind::gather)) return false;
+  if (form.integer_coordinates && (geometry.cube || form.kind == Kind::derivatives || form.kind == Kind::gather))
+    return false;
   if (form.kind == Kind::gather && geometry.coordinates != 2) return false;
   const size_t operands = form.kind == Kind::level ? 3 : form.kind == Kind::derivatives ? 4 : 2;
   if (i.operands.size() != operands) return false;  // offsets and depth comparison
 
   const bool pair = i.operands[0].kind == Operand::Kind::pair;
   const Operand& results = pair ? i.operands[0].elements[0] : i.operands[0];
-  if (results.kind != Operand::Kind::vector || results.elements.size() != 4) return l.invalid("a texture instruction has four results");
+  if (results.kind != Operand::Kind::vector || results.elements.size() != 4)
+    return l.invalid("a texture instruction has four results");
   CallSite site;
   if (!lower_coordinates(l, i.operands[1], geometry, site)) return false;
   if (form.kind == Kind::level && !lower_vector_argument(l, i.operands[2], 1, site)) return false;
   if (form.kind == Kind::derivatives) {
-    if (!lower_vector_argument(l, i.operands[2], geometry.coordinates, site) || !lower_vector_argument(l, i.operands[3], geometry.coordinates, site)) return false;
+    if (!lower_vector_argument(l, i.operands[2], geometry.coordinates, site) ||
+        !lower_vector_argument(l, i.operands[3], geometry.coordinates, site))
+      return false;
   }
   for (const Operand& element : results.elements) site.results.push_back({l.destination(element, i.type(0)), 4});
   if (pair) {
@@ -193,7 +207,10 @@ bool lower_texture(Lowering& l, const Instruction& i, Form form) {
 
 bool lower_tex(Lowering& l, const Instruction& i) {
   if (i.has(Modifier::level) && i.has(Modifier::grad)) return false;
-  return lower_texture(l, i, {.kind = i.has(Modifier::level) ? Kind::level : i.has(Modifier::grad) ? Kind::derivatives : Kind::plain});
+  return lower_texture(l, i,
+                       {.kind = i.has(Modifier::level)  ? Kind::level
+                                : i.has(Modifier::grad) ? Kind::derivatives
+                                                        : Kind::plain});
 }
 
 bool lower_tld4(Lowering& l, const Instruction& i) {
@@ -218,7 +235,8 @@ uint8_t* locate_surface(Warp& w, const Op& op, unsigned lane, const Image& image
   int64_t at[3] = {};
   for (unsigned d = 0; d < geometry.coordinates; ++d) at[d] = word();
   const int64_t row_bytes = int64_t{level.width} * image.format.bytes();
-  const int64_t last[3] = {row_bytes - bytes, int64_t{level.height} - 1, (geometry.layered ? 1 : int64_t{level.depth}) - 1};
+  const int64_t last[3] = {row_bytes - bytes, int64_t{level.height} - 1,
+                           (geometry.layered ? 1 : int64_t{level.depth}) - 1};
   const int64_t last_layer = int64_t{level.depth} - 1;
   bool outside = layer < 0 || (geometry.layered && layer > last_layer);
   for (unsigned d = 0; d < 3; ++d) outside |= at[d] < 0 || at[d] > last[d];
@@ -234,8 +252,10 @@ uint8_t* locate_surface(Warp& w, const Op& op, unsigned lane, const Image& image
     return nullptr;
   }
   const int64_t slice = geometry.layered ? layer : at[2];
-  uint8_t* place = level.base + static_cast<uint64_t>(slice) * level.slice_bytes + static_cast<uint64_t>(at[1]) * level.row_bytes + at[0];
-  if (image.backing == nullptr) return resolve_lane(w, op, lane, ptx::Space::global, reinterpret_cast<uint64_t>(place), bytes, AccessKind::store);
+  uint8_t* place = level.base + static_cast<uint64_t>(slice) * level.slice_bytes +
+                   static_cast<uint64_t>(at[1]) * level.row_bytes + at[0];
+  if (image.backing == nullptr)
+    return resolve_lane(w, op, lane, ptx::Space::global, reinterpret_cast<uint64_t>(place), bytes, AccessKind::store);
   return place;
 }
 
@@ -249,11 +269,13 @@ void each_surface_lane(Warp& w, const Op& op, uint32_t mask, uint32_t bytes, Bod
   for (uint32_t left = mask; left != 0; left &= left - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
     const uint64_t handle = w.in<uint64_t>(site.arguments[0].ref)[lane];
-    if (found.object == nullptr || found.handle != handle) found = {handle, table == nullptr ? nullptr : table->surface(handle)};
+    if (found.object == nullptr || found.handle != handle)
+      found = {handle, table == nullptr ? nullptr : table->surface(handle)};
     if (found.object == nullptr) return refuse(w, op, lane, Fault::illegal_address, "no such surface object");
     const Image& image = found.object->image;
     if (!same_dimensions(image, geometry) || (image.layered || image.cube) != geometry.layered) {
-      return refuse(w, op, lane, Fault::illegal_instruction, "the surface object has another number of dimensions or layers than the instruction");
+      return refuse(w, op, lane, Fault::illegal_instruction,
+                    "the surface object has another number of dimensions or layers than the instruction");
     }
     uint8_t* place = locate_surface(w, op, lane, image, bytes);
     if (w.stop_ == Warp::Stop::fault) return;
@@ -269,7 +291,8 @@ void handle_surface_load(Warp& w, const Op& op, uint32_t mask) {
     for (unsigned k = 0; k < op.count; ++k) {
       uint64_t value = 0;
       if (place != nullptr) std::memcpy(&value, place + size_t{k} * element, element);
-      std::memcpy(w.out<uint8_t>(site.results[k].ref) + size_t{lane} * site.results[k].bytes, &value, site.results[k].bytes);
+      std::memcpy(w.out<uint8_t>(site.results[k].ref) + size_t{lane} * site.results[k].bytes, &value,
+                  site.results[k].bytes);
     }
   });
 }
@@ -290,10 +313,14 @@ void handle_surface_store(Warp& w, const Op& op, uint32_t mask) {
 bool lower_surface(Lowering& l, const Instruction& i) {
   const bool load = i.opcode == "suld";
   uint8_t geometry = 0;
-  if (!i.has(Modifier::b) || i.types.size() != 1 || i.operands.size() != 2 || !find_geometry(i, geometry) || kGeometries[geometry].cube) return false;
+  if (!i.has(Modifier::b) || i.types.size() != 1 || i.operands.size() != 2 || !find_geometry(i, geometry) ||
+      kGeometries[geometry].cube)
+    return false;
   const uint32_t element = ptx::size_of(i.type());
   if (i.has(Modifier::trap) + i.has(Modifier::clamp) + i.has(Modifier::zero) != 1 || element == 0) return false;
-  const auto boundary = static_cast<unsigned>(i.has(Modifier::trap) ? Boundary::trap : i.has(Modifier::clamp) ? Boundary::clamp : Boundary::zero);
+  const auto boundary = static_cast<unsigned>(i.has(Modifier::trap)    ? Boundary::trap
+                                              : i.has(Modifier::clamp) ? Boundary::clamp
+                                                                       : Boundary::zero);
   std::span<const Operand> values = elements_of(i.operands[load ? 0 : 1]);
   const size_t count = i.has(Modifier::v2) ? 2 : i.has(Modifier::v4) ? 4 : 1;
   if (values.size() != count || count * element > 16) return l.invalid("the vector has the wrong number of elements");
@@ -317,13 +344,17 @@ bool lower_surface(Lowering& l, const Instruction& i) {
   return true;
 }
 
-constexpr ModifierSet kGeometryWords(Modifier::dim_1d, Modifier::dim_2d, Modifier::dim_3d, Modifier::dim_a1d, Modifier::dim_a2d, Modifier::cube, Modifier::acube);
-constexpr ModifierSet kSurfaceWords = kGeometryWords | ModifierSet(Modifier::b, Modifier::trap, Modifier::clamp, Modifier::zero, Modifier::v2, Modifier::v4,
-                                                                   Modifier::ca, Modifier::cg, Modifier::cs, Modifier::cv, Modifier::wb, Modifier::wt);
+constexpr ModifierSet kGeometryWords(Modifier::dim_1d, Modifier::dim_2d, Modifier::dim_3d, Modifier::dim_a1d,
+                                     Modifier::dim_a2d, Modifier::cube, Modifier::acube);
+constexpr ModifierSet kSurfaceWords =
+    kGeometryWords | ModifierSet(Modifier::b, Modifier::trap, Modifier::clamp, Modifier::zero, Modifier::v2,
+                                 Modifier::v4, Modifier::ca, Modifier::cg, Modifier::cs, Modifier::cv, Modifier::wb,
+                                 Modifier::wt);
 
 const OpcodeEntry kOpcodes[] = {
     {"tex", kGeometryWords | ModifierSet(Modifier::v4, Modifier::level, Modifier::grad), lower_tex},
-    {"tld4", kGeometryWords | ModifierSet(Modifier::v4, Modifier::r, Modifier::g, Modifier::b, Modifier::a), lower_tld4},
+    {"tld4", kGeometryWords | ModifierSet(Modifier::v4, Modifier::r, Modifier::g, Modifier::b, Modifier::a),
+     lower_tld4},
     {"suld", kSurfaceWords, lower_surface},
     {"sust", kSurfaceWords, lower_surface},
 };

@@ -12,13 +12,15 @@ using ptx::ModifierSet;
 using ptx::Operand;
 using ptx::Type;
 
-// Brings together the lanes that execute this .sync instruction. Takes in lanes of the same frame that wait at it, and puts aside
-// those whose member mask is not complete. Returns the lanes that may go on; `members` is the register of member masks.
+// Brings together the lanes that execute this .sync instruction. Takes in lanes of the same frame that wait at it, and
+// puts aside those whose member mask is not complete. Returns the lanes that may go on; `members` is the register of
+// member masks.
 uint32_t gather_members(Warp& w, const Op& op, uint32_t mask, Ref members) {
   if (!w.fragments().empty()) {
     auto& waiting = w.fragments();
     for (size_t i = 0; i < waiting.size();) {
-      if (waiting[i].pc == &op && waiting[i].frame == w.frame_ && waiting[i].state != Fragment::State::at_barrier && waiting[i].state != Fragment::State::at_cluster) {
+      if (waiting[i].pc == &op && waiting[i].frame == w.frame_ && waiting[i].state != Fragment::State::at_barrier &&
+          waiting[i].state != Fragment::State::at_cluster) {
         // A ready fragment that stands here arrives now; its own guard decides which of its lanes take part.
         mask |= waiting[i].state == Fragment::State::at_exchange ? waiting[i].mask : 0;
         if (waiting[i].state == Fragment::State::at_exchange) {
@@ -88,7 +90,8 @@ bool lower_vote(Lowering& l, const Instruction& i) {
 
 enum ShuffleDetail : uint16_t { kUp, kDown, kButterfly, kIndex };
 
-// refs: d, p, a, b, c, members. PTX leaves open what a source lane that does not take part gives. GPUs give zero, and programs add it up.
+// refs: d, p, a, b, c, members. PTX leaves open what a source lane that does not take part gives. GPUs give zero, and
+// programs add it up.
 void shuffle_lanes(Warp& w, const Op& op, uint32_t lanes) {
   const uint32_t* a = w.in<uint32_t>(op.ref[2]);
   const uint32_t* b = w.in<uint32_t>(op.ref[3]);
@@ -101,10 +104,22 @@ void shuffle_lanes(Warp& w, const Op& op, uint32_t lanes) {
     uint32_t from = 0;
     bool valid = false;
     switch (op.detail) {
-      case kUp: from = i - offset; valid = static_cast<int32_t>(from) >= static_cast<int32_t>(highest); break;
-      case kDown: from = i + offset; valid = from <= highest; break;
-      case kButterfly: from = i ^ offset; valid = from <= highest; break;
-      default: from = lowest | (offset & ~segment); valid = from <= highest; break;
+      case kUp:
+        from = i - offset;
+        valid = static_cast<int32_t>(from) >= static_cast<int32_t>(highest);
+        break;
+      case kDown:
+        from = i + offset;
+        valid = from <= highest;
+        break;
+      case kButterfly:
+        from = i ^ offset;
+        valid = from <= highest;
+        break;
+      default:
+        from = lowest | (offset & ~segment);
+        valid = from <= highest;
+        break;
     }
     if (!valid) from = i;
     result[i] = lanes >> from & 1 ? a[from] : 0;
@@ -125,7 +140,8 @@ bool lower_shfl(Lowering& l, const Instruction& i) {
   if (i.types.size() != 1 || i.type() != Type::b32 || i.operands.size() != (sync ? 5u : 4u)) return false;
   if (i.has(Modifier::up) + i.has(Modifier::down) + i.has(Modifier::bfly) + i.has(Modifier::idx) != 1) return false;
   bool pair = i.operands[0].kind == Operand::Kind::pair;
-  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32), c = l.source(i.operands[3], Type::b32);
+  Ref a = l.source(i.operands[1], Type::b32), b = l.source(i.operands[2], Type::b32),
+      c = l.source(i.operands[3], Type::b32);
   Ref members = sync ? l.source(i.operands[4], Type::b32) : Ref();
   Ref d = l.destination(pair ? i.operands[0].elements[0] : i.operands[0], Type::b32);
   Ref p = pair ? l.predicate_destination(i.operands[0].elements[1]) : l.temporary(kPredicateClass);
@@ -162,24 +178,57 @@ void match_all(Warp& w, const Op& op, uint32_t mask) {
 }
 
 bool lower_match(Lowering& l, const Instruction& i) {
-  if (!i.has(Modifier::sync) || i.has(Modifier::any) == i.has(Modifier::all) || i.types.size() != 1 || i.operands.size() != 3) return false;
+  if (!i.has(Modifier::sync) || i.has(Modifier::any) == i.has(Modifier::all) || i.types.size() != 1 ||
+      i.operands.size() != 3)
+    return false;
   bool pair = i.operands[0].kind == Operand::Kind::pair, all = i.has(Modifier::all), wide = i.type() == Type::b64;
   if ((pair && !all) || (!wide && i.type() != Type::b32)) return false;
   Ref a = l.source(i.operands[1], i.type()), members = l.source(i.operands[2], Type::b32);
   Ref d = l.destination(pair ? i.operands[0].elements[0] : i.operands[0], Type::b32);
   Ref p = pair ? l.predicate_destination(i.operands[0].elements[1]) : l.temporary(kPredicateClass);
-  Handler handler = all ? (wide ? &match_all<uint64_t> : &match_all<uint32_t>) : (wide ? &match_any<uint64_t> : &match_any<uint32_t>);
+  Handler handler =
+      all ? (wide ? &match_all<uint64_t> : &match_all<uint32_t>) : (wide ? &match_any<uint64_t> : &match_any<uint32_t>);
   l.emit(handler, {d, p}, {a, members});
   l.keep_apart();
   return true;
 }
 
-struct ReduceAdd { template <class T> static T apply(T a, T b) { return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); } };
-struct ReduceMin { template <class T> static T apply(T a, T b) { return std::min(a, b); } };
-struct ReduceMax { template <class T> static T apply(T a, T b) { return std::max(a, b); } };
-struct ReduceAnd { template <class T> static T apply(T a, T b) { return a & b; } };
-struct ReduceOr { template <class T> static T apply(T a, T b) { return a | b; } };
-struct ReduceXor { template <class T> static T apply(T a, T b) { return a ^ b; } };
+struct ReduceAdd {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+};
+struct ReduceMin {
+  template <class T>
+  static T apply(T a, T b) {
+    return std::min(a, b);
+  }
+};
+struct ReduceMax {
+  template <class T>
+  static T apply(T a, T b) {
+    return std::max(a, b);
+  }
+};
+struct ReduceAnd {
+  template <class T>
+  static T apply(T a, T b) {
+    return a & b;
+  }
+};
+struct ReduceOr {
+  template <class T>
+  static T apply(T a, T b) {
+    return a | b;
+  }
+};
+struct ReduceXor {
+  template <class T>
+  static T apply(T a, T b) {
+    return a ^ b;
+  }
+};
 
 // refs: d, a, members
 template <class T, class F>
@@ -202,9 +251,13 @@ Handler reduce_handler(Type type, bool arithmetic) {
 
 bool lower_redux(Lowering& l, const Instruction& i) {
   if (!i.has(Modifier::sync) || i.types.size() != 1 || i.operands.size() != 3) return false;
-  Handler handler = i.has(Modifier::add) ? reduce_handler<ReduceAdd>(i.type(), true) : i.has(Modifier::min) ? reduce_handler<ReduceMin>(i.type(), true)
-                    : i.has(Modifier::max) ? reduce_handler<ReduceMax>(i.type(), true) : i.has(Modifier::and_) ? reduce_handler<ReduceAnd>(i.type(), false)
-                    : i.has(Modifier::or_) ? reduce_handler<ReduceOr>(i.type(), false) : i.has(Modifier::xor_) ? reduce_handler<ReduceXor>(i.type(), false) : nullptr;
+  Handler handler = i.has(Modifier::add)    ? reduce_handler<ReduceAdd>(i.type(), true)
+                    : i.has(Modifier::min)  ? reduce_handler<ReduceMin>(i.type(), true)
+                    : i.has(Modifier::max)  ? reduce_handler<ReduceMax>(i.type(), true)
+                    : i.has(Modifier::and_) ? reduce_handler<ReduceAnd>(i.type(), false)
+                    : i.has(Modifier::or_)  ? reduce_handler<ReduceOr>(i.type(), false)
+                    : i.has(Modifier::xor_) ? reduce_handler<ReduceXor>(i.type(), false)
+                                            : nullptr;
   Ref a = l.source(i.operands[1], i.type()), members = l.source(i.operands[2], Type::b32);
   l.emit(handler, {l.destination(i.operands[0], i.type())}, {a, members});
   l.keep_apart();
@@ -225,7 +278,9 @@ void elect(Warp& w, const Op& op, uint32_t mask) {
 bool lower_elect(Lowering& l, const Instruction& i) {
   if (!i.has(Modifier::sync) || i.operands.size() != 2 || i.operands[0].kind != Operand::Kind::pair) return false;
   Ref members = l.source(i.operands[1], Type::b32);
-  l.emit(&elect, {l.destination(i.operands[0].elements[0], Type::b32), l.predicate_destination(i.operands[0].elements[1])}, {members});
+  l.emit(&elect,
+         {l.destination(i.operands[0].elements[0], Type::b32), l.predicate_destination(i.operands[0].elements[1])},
+         {members});
   l.keep_apart();
   return true;
 }
@@ -256,7 +311,8 @@ void warp_barrier(Warp& w, const Op& op, uint32_t mask) {
   });
   bool woke = false;
   for (Fragment& other : w.fragments()) {
-    if (other.state != Fragment::State::at_exchange || other.pc->run != &warp_barrier || (other.mask & ~wanted) != 0) continue;
+    if (other.state != Fragment::State::at_exchange || other.pc->run != &warp_barrier || (other.mask & ~wanted) != 0)
+      continue;
     other.state = Fragment::State::ready;
     ++other.pc;
     woke = true;
@@ -271,7 +327,9 @@ const OpcodeEntry kOpcodes[] = {
     {"vote", kSync | ModifierSet(Modifier::all, Modifier::any, Modifier::uni, Modifier::ballot), lower_vote},
     {"shfl", kSync | ModifierSet(Modifier::up, Modifier::down, Modifier::bfly, Modifier::idx), lower_shfl},
     {"match", kSync | ModifierSet(Modifier::any, Modifier::all), lower_match},
-    {"redux", kSync | ModifierSet(Modifier::add, Modifier::min, Modifier::max, Modifier::and_, Modifier::or_, Modifier::xor_), lower_redux},
+    {"redux",
+     kSync | ModifierSet(Modifier::add, Modifier::min, Modifier::max, Modifier::and_, Modifier::or_, Modifier::xor_),
+     lower_redux},
     {"activemask", ModifierSet(), lower_activemask},
     {"elect", kSync, lower_elect},
 };

@@ -15,7 +15,8 @@ constexpr int kArgumentsMax = 32;  // of one printf call; CUDA C++ guide, "Limit
 
 class ArgumentReader {
  public:
-  ArgumentReader(Warp& w, const Op& op, unsigned lane, uint64_t address) : w_(w), op_(op), lane_(lane), address_(address) {}
+  ArgumentReader(Warp& w, const Op& op, unsigned lane, uint64_t address)
+      : w_(w), op_(op), lane_(lane), address_(address) {}
 
   template <class T>
   bool next(T& value) {
@@ -113,10 +114,23 @@ bool append_integer(const Conversion& c, ArgumentReader& arguments, std::string&
   return true;
 }
 
-bool append_converted(Warp& w, const Op& op, unsigned lane, const Conversion& c, ArgumentReader& arguments, std::string& text) {
+bool append_converted(Warp& w, const Op& op, unsigned lane, const Conversion& c, ArgumentReader& arguments,
+                      std::string& text) {
   switch (c.letter) {
-    case 'd': case 'i': case 'u': case 'o': case 'x': case 'X': return append_integer(c, arguments, text);
-    case 'f': case 'F': case 'e': case 'E': case 'g': case 'G': case 'a': case 'A': {
+    case 'd':
+    case 'i':
+    case 'u':
+    case 'o':
+    case 'x':
+    case 'X': return append_integer(c, arguments, text);
+    case 'f':
+    case 'F':
+    case 'e':
+    case 'E':
+    case 'g':
+    case 'G':
+    case 'a':
+    case 'A': {
       double value = 0;
       if (!arguments.next(value)) return false;
       append(text, c, "", value);
@@ -149,7 +163,8 @@ bool append_converted(Warp& w, const Op& op, unsigned lane, const Conversion& c,
 
 }  // namespace
 
-bool format_message(Warp& w, const Op& op, unsigned lane, uint64_t format_address, uint64_t arguments_address, std::string& text, int& converted) {
+bool format_message(Warp& w, const Op& op, unsigned lane, uint64_t format_address, uint64_t arguments_address,
+                    std::string& text, int& converted) {
   std::string format;
   if (!read_string(w, op, lane, format_address, format)) return false;
   ArgumentReader arguments(w, op, lane, arguments_address);
@@ -166,7 +181,8 @@ bool format_message(Warp& w, const Op& op, unsigned lane, uint64_t format_addres
     size_t begin = at++;
     Conversion conversion;
     if (!parse_conversion(format, at, arguments, conversion)) return false;
-    if (conversion.letter == '\0' || std::strchr("diuoxXfFeEgGaAcps", conversion.letter) == nullptr || arguments.count() >= kArgumentsMax) {
+    if (conversion.letter == '\0' || std::strchr("diuoxXfFeEgGaAcps", conversion.letter) == nullptr ||
+        arguments.count() >= kArgumentsMax) {
       text.append(format, begin, at - begin);
       continue;
     }

@@ -8,9 +8,10 @@
 
 namespace gpuwire::software_device {
 
-// Formats one lane's message: `format` is a string, `arguments` a buffer in which each value stands at its own alignment, as C
-// passes it to a variadic function (CUDA C++ guide, "Formatted Output"). `converted`: arguments used, as device printf returns.
-// False after a fault.
-bool format_message(Warp& w, const Op& op, unsigned lane, uint64_t format, uint64_t arguments, std::string& text, int& converted);
+// Formats one lane's message: `format` is a string, `arguments` a buffer in which each value stands at its own
+// alignment, as C passes it to a variadic function (CUDA C++ guide, "Formatted Output"). `converted`: arguments used,
+// as device printf returns. False after a fault.
+bool format_message(Warp& w, const Op& op, unsigned lane, uint64_t format, uint64_t arguments, std::string& text,
+                    int& converted);
 
 }  // namespace gpuwire::software_device

@@ -35,17 +35,17 @@ struct CompiledFunction {
   std::vector<FrameSlot> parameters, results;
   std::vector<CallSite> calls;
   std::vector<BranchTable> tables;
-  std::vector<uint32_t> callees;          // functions called by name or whose address is taken
-  std::vector<uint32_t> symbols;          // symbols it names
+  std::vector<uint32_t> callees;  // functions called by name or whose address is taken
+  std::vector<uint32_t> symbols;  // symbols it names
   bool calls_indirectly = false;
 };
 
 // What an instruction can name outside of its function.
 struct Symbol {
   enum class Kind : uint8_t { variable, shared, dynamic_shared, function } kind = Kind::variable;
-  uint32_t index = 0;       // variable of the program, or function
-  uint64_t bytes = 0;       // shared
-  uint32_t alignment = 1;   // shared
+  uint32_t index = 0;      // variable of the program, or function
+  uint64_t bytes = 0;      // shared
+  uint32_t alignment = 1;  // shared
 };
 
 struct CompiledKernel {

@@ -8,8 +8,8 @@
 
 namespace gpuwire::software_device {
 
-// Sets the mode for its lifetime. Both ends are calls that the compiler cannot see through, so operations on values in memory stay
-// between them; the files that use this are compiled with -frounding-math.
+// Sets the mode for its lifetime. Both ends are calls that the compiler cannot see through, so operations on values in
+// memory stay between them; the files that use this are compiled with -frounding-math.
 class RoundingScope {
  public:
   explicit RoundingScope(Rounding rounding);
@@ -31,6 +31,7 @@ inline bool has_rounding(const ptx::Instruction& i) {
   return i.has(Modifier::rn) || i.has(Modifier::rz) || i.has(Modifier::rm) || i.has(Modifier::rp);
 }
 
-inline constexpr ptx::ModifierSet kRoundings(ptx::Modifier::rn, ptx::Modifier::rz, ptx::Modifier::rm, ptx::Modifier::rp);
+inline constexpr ptx::ModifierSet kRoundings(ptx::Modifier::rn, ptx::Modifier::rz, ptx::Modifier::rm,
+                                             ptx::Modifier::rp);
 
 }  // namespace gpuwire::software_device

@@ -52,15 +52,16 @@ class RunningLaunch {
   uint64_t grid_id_ = 0;
   alignas(64) uint32_t workspace_[64] = {};
 
-  // Partner: each executor's check between turns. Relaxed is enough: it only makes them stop sooner; the result is read under the mutex.
+  // Partner: each executor's check between turns. Relaxed is enough: it only makes them stop sooner; the result is read
+  // under the mutex.
   std::atomic<bool> stopped_{false};
   std::mutex mutex_;
-  LaunchResult result_;              // under mutex_
-  uint64_t next_cluster_ = 0;          // under mutex_
-  uint64_t finished_clusters_ = 0;     // under mutex_
-  uint64_t resident_clusters_ = 0;     // under mutex_
+  LaunchResult result_;             // under mutex_
+  uint64_t next_cluster_ = 0;       // under mutex_
+  uint64_t finished_clusters_ = 0;  // under mutex_
+  uint64_t resident_clusters_ = 0;  // under mutex_
   uint64_t resident_clusters_max_ = 0;
-  uint32_t executors_inside_ = 0;    // under mutex_
+  uint32_t executors_inside_ = 0;                   // under mutex_
   std::deque<std::unique_ptr<Cluster>> suspended_;  // under mutex_
 };
 

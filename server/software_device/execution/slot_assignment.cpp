@@ -206,7 +206,8 @@ void SlotAssignment::make_intervals() {
         intervals_[global_registers_[w * 64 + static_cast<size_t>(std::countr_zero(bits))]].cover(2 * blocks_[b].begin);
       }
       for (uint64_t bits = out; bits != 0; bits &= bits - 1) {
-        intervals_[global_registers_[w * 64 + static_cast<size_t>(std::countr_zero(bits))]].cover(2 * blocks_[b].end - 1);
+        intervals_[global_registers_[w * 64 + static_cast<size_t>(std::countr_zero(bits))]].cover(2 * blocks_[b].end -
+                                                                                                  1);
       }
     }
   }
@@ -217,7 +218,8 @@ void SlotAssignment::assign() {
   for (uint32_t reg = 0; reg < intervals_.size(); ++reg) {
     if (intervals_[reg].used()) order.push_back(reg);
   }
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return intervals_[a].begin < intervals_[b].begin; });
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return intervals_[a].begin < intervals_[b].begin; });
   struct Busy {
     uint32_t end, offset;
     bool operator<(const Busy& other) const { return end > other.end; }  // earliest end on top of the heap

@@ -43,7 +43,7 @@ class SlotAssignment {
   CompiledFunction& function_;
   std::vector<BasicBlock> blocks_;
   std::vector<uint32_t> block_of_;
-  std::vector<uint32_t> global_number_;    // kLocal for registers that live within one block
+  std::vector<uint32_t> global_number_;  // kLocal for registers that live within one block
   std::vector<uint32_t> global_registers_;
   std::vector<std::vector<uint64_t>> live_in_;
   std::vector<Interval> intervals_;

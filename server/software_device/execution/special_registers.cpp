@@ -19,10 +19,15 @@ constexpr VectorRow kVectors[] = {
     {"%ntid", {at(BlockSpecial::ntid_x), at(BlockSpecial::ntid_y), at(BlockSpecial::ntid_z), kOne}},
     {"%ctaid", {at(BlockSpecial::ctaid_x), at(BlockSpecial::ctaid_y), at(BlockSpecial::ctaid_z), kZero}},
     {"%nctaid", {at(BlockSpecial::nctaid_x), at(BlockSpecial::nctaid_y), at(BlockSpecial::nctaid_z), kOne}},
-    {"%clusterid", {at(BlockSpecial::clusterid_x), at(BlockSpecial::clusterid_y), at(BlockSpecial::clusterid_z), kZero}},
-    {"%nclusterid", {at(BlockSpecial::nclusterid_x), at(BlockSpecial::nclusterid_y), at(BlockSpecial::nclusterid_z), kOne}},
-    {"%cluster_ctaid", {at(BlockSpecial::cluster_ctaid_x), at(BlockSpecial::cluster_ctaid_y), at(BlockSpecial::cluster_ctaid_z), kZero}},
-    {"%cluster_nctaid", {at(BlockSpecial::cluster_nctaid_x), at(BlockSpecial::cluster_nctaid_y), at(BlockSpecial::cluster_nctaid_z), kOne}},
+    {"%clusterid",
+     {at(BlockSpecial::clusterid_x), at(BlockSpecial::clusterid_y), at(BlockSpecial::clusterid_z), kZero}},
+    {"%nclusterid",
+     {at(BlockSpecial::nclusterid_x), at(BlockSpecial::nclusterid_y), at(BlockSpecial::nclusterid_z), kOne}},
+    {"%cluster_ctaid",
+     {at(BlockSpecial::cluster_ctaid_x), at(BlockSpecial::cluster_ctaid_y), at(BlockSpecial::cluster_ctaid_z), kZero}},
+    {"%cluster_nctaid",
+     {at(BlockSpecial::cluster_nctaid_x), at(BlockSpecial::cluster_nctaid_y), at(BlockSpecial::cluster_nctaid_z),
+      kOne}},
 };
 
 struct ScalarRow {
@@ -46,7 +51,8 @@ constexpr ScalarRow kScalars[] = {
     {"%aggr_smem_size", at(BlockSpecial::total_smem_size)},
     {"%cluster_ctarank", at(BlockSpecial::cluster_ctarank)},
     {"%cluster_nctarank", at(BlockSpecial::cluster_nctarank)},
-    // A cooperative launch passes the address of its workspace here, high half first (cooperative_groups, cudaCGGetIntrinsicHandle).
+    // A cooperative launch passes the address of its workspace here, high half first (cooperative_groups,
+    // cudaCGGetIntrinsicHandle).
     {"%envreg1", at(BlockSpecial::envreg1)},
     {"%envreg2", at(BlockSpecial::envreg2)},
     {"%reserved_smem_offset_begin", kZero},
@@ -81,7 +87,8 @@ std::optional<SpecialRegister> special_register(std::string_view name, uint32_t 
   for (const ClockRow& row : kClocks) {
     if (row.name == name) return SpecialRegister{.clock = true, .which = row.which};
   }
-  if (name == "%is_explicit_cluster") return SpecialRegister{.ref = at(BlockSpecial::explicit_cluster), .predicate = true};
+  if (name == "%is_explicit_cluster")
+    return SpecialRegister{.ref = at(BlockSpecial::explicit_cluster), .predicate = true};
   return std::nullopt;
 }
 

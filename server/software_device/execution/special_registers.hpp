@@ -11,13 +11,58 @@ namespace gpuwire::software_device {
 
 inline constexpr uint32_t kSpecialBytes = kLanes * 4;
 
-enum class ThreadSpecial : uint32_t { tid_x, tid_y, tid_z, laneid, warpid, lanemask_eq, lanemask_le, lanemask_lt, lanemask_ge, lanemask_gt, count_ };
+enum class ThreadSpecial : uint32_t {
+  tid_x,
+  tid_y,
+  tid_z,
+  laneid,
+  warpid,
+  lanemask_eq,
+  lanemask_le,
+  lanemask_lt,
+  lanemask_ge,
+  lanemask_gt,
+  count_
+};
 
 enum class BlockSpecial : uint32_t {
-  ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z, nctaid_x, nctaid_y, nctaid_z, nwarpid, smid, nsmid,
-  dynamic_smem_size, total_smem_size, zero, one, envreg1, envreg2, grid_low, grid_high, reserved_smem_offset,
-  cluster_ctaid_x, cluster_ctaid_y, cluster_ctaid_z, cluster_nctaid_x, cluster_nctaid_y, cluster_nctaid_z, clusterid_x, clusterid_y, clusterid_z,
-  nclusterid_x, nclusterid_y, nclusterid_z, cluster_ctarank, cluster_nctarank, explicit_cluster, count_
+  ntid_x,
+  ntid_y,
+  ntid_z,
+  ctaid_x,
+  ctaid_y,
+  ctaid_z,
+  nctaid_x,
+  nctaid_y,
+  nctaid_z,
+  nwarpid,
+  smid,
+  nsmid,
+  dynamic_smem_size,
+  total_smem_size,
+  zero,
+  one,
+  envreg1,
+  envreg2,
+  grid_low,
+  grid_high,
+  reserved_smem_offset,
+  cluster_ctaid_x,
+  cluster_ctaid_y,
+  cluster_ctaid_z,
+  cluster_nctaid_x,
+  cluster_nctaid_y,
+  cluster_nctaid_z,
+  clusterid_x,
+  clusterid_y,
+  clusterid_z,
+  nclusterid_x,
+  nclusterid_y,
+  nclusterid_z,
+  cluster_ctarank,
+  cluster_nctarank,
+  explicit_cluster,
+  count_
 };
 
 // Read anew each time: a handler fetches them.

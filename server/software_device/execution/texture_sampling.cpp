@@ -66,7 +66,8 @@ Axis find_texels(float coordinate, uint32_t extent, AddressMode mode, bool norma
   } else {
     axis.index[0] = axis.index[1] = static_cast<int64_t>(std::floor(x));
     // Just below the end, x * extent may have been rounded up to it.
-    if (mode == AddressMode::wrap || mode == AddressMode::mirror) axis.index[0] = axis.index[1] = std::min<int64_t>(axis.index[0], int64_t{extent} - 1);
+    if (mode == AddressMode::wrap || mode == AddressMode::mirror)
+      axis.index[0] = axis.index[1] = std::min<int64_t>(axis.index[0], int64_t{extent} - 1);
   }
   settle(axis, 0, extent, mode);
   settle(axis, 1, extent, mode);
@@ -81,22 +82,29 @@ uint32_t raw_channel(const TexelFormat& format, const uint8_t* texel, unsigned c
 
 uint32_t as_integer(const TexelFormat& format, uint32_t bits) {
   if (format.kind != ChannelKind::signed_integer || format.channel_bytes == 4) return bits;
-  return format.channel_bytes == 1 ? static_cast<uint32_t>(static_cast<int8_t>(bits)) : static_cast<uint32_t>(static_cast<int16_t>(bits));
+  return format.channel_bytes == 1 ? static_cast<uint32_t>(static_cast<int8_t>(bits))
+                                   : static_cast<uint32_t>(static_cast<int16_t>(bits));
 }
 
-float linear_of_srgb(float value) { return value <= 0.04045f ? value / 12.92f : std::pow((value + 0.055f) / 1.055f, 2.4f); }
+float linear_of_srgb(float value) {
+  return value <= 0.04045f ? value / 12.92f : std::pow((value + 0.055f) / 1.055f, 2.4f);
+}
 
 float as_float(const Texture& texture, uint32_t bits, unsigned channel) {
   const TexelFormat& format = texture.image.format;
-  if (format.kind == ChannelKind::floating) return format.channel_bytes == 2 ? half_to_float(static_cast<uint16_t>(bits)) : std::bit_cast<float>(bits);
-  const float largest = static_cast<float>((uint64_t{1} << (8 * format.channel_bytes - (format.kind == ChannelKind::signed_integer ? 1 : 0))) - 1);
-  if (format.kind == ChannelKind::signed_integer) return std::max(static_cast<float>(static_cast<int32_t>(as_integer(format, bits))) / largest, -1.0f);
+  if (format.kind == ChannelKind::floating)
+    return format.channel_bytes == 2 ? half_to_float(static_cast<uint16_t>(bits)) : std::bit_cast<float>(bits);
+  const float largest = static_cast<float>(
+      (uint64_t{1} << (8 * format.channel_bytes - (format.kind == ChannelKind::signed_integer ? 1 : 0))) - 1);
+  if (format.kind == ChannelKind::signed_integer)
+    return std::max(static_cast<float>(static_cast<int32_t>(as_integer(format, bits))) / largest, -1.0f);
   const float value = static_cast<float>(bits) / largest;
   return texture.srgb && channel < 3 ? linear_of_srgb(value) : value;
 }
 
 const uint8_t* texel_at(const ImageLevel& level, const TexelFormat& format, int64_t x, int64_t y, int64_t z) {
-  return level.base + static_cast<uint64_t>(z) * level.slice_bytes + static_cast<uint64_t>(y) * level.row_bytes + static_cast<uint64_t>(x) * format.bytes();
+  return level.base + static_cast<uint64_t>(z) * level.slice_bytes + static_cast<uint64_t>(y) * level.row_bytes +
+         static_cast<uint64_t>(x) * format.bytes();
 }
 
 // The slices of a layer: a volume's own, else the layer's only one.
@@ -105,14 +113,16 @@ struct Place {
   int64_t first_slice = 0;
 };
 
-bool read_bits(const Texture& texture, const Place& place, int64_t x, int64_t y, int64_t z, TexelAccess& access, TexelBits& result) {
+bool read_bits(const Texture& texture, const Place& place, int64_t x, int64_t y, int64_t z, TexelAccess& access,
+               TexelBits& result) {
   const TexelFormat& format = texture.image.format;
   const uint8_t* texel = texel_at(*place.level, format, x, y, place.first_slice + z);
   if (texture.image.backing == nullptr && !access.readable(texel, format.bytes())) return false;
   for (unsigned c = 0; c < 4; ++c) {
     if (c < format.channels) {
       uint32_t bits = raw_channel(format, texel, c);
-      result.channel[c] = texture.integer_results ? as_integer(format, bits) : std::bit_cast<uint32_t>(as_float(texture, bits, c));
+      result.channel[c] =
+          texture.integer_results ? as_integer(format, bits) : std::bit_cast<uint32_t>(as_float(texture, bits, c));
     } else {
       result.channel[c] = 0;
     }
@@ -122,7 +132,8 @@ bool read_bits(const Texture& texture, const Place& place, int64_t x, int64_t y,
 
 TexelBits border_bits(const Texture& texture) {
   TexelBits bits;
-  for (unsigned c = 0; c < 4; ++c) bits.channel[c] = texture.integer_results ? 0 : std::bit_cast<uint32_t>(texture.border[c]);
+  for (unsigned c = 0; c < 4; ++c)
+    bits.channel[c] = texture.integer_results ? 0 : std::bit_cast<uint32_t>(texture.border[c]);
   return bits;
 }
 
@@ -163,7 +174,8 @@ Located locate(const Texture& texture, const TextureCoordinates& c, uint32_t lev
   if (image.cube) find_face(c.at, face, at);
   if (image.layered || image.cube) {
     const uint32_t faces = image.cube ? 6 : 1;
-    found.place.first_slice = int64_t{clamped_layer(image.layered ? c.layer : 0, found.place.level->depth / faces)} * faces + face;
+    found.place.first_slice =
+        int64_t{clamped_layer(image.layered ? c.layer : 0, found.place.level->depth / faces)} * faces + face;
   }
   const uint32_t extent[3] = {found.place.level->width, found.place.level->height, found.place.level->depth};
   for (unsigned d = 0; d < image.dimensions; ++d) {
@@ -173,7 +185,8 @@ Located locate(const Texture& texture, const TextureCoordinates& c, uint32_t lev
   return found;
 }
 
-bool sample_level(const Texture& texture, const TextureCoordinates& c, uint32_t level, TexelAccess& access, TexelBits& result) {
+bool sample_level(const Texture& texture, const TextureCoordinates& c, uint32_t level, TexelAccess& access,
+                  TexelBits& result) {
   const Located found = locate(texture, c, level, texture.linear_filter);
   const unsigned corners = texture.linear_filter ? 1u << texture.image.dimensions : 1;
   double sum[4] = {};
@@ -206,8 +219,10 @@ bool sample(const Texture& texture, const TextureCoordinates& c, TexelAccess& ac
   const auto last = static_cast<float>(texture.image.levels.size() - 1);
   if (last == 0) return sample_level(texture, c, 0, access, result);
   const float asked = std::isnan(c.level) ? 0 : c.level;
-  const float level = std::clamp(std::min(std::max(asked + texture.level_bias, texture.level_min), texture.level_max), 0.0f, last);
-  if (!texture.linear_mipmap_filter) return sample_level(texture, c, static_cast<uint32_t>(std::floor(level + 0.5f)), access, result);
+  const float level =
+      std::clamp(std::min(std::max(asked + texture.level_bias, texture.level_min), texture.level_max), 0.0f, last);
+  if (!texture.linear_mipmap_filter)
+    return sample_level(texture, c, static_cast<uint32_t>(std::floor(level + 0.5f)), access, result);
   const double steps = std::floor(static_cast<double>(level) * kFractionSteps + 0.5);
   const auto first = static_cast<uint32_t>(steps / kFractionSteps);
   const double weight = steps / kFractionSteps - first;
@@ -216,13 +231,15 @@ bool sample(const Texture& texture, const TextureCoordinates& c, TexelAccess& ac
   if (weight == 0) return true;
   if (!sample_level(texture, c, first + 1, access, second)) return false;
   for (unsigned k = 0; k < 4; ++k) {
-    const double a = static_cast<double>(std::bit_cast<float>(result.channel[k])), b = static_cast<double>(std::bit_cast<float>(second.channel[k]));
+    const double a = static_cast<double>(std::bit_cast<float>(result.channel[k])),
+                 b = static_cast<double>(std::bit_cast<float>(second.channel[k]));
     result.channel[k] = std::bit_cast<uint32_t>(static_cast<float>((1 - weight) * a + weight * b));
   }
   return true;
 }
 
-bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t level, TexelAccess& access, TexelBits& result) {
+bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t level, TexelAccess& access,
+           TexelBits& result) {
   const Image& image = texture.image;
   result = {};
   if (level < 0 || static_cast<size_t>(level) >= image.levels.size()) return true;
@@ -237,14 +254,16 @@ bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t l
   return read_bits(texture, place, index[0], index[1], index[2], access, result);
 }
 
-bool gather(const Texture& texture, const TextureCoordinates& c, unsigned channel, TexelAccess& access, TexelBits& result) {
+bool gather(const Texture& texture, const TextureCoordinates& c, unsigned channel, TexelAccess& access,
+            TexelBits& result) {
   const Located found = locate(texture, c, 0, true);
   constexpr unsigned kOrder[4][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
   for (unsigned k = 0; k < 4; ++k) {
     const auto [i, j] = kOrder[k];
     TexelBits bits = border_bits(texture);
     const bool inside = found.axis[0].inside[i] && found.axis[1].inside[j];
-    if (inside && !read_bits(texture, found.place, found.axis[0].index[i], found.axis[1].index[j], 0, access, bits)) return false;
+    if (inside && !read_bits(texture, found.place, found.axis[0].index[i], found.axis[1].index[j], 0, access, bits))
+      return false;
     result.channel[k] = bits.channel[channel];
   }
   return true;
@@ -252,7 +271,8 @@ bool gather(const Texture& texture, const TextureCoordinates& c, unsigned channe
 
 float level_of(const Texture& texture, const float (&by_x)[3], const float (&by_y)[3]) {
   const ImageLevel& level = texture.image.levels[0];
-  const float extent[3] = {static_cast<float>(level.width), static_cast<float>(level.height), static_cast<float>(level.depth)};
+  const float extent[3] = {static_cast<float>(level.width), static_cast<float>(level.height),
+                           static_cast<float>(level.depth)};
   float x = 0, y = 0;
   for (unsigned d = 0; d < texture.image.dimensions; ++d) {
     const float scale = texture.normalized_coordinates ? extent[d] : 1;

@@ -28,9 +28,11 @@ struct TexelBits {
 // All return false when `access` refused a texel.
 bool sample(const Texture& texture, const TextureCoordinates& coordinates, TexelAccess& access, TexelBits& result);
 // Coordinates count texels and are not filtered; outside there are zeros.
-bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t level, TexelAccess& access, TexelBits& result);
+bool fetch(const Texture& texture, const int32_t at[3], int32_t layer, int32_t level, TexelAccess& access,
+           TexelBits& result);
 // One channel of the four texels that a bilinear filter would take, counter-clockwise from the lower left.
-bool gather(const Texture& texture, const TextureCoordinates& coordinates, unsigned channel, TexelAccess& access, TexelBits& result);
+bool gather(const Texture& texture, const TextureCoordinates& coordinates, unsigned channel, TexelAccess& access,
+            TexelBits& result);
 // The level of detail for derivatives by x and y of the coordinates.
 float level_of(const Texture& texture, const float (&by_x)[3], const float (&by_y)[3]);
 

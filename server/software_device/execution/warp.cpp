@@ -14,12 +14,12 @@ namespace {
 constexpr size_t kCacheLine = 64;
 
 uint8_t* aligned_bytes(size_t bytes) {
-  return static_cast<uint8_t*>(::operator new(bytes, std::align_val_t{kCacheLine}));
+  return static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{kCacheLine}));
 }
 
 }  // namespace
 
-void Frame::Release::operator()(uint8_t* memory) const { ::operator delete(memory, std::align_val_t{kCacheLine}); }
+void Frame::Release::operator()(uint8_t* memory) const { ::operator delete (memory, std::align_val_t{kCacheLine}); }
 
 Warp::Warp() = default;
 Warp::~Warp() = default;
@@ -235,8 +235,10 @@ void Warp::branch_many(const Op* const targets[kLanes], uint32_t mask) {
 }
 
 void Warp::call(uint32_t mask, const CompiledFunction& callee, const CallSite& site) {
-  if (frame_->depth + 1 >= launch_->call_depth_max() || frame_->local_base + frame_->function->local_bytes + callee.local_bytes > local_bytes_) {
-    return fault(Fault::stack_overflow, static_cast<uint32_t>(std::countr_zero(mask)), pc_[-1], "stack overflow in a call of " + callee.name);
+  if (frame_->depth + 1 >= launch_->call_depth_max() ||
+      frame_->local_base + frame_->function->local_bytes + callee.local_bytes > local_bytes_) {
+    return fault(Fault::stack_overflow, static_cast<uint32_t>(std::countr_zero(mask)), pc_[-1],
+                 "stack overflow in a call of " + callee.name);
   }
   Frame* caller = frame_;
   Frame* frame = new_frame(callee);

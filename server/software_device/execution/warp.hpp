@@ -1,10 +1,10 @@
 // The state of one warp, and the rule by which its lanes take turns.
 //
-// Lanes that are at the same instruction of the same frame run as one fragment. A divergent branch splits a fragment; fragments
-// merge where they meet. The fragment deepest in calls runs first, among equals the one at the lowest instruction, so that
-// fragments meet again at the end of the code they diverged over (S. Collange, "Stack-less SIMT reconvergence at low cost", 2011).
-// Every kBranchesPerTurn branches the longest-waiting fragment gets a turn, so that lanes that spin do not starve the ones they
-// wait for.
+// Lanes that are at the same instruction of the same frame run as one fragment. A divergent branch splits a fragment;
+// fragments merge where they meet. The fragment deepest in calls runs first, among equals the one at the lowest
+// instruction, so that fragments meet again at the end of the code they diverged over (S. Collange, "Stack-less SIMT
+// reconvergence at low cost", 2011). Every kBranchesPerTurn branches the longest-waiting fragment gets a turn, so that
+// lanes that spin do not starve the ones they wait for.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Frame {
   Frame* caller = nullptr;
   const Op* return_to = nullptr;
   const CallSite* site = nullptr;
-  uint32_t lanes = 0;       // still inside
+  uint32_t lanes = 0;  // still inside
   uint32_t depth = 0;
   uint64_t local_base = 0;  // of its .local variables in each lane's local memory
 };
@@ -109,19 +109,19 @@ class Warp {
   const Op* pc_ = nullptr;
   const Op* reconverge_ = nullptr;  // where another fragment of this frame waits to be met
   uint32_t active_ = 0;
-  uint32_t dont_care_ = 0;          // lanes that do not exist or have exited
+  uint32_t dont_care_ = 0;  // lanes that do not exist or have exited
   uint32_t live_ = 0;
-  uint32_t carry_ = 0;              // CC.CF of each lane
+  uint32_t carry_ = 0;  // CC.CF of each lane
   Stop stop_ = Stop::none;
   uint32_t branches_left_ = 0;
   Frame* frame_ = nullptr;
   uint8_t* shared_ = nullptr;
   uint32_t shared_bytes_ = 0;
-  uint64_t local_bytes_ = 0;        // of each lane
+  uint64_t local_bytes_ = 0;  // of each lane
   Block* block_ = nullptr;
   Executor* executor_ = nullptr;
   RunningLaunch* launch_ = nullptr;
-  uint32_t index_ = 0;              // in its block
+  uint32_t index_ = 0;  // in its block
   static constexpr uint32_t kNoPhase = 0xffffffffu;
   uint32_t cluster_phase_[kLanes];  // of the cluster's barrier, in which the lane last arrived
   alignas(64) uint32_t thread_area_[static_cast<uint32_t>(ThreadSpecial::count_)][kLanes];

@@ -10,18 +10,18 @@ namespace gpuwire::software_device::ptx {
 
 enum class TokenKind : uint8_t {
   end,
-  identifier,  // add, %r1, $L__BB0_1, _Z3foov
-  dot_word,    // .u32, .L2::128B: text without the dot
-  integer,     // integer_value; 64 bits, PTX ISA 4.5.1
-  real,        // real_value; written as 0fXXXXXXXX, single_exact is set and integer_value holds the f32's bits
-  string,      // text without the quotes
-  punctuation, // one of the bytes in `text`
+  identifier,   // add, %r1, $L__BB0_1, _Z3foov
+  dot_word,     // .u32, .L2::128B: text without the dot
+  integer,      // integer_value; 64 bits, PTX ISA 4.5.1
+  real,         // real_value; written as 0fXXXXXXXX, single_exact is set and integer_value holds the f32's bits
+  string,       // text without the quotes
+  punctuation,  // one of the bytes in `text`
 };
 
 struct Token {
   TokenKind kind = TokenKind::end;
   bool single_exact = false;
-  bool is_unsigned = false;      // integer: written with the suffix U
+  bool is_unsigned = false;  // integer: written with the suffix U
   uint32_t line = 0;
   std::string_view text;
   uint64_t integer_value = 0;

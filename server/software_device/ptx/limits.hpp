@@ -13,11 +13,11 @@ inline constexpr uint32_t kScopeDepthMax = 64;
 inline constexpr uint32_t kExpressionDepthMax = 64;
 inline constexpr uint32_t kOperandsMax = 64;
 inline constexpr uint32_t kParametersMax = 4096;
-inline constexpr uint32_t kParameterBytesMax = 32764;       // of a kernel; PTX ISA 5.1.6
+inline constexpr uint32_t kParameterBytesMax = 32764;  // of a kernel; PTX ISA 5.1.6
 inline constexpr uint64_t kVariableBytesMax = uint64_t{1} << 40;
 inline constexpr uint64_t kInitialiserBytesMax = uint64_t{1} << 28;
 inline constexpr uint64_t kSharedBytesMax = 256u << 10;
-inline constexpr uint64_t kLocalBytesMax = 512u << 10;       // a thread's; compute capability table, CUDA C++ guide
+inline constexpr uint64_t kLocalBytesMax = 512u << 10;  // a thread's; compute capability table, CUDA C++ guide
 inline constexpr uint32_t kAlignmentMax = 4096;
 inline constexpr uint32_t kErrorsMax = 20;
 

@@ -16,25 +16,25 @@ namespace gpuwire::software_device::ptx {
 struct Operand {
   enum class Kind : uint8_t {
     none,
-    reg,        // index: register of the function
-    special,    // name: %tid and its like; index: 0..3 for .x .y .z .w
-    integer,    // value
-    real,       // value: f64 bits; single: f32 bits when single_exact
-    variable,   // index: variable of the function; addend
-    name,       // not found in the function (yet): module variable or function; addend
-    label,      // index: instruction
-    table,      // index: .branchtargets, .calltargets or .callprototype of the function
-    address,    // [elements[0] + addend]
-    vector,     // {elements...}
-    list,       // (elements...)
-    pair,       // elements[0] | elements[1]
-    sink,       // _
+    reg,       // index: register of the function
+    special,   // name: %tid and its like; index: 0..3 for .x .y .z .w
+    integer,   // value
+    real,      // value: f64 bits; single: f32 bits when single_exact
+    variable,  // index: variable of the function; addend
+    name,      // not found in the function (yet): module variable or function; addend
+    label,     // index: instruction
+    table,     // index: .branchtargets, .calltargets or .callprototype of the function
+    address,   // [elements[0] + addend]
+    vector,    // {elements...}
+    list,      // (elements...)
+    pair,      // elements[0] | elements[1]
+    sink,      // _
   };
   Kind kind = Kind::none;
-  bool negated = false;       // !p
+  bool negated = false;  // !p
   bool single_exact = false;
   uint32_t index = 0;
-  uint32_t scope = 0;         // where a name was written, for labels
+  uint32_t scope = 0;  // where a name was written, for labels
   uint64_t value = 0;
   uint32_t single = 0;
   int64_t addend = 0;
@@ -45,7 +45,8 @@ struct Operand {
 struct Instruction {
   uint32_t line = 0;
   std::string_view opcode;
-  std::string_view unknown_word;  // a word after the name that is neither type nor modifier; what it means depends on the name
+  std::string_view
+      unknown_word;  // a word after the name that is neither type nor modifier; what it means depends on the name
   ModifierSet modifiers;
   std::vector<Modifier> order;  // as written, for the few instructions in which one word has two meanings
   std::vector<Type> types;

@@ -38,7 +38,8 @@ bool Parser::accept(char mark) {
 bool Parser::expect(char mark) {
   if (accept(mark)) return true;
   const Token& next = peek();
-  std::string found = next.kind == TokenKind::end ? "the end of the text" : "'" + std::string(next.text.substr(0, 40)) + "'";
+  std::string found =
+      next.kind == TokenKind::end ? "the end of the text" : "'" + std::string(next.text.substr(0, 40)) + "'";
   fail(std::string("expected '") + mark + "' before " + found);
   return false;
 }
@@ -75,7 +76,8 @@ tl::expected<Module, ParseError> Parser::run() {
 void Parser::parse_header_directive(const Token& directive) {
   if (directive.text == "version") {
     Token number = take();
-    if (number.kind != TokenKind::real || number.real_value < 1 || number.real_value > 99) return fail("malformed .version");
+    if (number.kind != TokenKind::real || number.real_value < 1 || number.real_value > 99)
+      return fail("malformed .version");
     module_.version = static_cast<uint32_t>(number.real_value * 10 + 0.5);
   } else if (directive.text == "target") {
     do {
@@ -172,7 +174,8 @@ Parser::Declaration Parser::parse_declaration() {
     Token word = take();
     if (word.text == "align") {
       uint64_t bytes = expect_integer("an alignment");
-      if (!std::has_single_bit(bytes) || bytes > kAlignmentMax) fail("alignment must be a power of two and not too large");
+      if (!std::has_single_bit(bytes) || bytes > kAlignmentMax)
+        fail("alignment must be a power of two and not too large");
       declaration.alignment_bytes = static_cast<uint32_t>(bytes);
     } else if (word.text == "attribute") {
       expect('(');
@@ -315,8 +318,9 @@ void Parser::parse_performance_directives(Function& function) {
         if (take().kind == TokenKind::end) return fail("unfinished .pragma");
       }
     } else if (word.text != "minnctapersm" && word.text != "maxnreg" && word.text != "maxnctapersm" &&
-               word.text != "noreturn" && word.text != "maxclusterrank" && word.text != "explicitcluster" && word.text != "abi_preserve" &&
-               word.text != "abi_preserve_control" && word.text != "attribute" && word.text != "unique") {
+               word.text != "noreturn" && word.text != "maxclusterrank" && word.text != "explicitcluster" &&
+               word.text != "abi_preserve" && word.text != "abi_preserve_control" && word.text != "attribute" &&
+               word.text != "unique") {
       return fail_at(word.line, "unknown directive '." + std::string(word.text.substr(0, 40)) + "'");
     } else if (word.text == "attribute") {
       expect('(');

@@ -11,7 +11,8 @@ struct BinaryOperator {
 };
 
 // Two-byte operators (<< and >>) are recognised by their first byte.
-constexpr BinaryOperator kOperators[] = {{'|', 1}, {'^', 2}, {'&', 3}, {'<', 4}, {'>', 4}, {'+', 5}, {'-', 5}, {'*', 6}, {'/', 6}};
+constexpr BinaryOperator kOperators[] = {{'|', 1}, {'^', 2}, {'&', 3}, {'<', 4}, {'>', 4},
+                                         {'+', 5}, {'-', 5}, {'*', 6}, {'/', 6}};
 
 std::optional<BinaryOperator> operator_at(const Token& token) {
   for (const BinaryOperator& row : kOperators) {

@@ -32,7 +32,8 @@ void Parser::parse_initial_values(Variable& variable, uint64_t& offset, uint32_t
 
 void Parser::put_initial_bytes(Variable& variable, uint64_t offset, uint64_t bits, uint32_t bytes) {
   if (offset + bytes > kInitialiserBytesMax) return fail("initialiser is too long");
-  if (!variable.unsized && offset + bytes > variable.size_bytes) return fail("more initial values than the variable holds");
+  if (!variable.unsized && offset + bytes > variable.size_bytes)
+    return fail("more initial values than the variable holds");
   if (variable.initial.size() < offset + bytes) variable.initial.resize(offset + bytes);
   std::memcpy(variable.initial.data() + offset, &bits, bytes);
 }
@@ -50,7 +51,8 @@ void Parser::parse_initial_value(Variable& variable, uint64_t offset) {
     if (bytes < 4) return fail("floating-point initialiser for a small type");
     return put_initial_bytes(variable, offset, bits, bytes);
   }
-  if (peek().kind == TokenKind::identifier && !peek().is_word("WARP_SZ")) return parse_initial_symbol(variable, offset, 0);
+  if (peek().kind == TokenKind::identifier && !peek().is_word("WARP_SZ"))
+    return parse_initial_symbol(variable, offset, 0);
   // 0xFF00(symbol): one byte of an address.
   if (peek().kind == TokenKind::integer && lexer_.peek_second().is('(')) {
     uint64_t mask = take().integer_value;

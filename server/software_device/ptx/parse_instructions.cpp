@@ -30,7 +30,8 @@ bool Parser::find_register(std::string_view name, uint32_t& index) const {
       return true;
     }
     uint64_t number = 0, weight = 1;
-    for (size_t cut = name.size(); cut > 1 && name[cut - 1] >= '0' && name[cut - 1] <= '9' && weight < 10'000'000; --cut) {
+    for (size_t cut = name.size(); cut > 1 && name[cut - 1] >= '0' && name[cut - 1] <= '9' && weight < 10'000'000;
+         --cut) {
       number += weight * static_cast<unsigned>(name[cut - 1] - '0');
       weight *= 10;
       if (name[cut - 1] == '0' && cut != name.size()) continue;  // no leading zeros

@@ -8,7 +8,26 @@
 namespace gpuwire::software_device::ptx {
 
 enum class Type : uint8_t {
-  none, pred, b8, b16, b32, b64, u8, u16, u32, u64, s8, s16, s32, s64, f16, f16x2, bf16, bf16x2, f32, f64
+  none,
+  pred,
+  b8,
+  b16,
+  b32,
+  b64,
+  u8,
+  u16,
+  u32,
+  u64,
+  s8,
+  s16,
+  s32,
+  s64,
+  f16,
+  f16x2,
+  bf16,
+  bf16x2,
+  f32,
+  f64
 };
 
 enum class Space : uint8_t { generic, reg, param, local, shared, global, constant };
@@ -16,11 +35,26 @@ enum class Space : uint8_t { generic, reg, param, local, shared, global, constan
 // Bytes of one value; 0 for none and pred, which have no size in memory.
 constexpr uint32_t size_of(Type type) {
   switch (type) {
-    case Type::none: case Type::pred: return 0;
-    case Type::b8: case Type::u8: case Type::s8: return 1;
-    case Type::b16: case Type::u16: case Type::s16: case Type::f16: case Type::bf16: return 2;
-    case Type::b32: case Type::u32: case Type::s32: case Type::f32: case Type::f16x2: case Type::bf16x2: return 4;
-    case Type::b64: case Type::u64: case Type::s64: case Type::f64: return 8;
+    case Type::none:
+    case Type::pred: return 0;
+    case Type::b8:
+    case Type::u8:
+    case Type::s8: return 1;
+    case Type::b16:
+    case Type::u16:
+    case Type::s16:
+    case Type::f16:
+    case Type::bf16: return 2;
+    case Type::b32:
+    case Type::u32:
+    case Type::s32:
+    case Type::f32:
+    case Type::f16x2:
+    case Type::bf16x2: return 4;
+    case Type::b64:
+    case Type::u64:
+    case Type::s64:
+    case Type::f64: return 8;
   }
   return 0;
 }

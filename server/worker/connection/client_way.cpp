@@ -7,7 +7,8 @@ namespace gpuwire::server {
 ClientWay way_of(const transport::ConnectionEnd& seen, const transport::ConnectionEnd& said) {
   if (seen.address.empty()) return ClientWay::indirect;  // it is gone already, so nobody can say whose it was
   if (seen.address != said.address) return ClientWay::indirect;
-  if (seen.machine != said.machine) return ClientWay::indirect;  // by chance: the near end of a tunnel has the number that the far one has
+  if (seen.machine != said.machine)
+    return ClientWay::indirect;  // by chance: the near end of a tunnel has the number that the far one has
   return seen.machine.empty() ? ClientWay::direct : ClientWay::same_machine;
 }
 

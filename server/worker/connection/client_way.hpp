@@ -11,20 +11,24 @@ namespace gpuwire::server {
 // How a client's connection comes here.
 enum class ClientWay : uint8_t {
   same_machine,  // a Unix socket, or loopback from the client's very own address: nothing lies between
-  direct,        // another machine, whose address for its end is the one that is seen here: nobody between has taken the connection over to pass its bytes on
-  indirect,      // addresses are translated, bytes are passed on (a proxy, a tunnel), or the client says nothing
+  direct,    // another machine, whose address for its end is the one that is seen here: nobody between has taken the
+             // connection over to pass its bytes on
+  indirect,  // addresses are translated, bytes are passed on (a proxy, a tunnel), or the client says nothing
 };
 
-// `seen`: the client's end as this machine's system names it, `said`: as the client does. What a client says wrongly harms its own session only.
+// `seen`: the client's end as this machine's system names it, `said`: as the client does. What a client says wrongly
+// harms its own session only.
 ClientWay way_of(const transport::ConnectionEnd& seen, const transport::ConnectionEnd& said);
 
 struct Graces {
   uint32_t resume_ms = 0;   // of a connection that was lost
-  uint32_t hang_up_ms = 0;  // of one that somebody has ended without a word of the client's; a client that lives and reaches the server is back long before
+  uint32_t hang_up_ms = 0;  // of one that somebody has ended without a word of the client's; a client that lives and
+                            // reaches the server is back long before
 };
 
-// How long the session stays after its connection was lost so. 0: its program has ended. A client that lives never closes a connection, not even one that it gives up
-// (it resets that), so an end that only its own system can have sent is the end of its process.
+// How long the session stays after its connection was lost so. 0: its program has ended. A client that lives never
+// closes a connection, not even one that it gives up (it resets that), so an end that only its own system can have sent
+// is the end of its process.
 uint32_t stay_ms(ClientWay way, link::Loss loss, const Graces& graces);
 
 }  // namespace gpuwire::server

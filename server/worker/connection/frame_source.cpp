@@ -21,12 +21,14 @@ constexpr transport::Nanoseconds kLongWait = std::chrono::hours(1);
 
 }  // namespace
 
-// --- the executor ---------------------------------------------------------------------------------------------------------------------------
+// --- the executor
+// ---------------------------------------------------------------------------------------------------------------------------
 
 void FrameSource::reclaim() {
   visits_.store(visits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   Role held = Role::nobody;
-  if (role_.compare_exchange_strong(held, Role::executor, std::memory_order_acquire)) [[likely]] return;
+  if (role_.compare_exchange_strong(held, Role::executor, std::memory_order_acquire)) [[likely]]
+    return;
   awaited_.store(true, std::memory_order_relaxed);
   do {
     link_.wake();
@@ -91,10 +93,12 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
   }
 }
 
-// Whole heartbeats and nothing else, between two frames: the session sleeps on, and for whoever counts its time it has not been awake.
+// Whole heartbeats and nothing else, between two frames: the session sleeps on, and for whoever counts its time it has
+// not been awake.
 bool FrameSource::take_heartbeats(std::span<const std::byte> bytes) {
   if (buffered_ != 0 || decoder_.bulk_left() != 0 || bytes.size() % sizeof(wire::FrameHeader) != 0) return false;
-  constexpr wire::FrameHeader kHeartbeat{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+  constexpr wire::FrameHeader kHeartbeat{.kind = uint8_t(wire::FrameKind::control),
+                                         .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
   for (auto rest = bytes; !rest.empty(); rest = rest.subspan(sizeof kHeartbeat))
     if (!heartbeats_ || std::memcmp(rest.data(), &kHeartbeat, sizeof kHeartbeat) != 0) return false;
   received_ += bytes.size();
@@ -120,7 +124,8 @@ FrameSource::Next FrameSource::next_frame(int deadline_ms) {
     switch (decoder_.next()) {
       case wire::FrameDecoder::Next::frame:
         buffered_ -= sizeof(wire::FrameHeader) + uint64_t(header().message_words) * sizeof(capnp::word);
-        frame_end_ += sizeof(wire::FrameHeader) + uint64_t(header().message_words) * sizeof(capnp::word) + header().bulk_bytes;
+        frame_end_ +=
+            sizeof(wire::FrameHeader) + uint64_t(header().message_words) * sizeof(capnp::word) + header().bulk_bytes;
         return Next::frame;
       case wire::FrameDecoder::Next::fault: return Next::fault;
       case wire::FrameDecoder::Next::need_more: break;
@@ -187,11 +192,13 @@ bool FrameSource::discard_bulk() {
   return true;
 }
 
-// --- the second thread ----------------------------------------------------------------------------------------------------------------------
+// --- the second thread
+// ----------------------------------------------------------------------------------------------------------------------
 
 bool FrameSource::take_over() {
   Role held = Role::nobody;
-  return !awaited_.load(std::memory_order_relaxed) && role_.compare_exchange_strong(held, Role::out_of_order_reader, std::memory_order_acquire);
+  return !awaited_.load(std::memory_order_relaxed) &&
+         role_.compare_exchange_strong(held, Role::out_of_order_reader, std::memory_order_acquire);
 }
 
 void FrameSource::give_back() {

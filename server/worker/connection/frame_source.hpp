@@ -18,21 +18,24 @@
 
 namespace gpuwire::server {
 
-// Reads a link for one thread, the executor. Does not own it. A connection that is replaced is not seen here: a read lasts longer.
+// Reads a link for one thread, the executor. Does not own it. A connection that is replaced is not seen here: a read
+// lasts longer.
 //
-// A second thread may read ahead while the executor is kept in a call (out_of_order_reader.hpp): the link's receiving side belongs to whoever holds the
-// role. What the second thread has read is kept as it came, and the executor finds it before what is still in the socket.
+// A second thread may read ahead while the executor is kept in a call (out_of_order_reader.hpp): the link's receiving
+// side belongs to whoever holds the role. What the second thread has read is kept as it came, and the executor finds it
+// before what is still in the socket.
 class FrameSource final : public BulkReader {
  public:
-  // `spin_us`: how long to look at the connection after the last bytes before sleeping in the kernel. Link::interrupt() ends every wait. `account`: of the
-  // bytes that are kept.
+  // `spin_us`: how long to look at the connection after the last bytes before sleeping in the kernel. Link::interrupt()
+  // ends every wait. `account`: of the bytes that are kept.
   FrameSource(link::Link& link, LinkMeter& meter, uint32_t spin_us, HostMemory* account = nullptr)
       : link_(link), meter_(meter), spin_us_(spin_us), decoder_(wire::Sender::client), kept_(account) {}
   // The broker's leave to look for longer than that; outlives the source. Before the first wait.
   void look_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
   // The client sends heartbeats. Executor, before the first frame behind Hello.
   void expect_heartbeats() { heartbeats_ = true; }
-  // Told before the executor sleeps because there is nothing to read, and after it; heartbeats wake nobody. Before the first wait.
+  // Told before the executor sleeps because there is nothing to read, and after it; heartbeats wake nobody. Before the
+  // first wait.
   void observe_sleep(std::function<void(bool sleeps)> observer) { observer_ = std::move(observer); }
 
   enum class Next : uint8_t {
@@ -41,8 +44,10 @@ class FrameSource final : public BulkReader {
     fault,  // bytes that cannot be a frame: fault() says why. Nothing after them can be read
     late,   // the deadline has passed
   };
-  // --- the executor's ------------------------------------------------------------------------------------------------------------------
-  // Waits for the next frame; what is left of the previous one's bulk is thrown away first. `deadline_ms` < 0: no limit.
+  // --- the executor's
+  // ------------------------------------------------------------------------------------------------------------------
+  // Waits for the next frame; what is left of the previous one's bulk is thrown away first. `deadline_ms` < 0: no
+  // limit.
   Next next(int deadline_ms = -1);
 
   // Of the frame that next() gave; valid until it is called again.
@@ -65,24 +70,29 @@ class FrameSource final : public BulkReader {
   // The role is the executor's for good: the second thread is about to end.
   void keep();
 
-  // --- the second thread's -------------------------------------------------------------------------------------------------------------
+  // --- the second thread's
+  // -------------------------------------------------------------------------------------------------------------
   // Changes whenever the executor comes for more.
   uint64_t visits() const { return visits_.load(std::memory_order_relaxed); }
   // Takes the role. False: the executor reads.
   bool take_over();
   void give_back();
-  // With the role: bytes that the executor has received and not used, and how many of what follows are bulk of the frame in hand.
+  // With the role: bytes that the executor has received and not used, and how many of what follows are bulk of the
+  // frame in hand.
   std::span<const std::byte> unused() const { return decoder_.buffered(); }
   uint64_t bulk_in_hand() const { return decoder_.bulk_left(); }
   // With the role: how many bytes the executor has taken from the socket itself.
   uint64_t received() const { return received_; }
   enum class Ahead : uint8_t { some, wanted, ended, no_memory };
-  // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back. no_memory: the account has no room to keep them.
+  // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back. no_memory: the
+  // account has no room to keep them.
   Ahead read_ahead(std::span<const std::byte>& bytes);
   size_t kept_bytes() const { return kept_.size(); }
   // With the role: all bytes that are kept, oldest first.
   template <class Visit>
-  void for_each_kept(Visit&& visit) const { kept_.for_each(visit); }
+  void for_each_kept(Visit&& visit) const {
+    kept_.for_each(visit);
+  }
   // With the role: all frames up to this one have been seen.
   void set_seen(uint64_t sequence) { seen_ = sequence; }
 
@@ -93,10 +103,12 @@ class FrameSource final : public BulkReader {
   class Use {
    public:
     explicit Use(FrameSource& source) : source_(source) {
-      if (!source_.kept_role_) [[likely]] source_.reclaim();
+      if (!source_.kept_role_) [[likely]]
+        source_.reclaim();
     }
     ~Use() {
-      if (!source_.kept_role_) [[likely]] source_.role_.store(Role::nobody, std::memory_order_release);
+      if (!source_.kept_role_) [[likely]]
+        source_.role_.store(Role::nobody, std::memory_order_release);
     }
 
    private:
@@ -114,7 +126,8 @@ class FrameSource final : public BulkReader {
   link::Link& link_;
   LinkMeter& meter_;
   const uint32_t spin_us_;
-  const std::atomic<uint32_t>* longer_us_ = nullptr;  // written by another process at any time, publishes nothing: relaxed
+  const std::atomic<uint32_t>* longer_us_ =
+      nullptr;  // written by another process at any time, publishes nothing: relaxed
   std::function<void(bool)> observer_;
   wire::FrameDecoder decoder_;
   bool broken_ = false;
@@ -124,13 +137,13 @@ class FrameSource final : public BulkReader {
   uint64_t frame_end_ = 0;
   uint64_t buffered_ = 0;  // bytes that the decoder holds beyond what has been taken out of it
 
-  // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up: each finds what the
-  // other left.
+  // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up:
+  // each finds what the other left.
   std::atomic<Role> role_{Role::nobody};
-  // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the out-of-order reader holds the role and
-  // before it is woken in the link, so it sees it when it is back.
+  // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the
+  // out-of-order reader holds the role and before it is woken in the link, so it sees it when it is back.
   std::atomic<bool> awaited_{false};
-  std::atomic<uint64_t> visits_{0};   // only compared; relaxed
+  std::atomic<uint64_t> visits_{0};  // only compared; relaxed
   ByteQueue kept_;
   uint64_t received_ = 0;
   uint64_t seen_ = 0;

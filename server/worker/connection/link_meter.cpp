@@ -20,7 +20,8 @@ void LinkMeter::look_if_due() {
   if (::getsockopt(transport->descriptor(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;  // not TCP
   uint32_t least = counters_->round_trip_least_us.load(std::memory_order_relaxed);
   counters_->round_trip_us.store(info.tcpi_rtt, std::memory_order_relaxed);
-  if (least == 0 || info.tcpi_rtt < least) counters_->round_trip_least_us.store(info.tcpi_rtt, std::memory_order_relaxed);
+  if (least == 0 || info.tcpi_rtt < least)
+    counters_->round_trip_least_us.store(info.tcpi_rtt, std::memory_order_relaxed);
 }
 
 }  // namespace gpuwire::server

@@ -33,7 +33,9 @@ class LinkMeter {
 
  private:
   // Each word has one writer at a time.
-  static void add(std::atomic<uint64_t>& word, uint64_t more) { word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
+  static void add(std::atomic<uint64_t>& word, uint64_t more) {
+    word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
   // Asks the kernel for the round trip now and then.
   void look_if_due();
 

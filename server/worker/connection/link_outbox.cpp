@@ -14,7 +14,8 @@ namespace gpuwire::server {
 namespace {
 
 // A frame carries one segment. Builders that had room for the whole message have one; others are copied together.
-kj::ArrayPtr<const capnp::word> one_segment(capnp::MessageBuilder& message, kj::Own<capnp::MallocMessageBuilder>& flat) {
+kj::ArrayPtr<const capnp::word> one_segment(capnp::MessageBuilder& message,
+                                            kj::Own<capnp::MallocMessageBuilder>& flat) {
   auto segments = message.getSegmentsForOutput();
   if (segments.size() == 1) return segments[0];
   auto root = message.getRoot<capnp::AnyPointer>().asReader();
@@ -33,7 +34,8 @@ std::shared_ptr<const void> copy_of(std::span<const std::byte>& bulk) {
 
 }  // namespace
 
-void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
+void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+                      std::shared_ptr<const void> keeper) {
   kj::Own<capnp::MallocMessageBuilder> flat;
   auto words = one_segment(message, flat).asBytes();
   bool external = bulk.size() > wire::kPostedBulkBytesMax;
@@ -41,7 +43,8 @@ void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message,
   header.message_words = uint32_t(words.size() / sizeof(capnp::word));
   header.bulk_bytes = bulk.size();
   size_t bytes = sizeof header + words.size() + (external ? 0 : bulk.size());
-  bool last_words = header.kind == uint8_t(wire::FrameKind::notice) && header.ordinal == uint32_t(wire::NoticeOrdinal::ending);
+  bool last_words =
+      header.kind == uint8_t(wire::FrameKind::notice) && header.ordinal == uint32_t(wire::NoticeOrdinal::ending);
   std::byte* at = wait_for_room(bytes, external ? bulk.size() : 0, last_words);
   if (!at) return;
   uint64_t end = 0;
@@ -63,11 +66,13 @@ void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message,
 
 std::byte* LinkOutbox::wait_for_room(size_t bytes, size_t external_bytes, bool last_words) {
   bool reads_ahead = hooks_.reads_ahead();
-  // Each thread of the program has at most one call in that thread's hands, so what passes the bound there is bounded by their number.
+  // Each thread of the program has at most one call in that thread's hands, so what passes the bound there is bounded
+  // by their number.
   if (reads_ahead) external_bytes = 0;
   for (;;) {
     link_.lock();
-    if (std::byte* at = link_.reserve(bytes, external_bytes, reads_ahead || last_words ? 0 : kReadAheadReserveBytes)) return at;
+    if (std::byte* at = link_.reserve(bytes, external_bytes, reads_ahead || last_words ? 0 : kReadAheadReserveBytes))
+      return at;
     uint64_t seen = link_.room_changes();
     link_.unlock();
     if (reads_ahead || last_words) return nullptr;
@@ -81,9 +86,12 @@ std::byte* LinkOutbox::wait_for_room(size_t bytes, size_t external_bytes, bool l
 
 void LinkOutbox::push(uint64_t position) { link_.push(position, std::chrono::milliseconds(kPeerStallMs)); }
 
-void LinkOutbox::reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk) { reply_kept(sequence, message, bulk, nullptr); }
+void LinkOutbox::reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk) {
+  reply_kept(sequence, message, bulk, nullptr);
+}
 
-void LinkOutbox::reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
+void LinkOutbox::reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+                            std::shared_ptr<const void> keeper) {
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::reply), .sequence = sequence};
   last_reply_.store(sequence, std::memory_order_relaxed);
   if (!withheld_.load(std::memory_order_acquire)) send(header, message, bulk, std::move(keeper));
@@ -93,8 +101,8 @@ void LinkOutbox::notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& mess
   notice_kept(ordinal, message, bulk, nullptr);
 }
 
-void LinkOutbox::notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
-                             std::shared_ptr<const void> keeper) {
+void LinkOutbox::notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message,
+                             std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) {
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::notice), .ordinal = uint32_t(ordinal)};
   send(header, message, bulk, std::move(keeper));
 }

@@ -13,13 +13,15 @@
 
 namespace gpuwire::server {
 
-// Appends each frame to the link and sends it on the thread that brings it, unless another thread is sending. Any thread; frames do not mix. While the client
-// takes nothing, or there is no connection, frames stay in the link's window, and who finds it full waits.
+// Appends each frame to the link and sends it on the thread that brings it, unless another thread is sending. Any
+// thread; frames do not mix. While the client takes nothing, or there is no connection, frames stay in the link's
+// window, and who finds it full waits.
 class LinkOutbox final : public Outbox {
  public:
   // What the outbox asks of the session that it belongs to.
   struct Hooks {
-    // A thread begins to wait for room: somebody has to read acknowledgements, even while the executor is kept. Any thread.
+    // A thread begins to wait for room: somebody has to read acknowledgements, even while the executor is kept. Any
+    // thread.
     std::function<void()> room_wanted = [] {};
     // Is this the thread that reads them? It must not wait for room itself.
     std::function<bool()> reads_ahead = [] { return false; };
@@ -28,26 +30,32 @@ class LinkOutbox final : public Outbox {
   LinkOutbox(link::Link& link, LinkMeter& meter) : LinkOutbox(link, meter, Hooks{}) {}
 
   void reply(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) override;
-  void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk = {}) override;
-  void reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) override;
-  void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper) override;
+  void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message,
+              std::span<const std::byte> bulk = {}) override;
+  void reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+                  std::shared_ptr<const void> keeper) override;
+  void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+                   std::shared_ptr<const void> keeper) override;
   void control(wire::ControlOrdinal ordinal, capnp::MessageBuilder& message);
   // The client may forget what it has sent up to `position`, if there is enough of that to tell it, or `now`. Executor.
   void acknowledge(uint64_t position, bool now = false) {
-    if (uint64_t end = link_.consumed(position, now)) [[unlikely]] push(end);
+    if (uint64_t end = link_.consumed(position, now)) [[unlikely]]
+      push(end);
   }
 
-  // No reply leaves from now on: the session is being ended, and a call that is broken off for it must not fail at the client before the client hears why.
+  // No reply leaves from now on: the session is being ended, and a call that is broken off for it must not fail at the
+  // client before the client hears why.
   void withhold_replies() { withheld_.store(true, std::memory_order_release); }
 
-  // The sequence of the newest reply; lets the executor find calls that nothing has answered. Relaxed: only meaningful on the thread that
-  // sent the reply.
+  // The sequence of the newest reply; lets the executor find calls that nothing has answered. Relaxed: only meaningful
+  // on the thread that sent the reply.
   uint64_t last_reply() const { return last_reply_.load(std::memory_order_relaxed); }
   // Does a thread wait for room?
   bool room_awaited() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
 
  private:
-  void send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk, std::shared_ptr<const void> keeper);
+  void send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
+            std::shared_ptr<const void> keeper);
   // Takes the link's lock and room; null, without the lock: the session is over.
   std::byte* wait_for_room(size_t bytes, size_t external_bytes, bool last_words);
   void push(uint64_t position);

@@ -79,7 +79,8 @@ void OutOfOrderReader::run() {
       quiet = 0;
       visits = parts_.source.visits();
     }
-    if (in_vain || !parts_.room_awaited()) changed_.wait_for(lock, std::chrono::microseconds(kOutOfOrderReaderTickUs), [&] { return stopping_; });
+    if (in_vain || !parts_.room_awaited())
+      changed_.wait_for(lock, std::chrono::microseconds(kOutOfOrderReaderTickUs), [&] { return stopping_; });
     lock.unlock();
     bool room = parts_.room_awaited();
     bool awaited = parts_.awaited();
@@ -93,7 +94,8 @@ void OutOfOrderReader::run() {
 bool OutOfOrderReader::serve() {
   FrameSource& source = parts_.source;
   if (!source.take_over()) return false;
-  // The executor may be slow for want of a core, with a write in hand that an answer behind it counts on: those never pass each other.
+  // The executor may be slow for want of a core, with a write in hand that an answer behind it counts on: those never
+  // pass each other.
   const wire::FrameHeader& in_hand = source.header();
   if (in_hand.sequence > seen_ && parts_.out_of_turn(in_hand)) {
     keep_reading();
@@ -119,7 +121,8 @@ bool OutOfOrderReader::serve() {
   return true;
 }
 
-// Reads for who waits for room and executes nothing; what is kept is looked at when the executor has done what it has in hand.
+// Reads for who waits for room and executes nothing; what is kept is looked at when the executor has done what it has
+// in hand.
 void OutOfOrderReader::keep_reading() {
   while (!blind_ && parts_.room_awaited()) {
     std::span<const std::byte> bytes;
@@ -205,7 +208,8 @@ bool OutOfOrderReader::end_frame() {
     if (wrong) give_up(fmt::format("{} (frame {}): {}", entry_->name, header.sequence, *wrong));
   }
   auto kind = wire::FrameKind(header.kind);
-  if (kind == wire::FrameKind::posted || kind == wire::FrameKind::called) parts_.source.set_seen(seen_ = header.sequence);
+  if (kind == wire::FrameKind::posted || kind == wire::FrameKind::called)
+    parts_.source.set_seen(seen_ = header.sequence);
   return true;
 }
 

@@ -16,17 +16,19 @@
 
 namespace gpuwire::server {
 
-// A thread that sleeps until a stream waits for an answer of the client, and from then on looks every kOutOfOrderReaderTickUs whether the executor
-// is still in the call that it was in before. If so, it reads ahead in its place, executes the frames that need not wait for those before
-// them (ReplayEntry::out_of_turn: the answers), and keeps everything as it came for the executor, until that is back or no answer is awaited.
-// It does the same, at once, while a thread waits for room in the window: the link takes acknowledgements out of what is read.
+// A thread that sleeps until a stream waits for an answer of the client, and from then on looks every
+// kOutOfOrderReaderTickUs whether the executor is still in the call that it was in before. If so, it reads ahead in its
+// place, executes the frames that need not wait for those before them (ReplayEntry::out_of_turn: the answers), and
+// keeps everything as it came for the executor, until that is back or no answer is awaited. It does the same, at once,
+// while a thread waits for room in the window: the link takes acknowledgements out of what is read.
 class OutOfOrderReader {
  public:
   struct Parts {
     FrameSource& source;
     // Does a stream wait for an answer? Any thread.
     std::function<bool()> awaited;
-    // Does a thread wait for room in the window, which comes with the client's acknowledgements, or to hear of the connection's end? Any thread.
+    // Does a thread wait for room in the window, which comes with the client's acknowledgements, or to hear of the
+    // connection's end? Any thread.
     std::function<bool()> room_awaited = [] { return false; };
     // Is this a call that may be executed out of turn? Null: no.
     std::function<const ReplayEntry*(const wire::FrameHeader& header)> out_of_turn;
@@ -74,14 +76,14 @@ class OutOfOrderReader {
   // The thread's own.
   bool blind_ = false;  // the connection has ended or holds what cannot be: the executor will come to it
   wire::FrameDecoder decoder_;
-  uint64_t skip_ = 0;                           // bulk of the frame that the executor has in hand, before the first frame to look at
-  const ReplayEntry* entry_ = nullptr;          // of the frame in hand, when it is executed here
-  std::vector<capnp::word> message_;            // of that frame
-  std::vector<std::byte> bulk_;                 // of that frame, as far as it has arrived
+  uint64_t skip_ = 0;  // bulk of the frame that the executor has in hand, before the first frame to look at
+  const ReplayEntry* entry_ = nullptr;  // of the frame in hand, when it is executed here
+  std::vector<capnp::word> message_;    // of that frame
+  std::vector<std::byte> bulk_;         // of that frame, as far as it has arrived
   bool in_frame_ = false;
-  uint64_t seen_ = 0;                           // sequence of the last whole frame
+  uint64_t seen_ = 0;  // sequence of the last whole frame
   static constexpr uint64_t kNothingScanned = ~uint64_t{0};
-  uint64_t received_ = kNothingScanned;         // the source's count when the role was laid down
+  uint64_t received_ = kNothingScanned;  // the source's count when the role was laid down
 };
 
 }  // namespace gpuwire::server

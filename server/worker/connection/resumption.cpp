@@ -29,7 +29,8 @@ void Resumption::arrive(OwnedDescriptor socket, std::string tls_key) {
     attempt->thread.join();
     attempt = attempts_.erase(attempt);
   }
-  if (attempts_.size() >= kResumesMax) return parts_.refused(fmt::format("{} other attempts are under way", attempts_.size()));
+  if (attempts_.size() >= kResumesMax)
+    return parts_.refused(fmt::format("{} other attempts are under way", attempts_.size()));
   Attempt& fresh = attempts_.emplace_back();
   fresh.thread = std::thread([this, &fresh, socket = std::move(socket), tls_key = std::move(tls_key)]() mutable {
     attempt(std::move(socket), std::move(tls_key));
@@ -48,10 +49,12 @@ void Resumption::attempt(OwnedDescriptor socket, std::string tls_key) {
 std::string Resumption::why_no_lane(const resume::Heard& heard) const {
   const resume::Lane& lane = *heard.lane;
   if (heard.attempt != last_attempt_) return "the connection that the lane is for is not the session's any more";
-  if (lane.count > parts_.lanes_max()) return fmt::format("{} lanes where {} are allowed", lane.count, parts_.lanes_max());
+  if (lane.count > parts_.lanes_max())
+    return fmt::format("{} lanes where {} are allowed", lane.count, parts_.lanes_max());
   if (lane.number >= lane.count) return fmt::format("lane {} of {}", lane.number, lane.count);
   if (lane.set < lane_set_ || (lane.set == lane_set_ && lanes_.empty())) return "lanes of an older set";
-  if (lane.set == lane_set_ && (lanes_.size() != lane.count || lanes_[lane.number])) return "a lane that there is already";
+  if (lane.set == lane_set_ && (lanes_.size() != lane.count || lanes_[lane.number]))
+    return "a lane that there is already";
   return {};
 }
 
@@ -90,7 +93,8 @@ void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, cons
   uint64_t received = parts_.link.detach();
   if (!resume::accept(*connection, received, kTimeout)) return;
   parts_.proved(*connection, heard);
-  if (!parts_.link.attach(std::move(connection), heard.received)) return parts_.fault("the client claims to have received what was not sent");
+  if (!parts_.link.attach(std::move(connection), heard.received))
+    return parts_.fault("the client claims to have received what was not sent");
   uint64_t appended = 0;
   {
     std::lock_guard lock(parts_.link);

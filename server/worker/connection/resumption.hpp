@@ -19,8 +19,9 @@
 
 namespace gpuwire::server {
 
-// Connections come from the broker, which knows that their clients are the session's tenant. That they are the session's own client is found out here, by a thread for
-// each connection, before anything happens to the session: a wrong proof disturbs nothing.
+// Connections come from the broker, which knows that their clients are the session's tenant. That they are the
+// session's own client is found out here, by a thread for each connection, before anything happens to the session: a
+// wrong proof disturbs nothing.
 class Resumption {
  public:
   struct Parts {
@@ -28,8 +29,11 @@ class Resumption {
     resume::SessionId id{};
     resume::Secret secret{};
     // The handshake of a connection's own TLS, if it has one; bounded in time. Any thread.
-    std::function<tl::expected<std::unique_ptr<transport::Transport>, std::string>(OwnedDescriptor socket, std::string tls_key)> open;
-    // The connection of the session's own client, which is about to take the place of the one that there is; what the client says of it. Any thread, one at a time.
+    std::function<tl::expected<std::unique_ptr<transport::Transport>, std::string>(OwnedDescriptor socket,
+                                                                                   std::string tls_key)>
+        open;
+    // The connection of the session's own client, which is about to take the place of the one that there is; what the
+    // client says of it. Any thread, one at a time.
     std::function<void(const transport::Transport&, const resume::Heard&)> proved;
     std::function<void(std::string why)> refused;  // somebody has tried who could not; any thread
     std::function<void(std::string why)> fault;    // the client cannot be right: the session has to end; any thread
@@ -56,7 +60,8 @@ class Resumption {
 
   const Parts parts_;
   std::list<Attempt> attempts_;
-  // Held while a connection with a right proof takes the place of another: one after the other. Nothing else is taken with it but the link's.
+  // Held while a connection with a right proof takes the place of another: one after the other. Nothing else is taken
+  // with it but the link's.
   std::mutex replacing_;
   uint64_t last_attempt_ = 0;  // under replacing_
   // Under replacing_: lanes of one set that have come, until all of them have.

@@ -20,7 +20,8 @@ constexpr uint64_t kNoLimit = ~uint64_t(0);
 
 std::string device_name(const DriverTable& cuda, CUdevice device) {
   char name[kDeviceNameBytes] = {};
-  if (!cuda.cuDeviceGetName || cuda.cuDeviceGetName(name, sizeof name - 1, device) != CUDA_SUCCESS) return "unknown device";
+  if (!cuda.cuDeviceGetName || cuda.cuDeviceGetName(name, sizeof name - 1, device) != CUDA_SUCCESS)
+    return "unknown device";
   return name;
 }
 
@@ -53,7 +54,8 @@ void describe_attributes(const DriverTable& cuda, CUdevice device, schema::Devic
     errors.set(i, result);
   }
   int supported = 0;
-  if (cuda.cuDeviceGetExecAffinitySupport) cuda.cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, device);
+  if (cuda.cuDeviceGetExecAffinitySupport)
+    cuda.cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, device);
   out.setExecAffinitySupport(supported);
 }
 
@@ -80,7 +82,8 @@ ContextFacts ask_context(const DriverTable& cuda, CUcontext context) {
     size_t value = 0;
     if (cuda.cuCtxGetLimit && cuda.cuCtxGetLimit(&value, CUlimit(i)) == CUDA_SUCCESS) facts.limits[i] = value;
   }
-  if (cuda.cuCtxGetStreamPriorityRange) cuda.cuCtxGetStreamPriorityRange(&facts.priority_least, &facts.priority_greatest);
+  if (cuda.cuCtxGetStreamPriorityRange)
+    cuda.cuCtxGetStreamPriorityRange(&facts.priority_least, &facts.priority_greatest);
   return facts;
 }
 
@@ -89,7 +92,8 @@ ContextFacts context_facts(const DriverLibrary& driver, CUdevice device) {
   if (!driver.primary()) return {std::vector<uint64_t>(CU_LIMIT_MAX, kNoLimit)};
   if (device == 0) return ask_context(cuda, driver.primary());
   CUcontext context = nullptr;
-  if (cuda.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS) return {std::vector<uint64_t>(CU_LIMIT_MAX, kNoLimit)};
+  if (cuda.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+    return {std::vector<uint64_t>(CU_LIMIT_MAX, kNoLimit)};
   ContextFacts facts = ask_context(cuda, context);
   cuda.cuCtxSetCurrent(driver.primary());
   if (cuda.cuDevicePrimaryCtxRelease_v2) cuda.cuDevicePrimaryCtxRelease_v2(device);
@@ -98,7 +102,8 @@ ContextFacts context_facts(const DriverLibrary& driver, CUdevice device) {
 
 }  // namespace
 
-std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& driver, std::span<const ReplayEntry* const> calls) {
+std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& driver,
+                                                           std::span<const ReplayEntry* const> calls) {
   const DriverTable& cuda = driver.table();
   auto message = std::make_unique<capnp::MallocMessageBuilder>(8 * 1024);
   auto welcome = message->initRoot<schema::Welcome>();
@@ -144,13 +149,16 @@ uint64_t taken_bytes(const DriverLibrary& driver) {
 Inventory inventory_of(const DriverLibrary& driver) {
   Inventory inventory;
   // cuDriverGetVersion gives 1000 * major + 10 * minor.
-  inventory.summary = fmt::format("{} x {}, {}, CUDA {}.{}", driver.device_count(), device_name(driver.table(), 0), driver.name(), driver.version() / 1000,
-                                  driver.version() % 1000 / 10);
+  inventory.summary = fmt::format("{} x {}, {}, CUDA {}.{}", driver.device_count(), device_name(driver.table(), 0),
+                                  driver.name(), driver.version() / 1000, driver.version() % 1000 / 10);
   for (CUdevice device = 0; device < driver.device_count(); ++device) {
     size_t bytes = 0;
     if (driver.table().cuDeviceTotalMem_v2) driver.table().cuDeviceTotalMem_v2(&bytes, device);
-    inventory.devices.push_back(
-        {.index = uint32_t(device), .bytes = bytes, .taken_bytes = device == 0 ? taken_bytes(driver) : 0, .name = device_name(driver.table(), device), .uuid = uuid_text(driver.table(), device)});
+    inventory.devices.push_back({.index = uint32_t(device),
+                                 .bytes = bytes,
+                                 .taken_bytes = device == 0 ? taken_bytes(driver) : 0,
+                                 .name = device_name(driver.table(), device),
+                                 .uuid = uuid_text(driver.table(), device)});
   }
   return inventory;
 }

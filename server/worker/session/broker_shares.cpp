@@ -24,7 +24,9 @@ std::optional<IpcMessage> BrokerShares::ask(IpcMessage question) {
   std::unique_lock lock(mutex_);
   asked_ = question.id;
   answer_.reset();
-  wait_.wait(lock, answered_, std::chrono::milliseconds(kShareAnswerMs), [&] { return send_ipc_message(message_, question); }, [&] { return answer_.has_value(); });
+  wait_.wait(
+      lock, answered_, std::chrono::milliseconds(kShareAnswerMs), [&] { return send_ipc_message(message_, question); },
+      [&] { return answer_.has_value(); });
   asked_.reset();
   return std::exchange(answer_, std::nullopt);
 }
@@ -69,7 +71,8 @@ int BrokerShares::claim(const ShareToken& token, ShareKind kind, const std::stri
 }
 
 void BrokerShares::withdraw(const ShareToken& token) {
-  send_ipc_message(message_, question(IpcMessageKind::withdraw, token, ShareKind::memory, {}));  // what is not heard ends with the session
+  send_ipc_message(message_, question(IpcMessageKind::withdraw, token, ShareKind::memory,
+                                      {}));  // what is not heard ends with the session
 }
 
 }  // namespace gpuwire::server

@@ -81,7 +81,10 @@ void OutputCapture::drain() {
 
 void OutputCapture::forward() {
   for (;;) {
-    pollfd ready[] = {{stop_event_, POLLIN, 0}, {pipes_[0].read_end, POLLIN, 0}, {pipes_[1].read_end, POLLIN, 0}, {lines_.read_end, POLLIN, 0}};
+    pollfd ready[] = {{stop_event_, POLLIN, 0},
+                      {pipes_[0].read_end, POLLIN, 0},
+                      {pipes_[1].read_end, POLLIN, 0},
+                      {lines_.read_end, POLLIN, 0}};
     if (::poll(ready, std::size(ready), -1) < 0 && errno != EINTR) return;
     if (ready[0].revents) return;
     std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// What the driver prints into this process: device printf on descriptor 1, device asserts on 2. It belongs to the client's program. Lines of
-// the server's own take the same way, each on its own.
+// What the driver prints into this process: device printf on descriptor 1, device asserts on 2. It belongs to the
+// client's program. Lines of the server's own take the same way, each on its own.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,9 @@ class Reports {
   // Of kind begun, detached, attached or ended: a state of the session's, in the place of the one before.
   void tell(IpcMessageKind kind, uint32_t number, std::string text) {
     std::lock_guard lock(mutex_);
-    std::optional<Said>& said = kind == IpcMessageKind::begun ? begun_ : kind == IpcMessageKind::ended ? ended_ : connection_;
+    std::optional<Said>& said = kind == IpcMessageKind::begun   ? begun_
+                                : kind == IpcMessageKind::ended ? ended_
+                                                                : connection_;
     said = {kind, number, std::move(text)};
     send(*said);
   }

@@ -37,7 +37,9 @@ std::string logged(capnp::Text::Reader text) {
 
 WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEventQuery, driver.cuCtxSetCurrent}; }
 
-SpinPolicy spin(unsigned cores) { return cores < kSpinCoresMin ? kNoSpin : cores < kLongSpinCoresMin ? kShortSpin : kLongSpin; }
+SpinPolicy spin(unsigned cores) {
+  return cores < kSpinCoresMin ? kNoSpin : cores < kLongSpinCoresMin ? kShortSpin : kLongSpin;
+}
 
 }  // namespace
 
@@ -88,20 +90,23 @@ bool runs_ahead(const ReplayEntry& entry, const wire::FrameHeader& header) {
 OutOfOrderReader::Parts Session::out_of_order_reader_parts() {
   return {.source = source_,
           .awaited = [this] { return state_ && state_->callbacks().awaiting(); },
-          .room_awaited = [this] {
-            return outbox_.room_awaited() || (hung_up_.load(std::memory_order_relaxed) && parts_.link->state() == link::Link::State::attached);
-          },
+          .room_awaited =
+              [this] {
+                return outbox_.room_awaited() || (hung_up_.load(std::memory_order_relaxed) &&
+                                                  parts_.link->state() == link::Link::State::attached);
+              },
           .out_of_turn = [this](const wire::FrameHeader& header) -> const ReplayEntry* {
             const ReplayEntry* entry = find_entry(header.ordinal);
             return entry && runs_ahead(*entry, header) ? entry : nullptr;
           },
-          .execute = [this](const ReplayEntry& entry, Call& call) {
-            try {
-              entry.function(*this, call);
-            } catch (const ProtocolFault& found) {
-              throw std::runtime_error(found.reason);
-            }
-          },
+          .execute =
+              [this](const ReplayEntry& entry, Call& call) {
+                try {
+                  entry.function(*this, call);
+                } catch (const ProtocolFault& found) {
+                  throw std::runtime_error(found.reason);
+                }
+              },
           .fault = [this](std::string reason) { stop(EndCause::fault, std::move(reason)); }};
 }
 
@@ -114,7 +119,8 @@ LinkOutbox::Hooks Session::outbox_hooks() {
           .reads_ahead = [] { return OutOfOrderReader::is_caller(); }};
 }
 
-// --- the beginning -----------------------------------------------------------------------------------------------------------------------
+// --- the beginning
+// -----------------------------------------------------------------------------------------------------------------------
 
 std::optional<SessionEnd> Session::begin() {
   if (auto end = read_hello()) {
@@ -156,11 +162,14 @@ std::optional<SessionEnd> Session::read_hello() {
     case FrameSource::Next::frame: break;
     case FrameSource::Next::ended: return connection_ended();
     case FrameSource::Next::fault: return SessionEnd{EndCause::fault, source_.fault()};
-    case FrameSource::Next::late: return SessionEnd{EndCause::fault, fmt::format("no Hello within {} ms", wire::kHandshakeTimeoutMs)};
+    case FrameSource::Next::late:
+      return SessionEnd{EndCause::fault, fmt::format("no Hello within {} ms", wire::kHandshakeTimeoutMs)};
   }
   const wire::FrameHeader& header = source_.header();
-  if (wire::FrameKind(header.kind) != wire::FrameKind::control || header.ordinal != uint32_t(wire::ControlOrdinal::hello))
-    return SessionEnd{EndCause::fault, fmt::format("the first frame is no Hello (kind {}, ordinal {})", header.kind, header.ordinal)};
+  if (wire::FrameKind(header.kind) != wire::FrameKind::control ||
+      header.ordinal != uint32_t(wire::ControlOrdinal::hello))
+    return SessionEnd{EndCause::fault,
+                      fmt::format("the first frame is no Hello (kind {}, ordinal {})", header.kind, header.ordinal)};
   std::string key_of_user;
   auto wrong = wire::read_guarded([&] {
     wire::SegmentReader message(source_.message());
@@ -173,14 +182,16 @@ std::optional<SessionEnd> Session::read_hello() {
     auto key = hello.getCacheKey();
     key_of_user.assign(key.begin(), key.end());
   });
-  if (!wrong && !key_of_user.empty() && key_of_user.size() != wire::kCacheKeyBytes) wrong = "a cache key of a wrong size";
+  if (!wrong && !key_of_user.empty() && key_of_user.size() != wire::kCacheKeyBytes)
+    wrong = "a cache key of a wrong size";
   if (wrong) return SessionEnd{EndCause::fault, "Hello: " + *wrong};
   std::string& tenant = parts_.settings.tenant;
   if (tenant.empty()) tenant = std::move(key_of_user);
   // With neither there is nobody whose images these are: they are kept for the session only.
   if (tenant.empty()) parts_.settings.module_cache = nullptr;
   if (!parts_.tenant_known) return std::nullopt;
-  if (auto known = parts_.tenant_known(tenant); !known) return SessionEnd{EndCause::internal, "the worker could not be confined to its tenant: " + known.error()};
+  if (auto known = parts_.tenant_known(tenant); !known)
+    return SessionEnd{EndCause::internal, "the worker could not be confined to its tenant: " + known.error()};
   return std::nullopt;
 }
 
@@ -190,7 +201,8 @@ void Session::start_capture() {
   });
 }
 
-// --- the executor ---------------------------------------------------------------------------------------------------------------------------
+// --- the executor
+// ---------------------------------------------------------------------------------------------------------------------------
 
 SessionEnd Session::run() {
   std::optional<SessionEnd> end;
@@ -204,7 +216,8 @@ SessionEnd Session::run() {
 }
 
 std::optional<SessionEnd> Session::execute() {
-  if (stopping_.load(std::memory_order_relaxed)) [[unlikely]] return stopped();
+  if (stopping_.load(std::memory_order_relaxed)) [[unlikely]]
+    return stopped();
   switch (source_.next()) {
     case FrameSource::Next::frame: break;
     case FrameSource::Next::ended: return connection_ended();
@@ -216,7 +229,8 @@ std::optional<SessionEnd> Session::execute() {
     case wire::FrameKind::posted:
     case wire::FrameKind::called: return execute_call();
     case wire::FrameKind::acknowledge:  // the link has seen it already
-      if (parts_.link->bad_acknowledgement()) return SessionEnd{EndCause::fault, "an acknowledgement of what was not sent"};
+      if (parts_.link->bad_acknowledgement())
+        return SessionEnd{EndCause::fault, "an acknowledgement of what was not sent"};
       return std::nullopt;
     case wire::FrameKind::control:
       if (header.ordinal == uint32_t(wire::ControlOrdinal::goodbye)) return SessionEnd{EndCause::finished, "goodbye"};
@@ -229,7 +243,8 @@ std::optional<SessionEnd> Session::execute() {
       return std::nullopt;
     default: break;
   }
-  return SessionEnd{EndCause::fault, fmt::format("a frame of kind {} and ordinal {} within a session", header.kind, header.ordinal)};
+  return SessionEnd{EndCause::fault,
+                    fmt::format("a frame of kind {} and ordinal {} within a session", header.kind, header.ordinal)};
 }
 
 const ReplayEntry* Session::find_entry(uint32_t ordinal) const {
@@ -239,7 +254,8 @@ const ReplayEntry* Session::find_entry(uint32_t ordinal) const {
 std::optional<SessionEnd> Session::execute_call() {
   const wire::FrameHeader& header = source_.header();
   auto fault = [](std::string reason) { return SessionEnd{EndCause::fault, std::move(reason)}; };
-  if (header.sequence != executed_ + 1) return fault(fmt::format("frame {} follows frame {}", header.sequence, executed_));
+  if (header.sequence != executed_ + 1)
+    return fault(fmt::format("frame {} follows frame {}", header.sequence, executed_));
   const ReplayEntry* entry = find_entry(header.ordinal);
   if (!entry) return fault(fmt::format("unknown call ordinal {} in frame {}", header.ordinal, header.sequence));
   if (wire::FrameKind(header.kind) == wire::FrameKind::posted && !entry->posted)
@@ -248,14 +264,14 @@ std::optional<SessionEnd> Session::execute_call() {
   std::string wrong;
   bool executed_already = source_.seen_ahead() && runs_ahead(*entry, header);
   if (!executed_already) try {
-    wire::SegmentReader message(source_.message());
-    Call call{header, message, source_};
-    dispatch(*entry, call);
-  } catch (const ProtocolFault& found) {
-    wrong = found.reason;
-  } catch (const kj::Exception&) {
-    wrong = wire::describe_exception(std::current_exception());
-  }
+      wire::SegmentReader message(source_.message());
+      Call call{header, message, source_};
+      dispatch(*entry, call);
+    } catch (const ProtocolFault& found) {
+      wrong = found.reason;
+    } catch (const kj::Exception&) {
+      wrong = wire::describe_exception(std::current_exception());
+    }
   if (!wrong.empty()) {
     if (auto end = stopped()) return end;  // a read that was broken off looks like a fault
     return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
@@ -280,11 +296,14 @@ void Session::dispatch(const ReplayEntry& entry, Call& call) {
   } else {
     entry.function(*this, call);
   }
-  // A call with nothing to say but that it was done leaves the reply to its caller. Without all of its bulk it was not done.
-  if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence) send_result(*this, call.header.sequence, CUDA_SUCCESS);
+  // A call with nothing to say but that it was done leaves the reply to its caller. Without all of its bulk it was not
+  // done.
+  if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence)
+    send_result(*this, call.header.sequence, CUDA_SUCCESS);
 }
 
-// --- waiting -----------------------------------------------------------------------------------------------------------------------------------
+// --- waiting
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 bool Session::poll_or_defer(Call& call, DeviceWait wait) {
   call.answered = true;
@@ -335,7 +354,9 @@ void Session::wait_elsewhere(std::function<void()> work) {
       stop(EndCause::internal, "unknown exception");
     }
   });
-  if (!taken) stop(EndCause::fault, fmt::format("more than {} calls wait at once for what only the driver can wait for", kBlockedWaitersMax));
+  if (!taken)
+    stop(EndCause::fault,
+         fmt::format("more than {} calls wait at once for what only the driver can wait for", kBlockedWaitersMax));
 }
 
 void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
@@ -350,13 +371,15 @@ void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std:
 }
 
 CUresult Session::take_deferred() {
-  if (deferred_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]] return CUDA_SUCCESS;
+  if (deferred_.load(std::memory_order_relaxed) == CUDA_SUCCESS) [[likely]]
+    return CUDA_SUCCESS;
   return CUresult(deferred_.exchange(CUDA_SUCCESS, std::memory_order_relaxed));
 }
 
 bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && std::exchange(primary_warm_, false); }
 
-// --- the end -----------------------------------------------------------------------------------------------------------------------------------
+// --- the end
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 void Session::stop(EndCause cause, std::string reason) {
   {
@@ -385,7 +408,8 @@ SessionEnd Session::connection_ended() {
   if (auto end = stopped()) return *end;
   if (std::string broken = parts_.link->failure(); !broken.empty())
     return {parts_.link->damaged() ? EndCause::fault : EndCause::cut, std::move(broken)};
-  return {EndCause::cut, executed_ == 0 ? "the client closed the connection" : fmt::format("the client closed the connection after frame {}", executed_)};
+  return {EndCause::cut, executed_ == 0 ? "the client closed the connection"
+                                        : fmt::format("the client closed the connection after frame {}", executed_)};
 }
 
 void Session::tell_ending(const SessionEnd& end) {

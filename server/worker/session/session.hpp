@@ -41,7 +41,7 @@ struct SessionEnd {
 
 // What a session stands on; all of it outlives the session.
 struct SessionParts {
-  link::Link* link = nullptr;  // attached
+  link::Link* link = nullptr;        // attached
   LinkCounters* counters = nullptr;  // null: nothing is counted
   const DriverTable* driver = nullptr;
   const CallTable* calls = nullptr;
@@ -49,23 +49,27 @@ struct SessionParts {
   std::array<uint8_t, 16> id{};
   std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
   uint32_t resume_grace_ms = 0;  // how long the session stays without a connection; 0: it ends with its connection
-  unsigned lanes_max = 0;  // further connections for bulk that the client may open; below 2: none
-  // Whether the connection may come to lead nowhere without a word, by what the client says of its own end of it. Once, in a session that outlives its connection,
-  // whose client knows heartbeats. Null: they are not wanted.
+  unsigned lanes_max = 0;        // further connections for bulk that the client may open; below 2: none
+  // Whether the connection may come to lead nowhere without a word, by what the client says of its own end of it. Once,
+  // in a session that outlives its connection, whose client knows heartbeats. Null: they are not wanted.
   std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
-  // Called once, by begin(), right before Welcome leaves: from then on the client may lose its connection, and come back over another one.
+  // Called once, by begin(), right before Welcome leaves: from then on the client may lose its connection, and come
+  // back over another one.
   std::function<void()> welcoming = {};
-  // Makes the first device's primary context, which the process has ahead, the session's (Replay::take_prewarmed_primary); false: there is none for it.
-  // Called once, by begin(): it may ask the broker, whose answers reach the process only once its watchdog runs.
+  // Makes the first device's primary context, which the process has ahead, the session's
+  // (Replay::take_prewarmed_primary); false: there is none for it. Called once, by begin(): it may ask the broker,
+  // whose answers reach the process only once its watchdog runs.
   std::function<bool()> claim_primary;
-  HostMemory* host_memory = nullptr;  // the account of what the session takes of this machine's memory; null: nobody counts
-  unsigned cores = 1;         // how many the process may run on
-  SessionSettings settings;   // its tenant: who it is known to be, or empty, then the client's key stands for it
+  HostMemory* host_memory =
+      nullptr;               // the account of what the session takes of this machine's memory; null: nobody counts
+  unsigned cores = 1;        // how many the process may run on
+  SessionSettings settings;  // its tenant: who it is known to be, or empty, then the client's key stands for it
   // Called once, before the first call; the tenant may be empty: nobody. The error ends the session.
   std::function<tl::expected<void, std::string>(const std::string& tenant)> tenant_known;
   Management* management = nullptr;  // of a management session
-  bool captures_output = true;       // what the driver prints into the process's standard output and error goes to the client
-  Gate* gate = nullptr;              // that stands before the driver's functions; null: none
+  bool captures_output =
+      true;              // what the driver prints into the process's standard output and error goes to the client
+  Gate* gate = nullptr;  // that stands before the driver's functions; null: none
 };
 
 // Who the client says it is; for logs only.
@@ -88,13 +92,16 @@ class Session final : public Replay {
   bool heartbeats() const { return heartbeats_; }
   // How many lanes it may have; any thread.
   unsigned lanes() const { return lanes_.load(std::memory_order_relaxed); }
-  // The client has closed its side of the connection: everything up to there is read now, even while the executor is kept. Any thread.
+  // The client has closed its side of the connection: everything up to there is read now, even while the executor is
+  // kept. Any thread.
   void connection_hung_up();
   // It has another one. Any thread.
   void connection_attached() { hung_up_.store(false, std::memory_order_relaxed); }
-  // Executes until the end of the session, then tells the client why if it is the server that ends it. On the thread that called begin().
+  // Executes until the end of the session, then tells the client why if it is the server that ends it. On the thread
+  // that called begin().
   SessionEnd run();
-  // Everything the session holds in the driver is given back. False: the device did not come to rest; only the process's end frees it.
+  // Everything the session holds in the driver is given back. False: the device did not come to rest; only the
+  // process's end frees it.
   bool release();
 
   // A line for the standard error of the client's program; a client that reads nothing misses it. Any thread, any time.
@@ -156,18 +163,20 @@ class Session final : public Replay {
   bool client_comes_back_ = false;
   bool client_knows_heartbeats_ = false;
   unsigned client_lanes_ = 0;
-  std::atomic<unsigned> lanes_{0};  // set by begin(); a connection that asks for one sooner may be refused
+  std::atomic<unsigned> lanes_{0};       // set by begin(); a connection that asks for one sooner may be refused
   transport::ConnectionEnd client_end_;  // as the client says
   const std::chrono::microseconds poll_time_;
   uint64_t executed_ = 0;  // sequence of the last frame
 
-  // The first failure of a posted call that no reply has told. Written by whoever fails, taken by whoever replies; it publishes nothing else.
+  // The first failure of a posted call that no reply has told. Written by whoever fails, taken by whoever replies; it
+  // publishes nothing else.
   std::atomic<int> deferred_{CUDA_SUCCESS};
   std::mutex stop_mutex_;
   std::optional<SessionEnd> stop_;  // under stop_mutex_; the first one counts
   // A hint for the out-of-order reader, which is woken after it was set.
   std::atomic<bool> hung_up_{false};
-  std::atomic<bool> stopping_{false};  // set after stop_, looked at before each frame; the reason is read under the mutex, so relaxed is enough
+  std::atomic<bool> stopping_{
+      false};  // set after stop_, looked at before each frame; the reason is read under the mutex, so relaxed is enough
 };
 
 }  // namespace gpuwire::server

@@ -1,4 +1,5 @@
-// Makes sure that a worker's process ends: a session may be stuck in a driver call, and then only the end of the process frees the device.
+// Makes sure that a worker's process ends: a session may be stuck in a driver call, and then only the end of the
+// process frees the device.
 #pragma once
 
 #include <chrono>
@@ -14,14 +15,16 @@
 
 namespace gpuwire::server {
 
-// A thread that watches the broker's descriptor and the client's connection. When either is closed, the broker says stop, or begin_grace() is
-// called, the process has kEndGraceMs left, then the watchdog calls _exit. A session that outlives its connection has the time that it is given when one is lost.
+// A thread that watches the broker's descriptor and the client's connection. When either is closed, the broker says
+// stop, or begin_grace() is called, the process has kEndGraceMs left, then the watchdog calls _exit. A session that
+// outlives its connection has the time that it is given when one is lost.
 class Watchdog {
  public:
   static constexpr int kExitOverdue = 3;  // the process's exit code when the watchdog had to end it
 
-  // On the watchdog's thread; none may block. `stop`: the broker ends the session, once. `gone`: the client has closed its side, once. `hung_up`: the same in a session
-  // that outlives its connection, once for each. `grace_over`: the time of a lost connection is over, once. `hear`: what else the broker says.
+  // On the watchdog's thread; none may block. `stop`: the broker ends the session, once. `gone`: the client has closed
+  // its side, once. `hung_up`: the same in a session that outlives its connection, once for each. `grace_over`: the
+  // time of a lost connection is over, once. `hear`: what else the broker says.
   struct Hooks {
     std::function<void(std::string reason)> stop;
     std::function<void()> gone;
@@ -36,8 +39,8 @@ class Watchdog {
 
   void begin_grace();
 
-  // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how long until the next time. May be
-  // called a second time with the first `look`.
+  // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how
+  // long until the next time. May be called a second time with the first `look`.
   void outlive_connections(std::function<std::chrono::nanoseconds()> look = {});
   // There is none, for at most so long.
   void detached(uint32_t grace_ms);
@@ -60,8 +63,8 @@ class Watchdog {
   std::shared_ptr<transport::Transport> connection_;               // under mutex_; null: its end has been seen
   bool outlives_ = false;                                          // under mutex_
   std::optional<std::chrono::steady_clock::time_point> deadline_;  // under mutex_
-  std::function<std::chrono::nanoseconds()> look_;                 // set before outlives_, used by the thread when it has seen that
-  OwnedDescriptor changed_;  // an eventfd: what is under the mutex
+  std::function<std::chrono::nanoseconds()> look_;  // set before outlives_, used by the thread when it has seen that
+  OwnedDescriptor changed_;                         // an eventfd: what is under the mutex
   OwnedDescriptor wake_;
   OwnedDescriptor quit_;
   std::thread thread_;

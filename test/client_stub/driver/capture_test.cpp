@@ -61,7 +61,8 @@ TEST_CASE("a capture begins and ends, and its graph is the program's") {
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
-  CHECK(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) ==
+        CUDA_ERROR_ILLEGAL_STATE);
   // The origin synchronises with the NULL stream, whose status is therefore an error.
   CUstreamCaptureStatus status;
   CHECK(hand::cuStreamIsCapturing(nullptr, &status, false) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -162,7 +163,9 @@ TEST_CASE("an unsafe call invalidates a global capture, unless the thread is rel
   REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
   CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); }).join();
+  std::thread([] {
+    CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }).join();
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   CUgraph graph = nullptr;
   CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -185,7 +188,8 @@ TEST_CASE("an invalid capture ends although nobody takes its graph, a valid one 
 TEST_CASE("a graph of the program into which a capture went that became invalid is gone") {
   Capturing process;
   auto graph = reinterpret_cast<CUgraph>(create_handle(enter(Needs::context), wire::HandleKind::graph));
-  REQUIRE(hand::cuStreamBeginCaptureToGraph(process.origin, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamBeginCaptureToGraph(process.origin, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                            false) == CUDA_SUCCESS);
   CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(!known_handle(wire::HandleKind::graph, reinterpret_cast<uint64_t>(graph)));
@@ -219,6 +223,7 @@ TEST_CASE("another thread's capture that is bound to it is no hindrance") {
 
 TEST_CASE("the null stream cannot be captured") {
   Capturing process;
-  CHECK(hand::cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(hand::cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED, false) ==
+        CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   CHECK(hand::cuStreamBeginCapture_v2(process.origin, CUstreamCaptureMode(3), false) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -22,7 +22,8 @@ struct Fixture {
     REQUIRE(hand::cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS);
   }
   static CUdevResourceDesc descriptor() {
-    return reinterpret_cast<CUdevResourceDesc>(handles().create(wire::HandleKind::device_resource_desc, &test::server_session()));
+    return reinterpret_cast<CUdevResourceDesc>(
+        handles().create(wire::HandleKind::device_resource_desc, &test::server_session()));
   }
   CUstream stream_of(CUgreenCtx owner) {
     CUstream stream = nullptr;
@@ -34,7 +35,8 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "a green context is a context with its own id, streams and device, which others cannot destroy") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a green context is a context with its own id, streams and device, which others cannot destroy") {
   unsigned long long id = 0, other = 0;
   CHECK(hand::cuGreenCtxGetId(green, &id) == CUDA_SUCCESS);
   CHECK(hand::cuCtxGetId(context, &other) == CUDA_SUCCESS);
@@ -72,7 +74,9 @@ TEST_CASE_FIXTURE(Fixture, "frames of a green context name it, and what they mak
   CHECK(hand::cuGreenCtxRecordEvent(green, event) == CUDA_SUCCESS);
 }
 
-TEST_CASE_FIXTURE(Fixture, "synchronising the primary context covers work of its green ones, and no NULL stream's progress covers theirs") {
+TEST_CASE_FIXTURE(
+    Fixture,
+    "synchronising the primary context covers work of its green ones, and no NULL stream's progress covers theirs") {
   CUevent event = nullptr;
   REQUIRE(hand::cuEventCreate(&event, 0) == CUDA_SUCCESS);
   REQUIRE(hand::cuCtxSynchronize() == CUDA_SUCCESS);
@@ -113,7 +117,8 @@ TEST_CASE_FIXTURE(Fixture, "a green context holds its primary context until it i
   CHECK(hand::cuDevicePrimaryCtxRelease_v2(0) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_CASE_FIXTURE(Fixture, "no stream of a green context waits for its NULL stream, and its flags are its primary context's") {
+TEST_CASE_FIXTURE(Fixture,
+                  "no stream of a green context waits for its NULL stream, and its flags are its primary context's") {
   REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
   CUstream stream = nullptr;
   unsigned flags = 0;
@@ -130,7 +135,8 @@ TEST_CASE("a green context that the server refuses leaves the primary context as
   FakeProcess fake;
   fake.session->answer_with(uint32_t(SessionOrdinal::green_create), CUDA_ERROR_OUT_OF_MEMORY);
   CUgreenCtx green = nullptr;
-  CHECK(hand::cuGreenCtxCreate(&green, Fixture::descriptor(), 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(hand::cuGreenCtxCreate(&green, Fixture::descriptor(), 0, CU_GREEN_CTX_DEFAULT_STREAM) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(hand::cuGreenCtxCreate(&green, Fixture::descriptor(), 0, 0) == CUDA_ERROR_INVALID_VALUE);
   auto unknown = reinterpret_cast<CUdevResourceDesc>(wire::make_handle(wire::HandleKind::device_resource_desc, 77, 1));
   CHECK(hand::cuGreenCtxCreate(&green, unknown, 0, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_INVALID_VALUE);

@@ -64,7 +64,8 @@ struct Ran {
 
 }  // namespace
 
-TEST_CASE("a line of the server's own is on standard error at once, what device code prints only when a call has waited") {
+TEST_CASE(
+    "a line of the server's own is on standard error at once, what device code prints only when a call has waited") {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   int before = ::dup(STDERR_FILENO);
@@ -127,7 +128,10 @@ TEST_CASE("a pitched destination gets each piece with its place in the whole") {
   test::FakeProcess process;
   Notices& notices = test::server_session().notices;
   std::vector<size_t> offsets;
-  test::server_session().pending_copies.expect(44, {.data = nullptr, .bytes = 100, .scatter = [&](size_t offset, std::span<const std::byte>) { offsets.push_back(offset); }});
+  test::server_session().pending_copies.expect(
+      44, {.data = nullptr, .bytes = 100, .scatter = [&](size_t offset, std::span<const std::byte>) {
+             offsets.push_back(offset);
+           }});
   CopyNotice piece(44, 60, true);
   BulkSink sink = notices.bulk_for(wire::NoticeOrdinal::copy_data, piece.reader, 40);
   REQUIRE(sink.scatter);

@@ -20,11 +20,11 @@ namespace {
 // A part cannot exist without a session's list, nor without saying what it does.
 static_assert(!std::is_default_constructible_v<SessionPart> && std::is_abstract_v<SessionPart>);
 template <class... Parts>
-constexpr bool all_are_told =
-    (std::is_base_of_v<SessionPart, Parts> && ...) && !(std::is_default_constructible_v<Parts> || ...);
-static_assert(all_are_told<ManagedMemory, PinnedPointers, HostRegions, PendingCopies, Captures, GraphMemory, GraphRecords,
-                           NodeStorages, UserObjects, HostCallbacks, ManagedAllocations, DeviceOutput, Shares,
-                           AllocationHolders, ArrayElements, ImageUploads>);
+constexpr bool all_are_told = (std::is_base_of_v<SessionPart, Parts> && ...) &&
+                              !(std::is_default_constructible_v<Parts> || ...);
+static_assert(all_are_told<ManagedMemory, PinnedPointers, HostRegions, PendingCopies, Captures, GraphMemory,
+                           GraphRecords, NodeStorages, UserObjects, HostCallbacks, ManagedAllocations, DeviceOutput,
+                           Shares, AllocationHolders, ArrayElements, ImageUploads>);
 
 struct Told final : SessionPart {
   Told(SessionParts& parts, std::vector<std::string>& log, std::string name)

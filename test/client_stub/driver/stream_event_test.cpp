@@ -37,7 +37,9 @@ struct CurrentProcess : FakeProcess {
     return made;
   }
   // As if work had been sent to the stream.
-  void work(CUstream to) { note_stream_work(enter(Needs::context), reinterpret_cast<uint64_t>(to), session->last_sequence()); }
+  void work(CUstream to) {
+    note_stream_work(enter(Needs::context), reinterpret_cast<uint64_t>(to), session->last_sequence());
+  }
 
   template <class Fill>
   void tell(wire::NoticeOrdinal ordinal, Fill&& fill) {
@@ -330,7 +332,9 @@ TEST_CASE("an error that the server tells with a code that is none of CUDA's is 
   }
 }
 
-TEST_CASE("what is asked of an event that other processes share is at the server when the call returns, and nothing about it is assumed") {
+TEST_CASE(
+    "what is asked of an event that other processes share is at the server when the call returns, and nothing about it "
+    "is assumed") {
   CurrentProcess process;
   constexpr uint32_t kEventRecord = 2702, kStreamWaitEvent = 2505;
   constexpr auto kPing = uint32_t(wire::SessionOrdinal::ping);

@@ -1,4 +1,5 @@
-// Who has the word about server, identity and resources: options, profiles, the environment, the two configuration files.
+// Who has the word about server, identity and resources: options, profiles, the environment, the two configuration
+// files.
 #include <doctest/doctest.h>
 
 #include "test/client_stub/launcher/installation.hpp"
@@ -13,7 +14,8 @@ constexpr const char* kSystemFile = "etc/gpuwire/client.toml";
 // What a program sees of it.
 struct Seen : Installation {
   std::string print = script("#!/bin/sh\necho \"$GPUWIRE_SERVER|$GPUWIRE_GPUS|$GPUWIRE_MEMORY|$GPUWIRE_IDENTITY\"\n");
-  std::string run(std::vector<std::string> options, std::vector<std::pair<const char*, const char*>> environment = {}) const {
+  std::string run(std::vector<std::string> options,
+                  std::vector<std::pair<const char*, const char*>> environment = {}) const {
     options.insert(options.begin(), "run");
     options.insert(options.end(), {"--", print});
     Outcome outcome = start(options, environment);
@@ -30,12 +32,15 @@ TEST_CASE("without an option the environment has the word, then the user's file,
   seen.write(kUserFile, "server = \"user:1\"\ngpus = 3\n");
   CHECK(seen.run({}) == "user:1|3|1073741824B|\n");
   CHECK(seen.run({}, {{"GPUWIRE_SERVER", "environment:1"}}) == "environment:1|3|1073741824B|\n");
-  CHECK(seen.run({"--server", "option:1", "--gpus", "4"}, {{"GPUWIRE_SERVER", "environment:1"}}) == "option:1|4|1073741824B|\n");
+  CHECK(seen.run({"--server", "option:1", "--gpus", "4"}, {{"GPUWIRE_SERVER", "environment:1"}}) ==
+        "option:1|4|1073741824B|\n");
 }
 
 TEST_CASE("a profile that an option names comes before the environment, the usual one behind it") {
   Seen seen;
-  seen.write(kUserFile, "server = \"user:1\"\nprofile = \"small\"\n[profiles.small]\ngpus = 1\n[profiles.big]\nserver = \"big:1\"\ngpus = 8\n");
+  seen.write(kUserFile,
+             "server = \"user:1\"\nprofile = \"small\"\n[profiles.small]\ngpus = 1\n[profiles.big]\nserver = "
+             "\"big:1\"\ngpus = 8\n");
   CHECK(seen.run({}) == "user:1|1||\n");
   CHECK(seen.run({"--profile", "big"}) == "big:1|8||\n");
   CHECK(seen.run({"--profile", "big"}, {{"GPUWIRE_SERVER", "environment:1"}}) == "big:1|8||\n");
@@ -83,7 +88,8 @@ TEST_CASE("a mistake in a file is one line with its place, and no program runs")
     return outcome.err;
   };
   std::string file = (seen.root / kUserFile).string();
-  CHECK(said("server = \"x:1\"\nsevrer = \"y:1\"\n") == "gpuwire run: " + file + ":2: \"sevrer\" is no setting of the client\n");
+  CHECK(said("server = \"x:1\"\nsevrer = \"y:1\"\n") ==
+        "gpuwire run: " + file + ":2: \"sevrer\" is no setting of the client\n");
   CHECK(has(said("server = 1\n"), file + ":1: server is a text"));
   CHECK(has(said("\ngpus = 0\n"), file + ":2: gpus is a number from 1 to 1024"));
   CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is no size"));
@@ -106,9 +112,13 @@ TEST_CASE("env prints what makes a shell's environment that of run") {
   here.write(kUserFile, "server = \"user's:1\"\n");
   std::string gpuwire = (here.root / "bin/gpuwire").string();
   auto print = here.script("#!/bin/sh\necho \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"\n");
-  auto both = here.script("#!/bin/sh\n" + gpuwire + " run --gpus 2 -- sh -c 'echo \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"'\n" +
-                          "eval \"$(" + gpuwire + " env --gpus 2)\"\necho \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"\n");
-  auto outcome = here.start({"run", "-s", "outer:1", "--", "env", "-u", "GPUWIRE_SERVER", "-u", "LD_LIBRARY_PATH", both});
+  auto both = here.script(
+      "#!/bin/sh\n" + gpuwire +
+      " run --gpus 2 -- sh -c 'echo \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"'\n" +
+      "eval \"$(" + gpuwire +
+      " env --gpus 2)\"\necho \"$GPUWIRE_SERVER|$LD_LIBRARY_PATH|$PATH|$PYTHONPATH|$GPUWIRE_GPUS\"\n");
+  auto outcome =
+      here.start({"run", "-s", "outer:1", "--", "env", "-u", "GPUWIRE_SERVER", "-u", "LD_LIBRARY_PATH", both});
   CHECK_MESSAGE(outcome.exit_code == 0, outcome.err);
   size_t line = outcome.out.find('\n');
   REQUIRE(line != std::string::npos);

@@ -38,7 +38,8 @@ TEST_CASE("info tells what the server says and measures the way to it") {
   std::thread accepting([&] {
     pollfd ready{(*listener)->descriptor(), POLLIN, 0};
     poll(&ready, 1, 60'000);
-    server = std::make_unique<test::FakeServer>(transport::adopt_stream((*listener)->accept().descriptor), serve_measurements);
+    server = std::make_unique<test::FakeServer>(transport::adopt_stream((*listener)->accept().descriptor),
+                                                serve_measurements);
   });
   std::string address = "127.0.0.1:" + std::to_string((*listener)->endpoint().port);
   auto info = launcher::gather_info({.server = address, .round_trips = 5, .bulk_bytes = (3u << 20) + 1});
@@ -51,7 +52,9 @@ TEST_CASE("info tells what the server says and measures the way to it") {
   CHECK(info->way.from_server_bytes_per_s > 0);
 
   std::string text = info_text(*info);
-  for (const std::string& part : {address, std::string("fake driver"), std::string("CUDA 13.0"), std::string("first fake device"), std::string("round trip"), std::string("GB/s to the server")})
+  for (const std::string& part :
+       {address, std::string("fake driver"), std::string("CUDA 13.0"), std::string("first fake device"),
+        std::string("round trip"), std::string("GB/s to the server")})
     CHECK_MESSAGE(text.find(part) != std::string::npos, part);
 
   auto json = nlohmann::json::parse(info_json(*info));

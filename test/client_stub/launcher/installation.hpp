@@ -33,15 +33,16 @@ struct Installation {
     root = mkdtemp(name);
     fs::create_directories(root / "bin");
     fs::create_directories(root / "lib/gpuwire/commands");
-    for (const char* program : {"bin/gpuwire", "lib/gpuwire/commands/gpuwire-run", "lib/gpuwire/commands/gpuwire-info", "lib/gpuwire/commands/gpuwire-env",
-                                "lib/gpuwire/commands/gpuwire-shell"})
+    for (const char* program : {"bin/gpuwire", "lib/gpuwire/commands/gpuwire-run", "lib/gpuwire/commands/gpuwire-info",
+                                "lib/gpuwire/commands/gpuwire-env", "lib/gpuwire/commands/gpuwire-shell"})
       fs::copy(fs::path(GPUWIRE_BUILD) / program, root / program);
     fs::create_directories(root / "home");
     std::ofstream(root / "lib/gpuwire/libcuda.so.1");
   }
   ~Installation() { fs::remove_all(root); }
 
-  Outcome start(std::vector<std::string> words, std::vector<std::pair<const char*, const char*>> environment = {}) const {
+  Outcome start(std::vector<std::string> words,
+                std::vector<std::pair<const char*, const char*>> environment = {}) const {
     pid_t child = fork();
     if (child == 0) {
       for (const char* name : {"GPUWIRE_SERVER", "GPUWIRE_STATS", "GPUWIRE_TRACE", "GPUWIRE_PROFILE", "GPUWIRE_MEMORY",
@@ -60,7 +61,8 @@ struct Installation {
     }
     int status = 0;
     waitpid(child, &status, 0);
-    Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0, contents(root / "out"), contents(root / "err")};
+    Outcome outcome{WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                    contents(root / "out"), contents(root / "err")};
     return outcome;
   }
   // The real libcuda.so.1 in the place of the file, for commands that open sessions.

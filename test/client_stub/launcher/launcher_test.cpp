@@ -34,13 +34,16 @@ TEST_CASE("the program finds the stub folder first and the options in its enviro
   Installation here;
   std::string stubs = fs::canonical(here.root / "lib/gpuwire");
   auto print = here.script("#!/bin/sh\necho \"$LD_LIBRARY_PATH|$GPUWIRE_SERVER|$GPUWIRE_TRACE|$GPUWIRE_STATS|$*\"\n");
-  CHECK(here.start({"run", "--server", "gpu7:9750", "--", print, "--server", "x y"}).out == stubs + "|gpu7:9750|||--server x y\n");
-  CHECK(here.start({"run", "-s", "gpu7", "--trace", "/tmp/t", "--stats", print}, {{"LD_LIBRARY_PATH", "/opt/lib"}}).out ==
-        stubs + ":/opt/lib|gpu7|/tmp/t|1|\n");
+  CHECK(here.start({"run", "--server", "gpu7:9750", "--", print, "--server", "x y"}).out ==
+        stubs + "|gpu7:9750|||--server x y\n");
+  CHECK(
+      here.start({"run", "-s", "gpu7", "--trace", "/tmp/t", "--stats", print}, {{"LD_LIBRARY_PATH", "/opt/lib"}}).out ==
+      stubs + ":/opt/lib|gpu7|/tmp/t|1|\n");
   CHECK(here.start({"run", "-s", "gpu7", "--stats=calls", print, "summary"}).out == stubs + "|gpu7||calls|summary\n");
   CHECK(here.start({"run", "-s", "gpu7", "--stats=everything", print}).exit_code == 2);
   CHECK(here.start({"run", "--", print}, {{"GPUWIRE_SERVER", "env:1"}}).out == stubs + "|env:1|||\n");
-  CHECK(here.start({"run", "--server=opt:2", print, "-h"}, {{"GPUWIRE_SERVER", "env:1"}}).out == stubs + "|opt:2|||-h\n");
+  CHECK(here.start({"run", "--server=opt:2", print, "-h"}, {{"GPUWIRE_SERVER", "env:1"}}).out ==
+        stubs + "|opt:2|||-h\n");
 }
 
 TEST_CASE("the program finds gpuwire's nvidia-smi first, and everything else where it was") {
@@ -55,13 +58,15 @@ TEST_CASE("a program that is started within another finds each folder once") {
   Installation here;
   std::string gpuwire = (here.root / "bin/gpuwire").string(), stubs = fs::canonical(here.root / "lib/gpuwire");
   auto print = here.script("#!/bin/sh\necho \"$LD_LIBRARY_PATH|$PATH\"\n");
-  CHECK(here.start({"run", "-s", "x:1", "--", gpuwire, "run", "--", print}, {{"PATH", "/bin"}}).out == stubs + "|" + stubs + "/bin:/bin\n");
+  CHECK(here.start({"run", "-s", "x:1", "--", gpuwire, "run", "--", print}, {{"PATH", "/bin"}}).out ==
+        stubs + "|" + stubs + "/bin:/bin\n");
 }
 
 TEST_CASE("a relative trace file is meant from where gpuwire was started") {
   Installation here;
   auto print = here.script("#!/bin/sh\necho \"$GPUWIRE_TRACE\"\n");
-  CHECK(here.start({"run", "-s", "x:1", "--trace", "calls.txt", "--", print}).out == fs::absolute("calls.txt").string() + "\n");
+  CHECK(here.start({"run", "-s", "x:1", "--trace", "calls.txt", "--", print}).out ==
+        fs::absolute("calls.txt").string() + "\n");
 }
 
 TEST_CASE("exit code and signals are the program's own") {
@@ -76,7 +81,8 @@ TEST_CASE("what is missing or wrong is said, with the exit codes of a shell") {
   auto no_server = here.start({"run", "--", "true"});
   CHECK(no_server.exit_code == 2);
   CHECK(no_server.err ==
-        "gpuwire run: no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into ~/.config/gpuwire/config.toml\n");
+        "gpuwire run: no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" "
+        "into ~/.config/gpuwire/config.toml\n");
   auto no_program = here.start({"run", "-s", "x:1"});
   CHECK(no_program.exit_code == 2);
   CHECK(has(no_program.err, "no program given"));

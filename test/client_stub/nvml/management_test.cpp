@@ -36,8 +36,7 @@ uint32_t ordinal_of(int (*Table::*function)(nvmlDevice, unsigned, unsigned*), co
     Values out;
     try {
       query_functions()[i](own, in, out);
-    } catch (const server::ProtocolFault&) {
-    }
+    } catch (const server::ProtocolFault&) {}
     if (called) return i;
   }
   return 0;

@@ -1,4 +1,5 @@
-// A session whose code is that of the built libcuda.so.1, used by a program with a C++ library of its own, as libnvidia-ml.so.1 and gpuwire-info do.
+// A session whose code is that of the built libcuda.so.1, used by a program with a C++ library of its own, as
+// libnvidia-ml.so.1 and gpuwire-info do.
 #include "client_stub/session/borrowed_session.hpp"
 
 #include <doctest/doctest.h>
@@ -27,19 +28,24 @@ class NoNotices final : public client::NoticeHandler {
 
 // A server that answers as it is told, and a session with it.
 struct Borrowed {
-  explicit Borrowed(test::FakeServer::Serve serve) : listener(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {
+  explicit Borrowed(test::FakeServer::Serve serve)
+      : listener(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {
     std::thread accepting([&] {
       pollfd ready{listener->descriptor(), POLLIN, 0};
       poll(&ready, 1, 60'000);
-      server = std::make_unique<test::FakeServer>(transport::adopt_stream(listener->accept().descriptor), std::move(serve));
+      server =
+          std::make_unique<test::FakeServer>(transport::adopt_stream(listener->accept().descriptor), std::move(serve));
     });
-    result = client::Session::connect("127.0.0.1:" + std::to_string(listener->endpoint().port), notices, session, error);
+    result =
+        client::Session::connect("127.0.0.1:" + std::to_string(listener->endpoint().port), notices, session, error);
     accepting.join();
   }
   ~Borrowed() { session.reset(); }
 
   CUresult ping() {
-    return client::call<schema::Result, schema::Result>(*session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(), [](auto) {}, [](auto) {});
+    return client::call<schema::Result, schema::Result>(
+        *session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(), [](auto) {},
+        [](auto) {});
   }
 
   NoNotices notices;

@@ -24,7 +24,8 @@ std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
 void echo(FakeServer& server) {
   while (server.next()) {
     auto bytes = server.bulk();
-    if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence, 0, bytes);
+    if (wire::FrameKind(server.header().kind) == wire::FrameKind::called)
+      server.reply(server.header().sequence, 0, bytes);
   }
 }
 
@@ -33,7 +34,8 @@ void echo(FakeServer& server) {
 TEST_CASE("bulk of every size class goes there and back unharmed") {
   on_every_transport([](const PairKind& kind) {
     Fixture fixture(kind.make(test_seed()), echo);
-    for (size_t bytes : {size_t(1), size_t(7), size_t(4096), wire::kPostedBulkBytesMax, wire::kPostedBulkBytesMax + 1, size_t(3) << 20}) {
+    for (size_t bytes : {size_t(1), size_t(7), size_t(4096), wire::kPostedBulkBytesMax, wire::kPostedBulkBytesMax + 1,
+                         size_t(3) << 20}) {
       INFO(bytes);
       auto there = random_bytes(bytes, bytes);
       std::vector<std::byte> back(bytes);
@@ -91,7 +93,8 @@ TEST_CASE("large bulk that stays may be posted, and is the caller's again when s
       });
       auto memory = original;
       CHECK(fixture.post(1, {memory.data(), memory.size()}) == CUDA_ERROR_INVALID_VALUE);
-      for (uint32_t i = 0; i < kPosted; ++i) CHECK(fixture.post(i, {.data = memory.data(), .bytes = memory.size(), .stays = true}) == CUDA_SUCCESS);
+      for (uint32_t i = 0; i < kPosted; ++i)
+        CHECK(fixture.post(i, {.data = memory.data(), .bytes = memory.size(), .stays = true}) == CUDA_SUCCESS);
       reading = true;
       reading.notify_all();
       fixture.session->finish_sending();
@@ -123,10 +126,12 @@ TEST_CASE("pitched bulk is gathered when it is sent and scattered when it comes"
         gathered += out.size();
         std::memcpy(out.data(), there.data() + offset, out.size());
       };
-      std::function<void(size_t, std::span<const std::byte>)> scatter = [&](size_t offset, std::span<const std::byte> piece) {
+      std::function<void(size_t, std::span<const std::byte>)> scatter = [&](size_t offset,
+                                                                            std::span<const std::byte> piece) {
         std::memcpy(back.data() + offset, piece.data(), piece.size());
       };
-      CHECK(fixture.call(1, {.bytes = bytes, .gather = &gather}, {.bytes = bytes, .scatter = &scatter}) == CUDA_SUCCESS);
+      CHECK(fixture.call(1, {.bytes = bytes, .gather = &gather}, {.bytes = bytes, .scatter = &scatter}) ==
+            CUDA_SUCCESS);
       CHECK(back == there);
       CHECK(gathered == bytes);
     }
@@ -167,7 +172,8 @@ TEST_CASE("many large pieces may be sent before the first is waited for") {
       fixture.session->expect_reply(slot, {back[i].data(), kBytes});
       fixture.session->commit(slot, 0);
     }
-    for (uint64_t sequence : sequences) CHECK(fixture.session->wait(sequence, [](void*, capnp::MessageReader&) {}, nullptr, {}) == CUDA_SUCCESS);
+    for (uint64_t sequence : sequences)
+      CHECK(fixture.session->wait(sequence, [](void*, capnp::MessageReader&) {}, nullptr, {}) == CUDA_SUCCESS);
     size_t wrong = 0;
     for (auto& bytes : back) wrong += bytes != there;
     CHECK(wrong == 0);

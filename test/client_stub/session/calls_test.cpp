@@ -134,15 +134,18 @@ TEST_CASE("several calls may be under way before the first is waited for") {
     }
     int read = 0;
     for (auto sequence = sequences.rbegin(); sequence != sequences.rend(); ++sequence)
-      CHECK(fixture.session->wait(*sequence, [](void* user, capnp::MessageReader&) { ++*static_cast<int*>(user); }, &read, {}) == CUDA_SUCCESS);
+      CHECK(fixture.session->wait(*sequence, [](void* user, capnp::MessageReader&) { ++*static_cast<int*>(user); },
+                                  &read, {}) == CUDA_SUCCESS);
     CHECK(read == 10);
   });
 }
 
 TEST_CASE("a message that its writer cannot finish is dropped, and the stream goes on without it") {
   Fixture fixture(pair_kinds()[2].make(1), answer_all);
-  CHECK(client::post<schema::Launch>(*fixture, 10, 0, 4, [](auto launch) { launch.initParameters(4096); }) == CUDA_ERROR_UNKNOWN);
-  CHECK(client::call<schema::Launch, schema::Result>(*fixture, 10, 0, 4, [](auto launch) { launch.initParameters(4096); }, [](auto) {}) == CUDA_ERROR_UNKNOWN);
+  CHECK(client::post<schema::Launch>(*fixture, 10, 0, 4, [](auto launch) { launch.initParameters(4096); }) ==
+        CUDA_ERROR_UNKNOWN);
+  CHECK(client::call<schema::Launch, schema::Result>(
+            *fixture, 10, 0, 4, [](auto launch) { launch.initParameters(4096); }, [](auto) {}) == CUDA_ERROR_UNKNOWN);
   CHECK(fixture.call(1) == CUDA_SUCCESS);
   CHECK(fixture.session->last_sequence() == 1);
 }
@@ -150,10 +153,14 @@ TEST_CASE("a message that its writer cannot finish is dropped, and the stream go
 TEST_CASE("calls beyond the limits of the wire are refused and do no harm") {
   Fixture fixture(pair_kinds()[2].make(1), answer_all);
   client::Session::Slot slot;
-  CHECK(fixture.session->begin(wire::FrameKind::called, 1, 0, wire::kMessageWordsMax + 1, {}, slot) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(fixture.session->begin(wire::FrameKind::called, 1, 0, 1, {.data = nullptr, .bytes = wire::kBulkBytesMax + 1}, slot) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(fixture.session->begin(wire::FrameKind::called, 1, 0, wire::kMessageWordsMax + 1, {}, slot) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(fixture.session->begin(wire::FrameKind::called, 1, 0, 1, {.data = nullptr, .bytes = wire::kBulkBytesMax + 1},
+                               slot) == CUDA_ERROR_INVALID_VALUE);
   // Posted bulk has to fit into the window: its memory is the caller's again at once.
-  CHECK(fixture.session->begin(wire::FrameKind::posted, 1, 0, 1, {.data = nullptr, .bytes = wire::kPostedBulkBytesMax + 1}, slot) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(fixture.session->begin(wire::FrameKind::posted, 1, 0, 1,
+                               {.data = nullptr, .bytes = wire::kPostedBulkBytesMax + 1},
+                               slot) == CUDA_ERROR_INVALID_VALUE);
   CHECK(fixture.call(1) == CUDA_SUCCESS);
 }
 

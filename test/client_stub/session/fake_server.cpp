@@ -14,7 +14,9 @@ constexpr std::chrono::seconds kLimit{60};
 }  // namespace
 
 FakeServer::FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, Begins begins)
-    : transport_(std::move(transport)), receiver_(*transport_, wire::Sender::client), thread_([this, serve = std::move(serve), begins] {
+    : transport_(std::move(transport)),
+      receiver_(*transport_, wire::Sender::client),
+      thread_([this, serve = std::move(serve), begins] {
         if ((begins == Begins::with_hello || exchange_prefaces()) && welcome()) serve(*this);
         transport_->shutdown();
       }) {}
@@ -98,10 +100,13 @@ void FakeServer::reply(uint64_t sequence, capnp::MessageBuilder& message, std::s
 }
 
 void FakeServer::notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk) {
-  send({.kind = uint8_t(wire::FrameKind::notice), .ordinal = uint32_t(ordinal), .sequence = ++notices_sent_}, message, bulk);
+  send({.kind = uint8_t(wire::FrameKind::notice), .ordinal = uint32_t(ordinal), .sequence = ++notices_sent_}, message,
+       bulk);
 }
 
-void FakeServer::acknowledge(uint64_t position) { send_header({.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position}); }
+void FakeServer::acknowledge(uint64_t position) {
+  send_header({.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position});
+}
 
 void FakeServer::send_header(const wire::FrameHeader& header) { send_raw(std::as_bytes(std::span(&header, 1))); }
 

@@ -1,5 +1,5 @@
-// The other end of a session, for tests: a thread that answers frames as the test says. It checks what every server may rely on: sequence
-// numbers without a gap.
+// The other end of a session, for tests: a thread that answers frames as the test says. It checks what every server may
+// rely on: sequence numbers without a gap.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,8 @@ class FakeServer {
     if (thread_.joinable()) thread_.join();
   }
 
-  // The next frame of the client that is no acknowledgement. False: the client is gone (or said goodbye, then said_goodbye()).
+  // The next frame of the client that is no acknowledgement. False: the client is gone (or said goodbye, then
+  // said_goodbye()).
   bool next();
   const wire::FrameHeader& header() const { return receiver_.header(); }
   kj::ArrayPtr<const capnp::word> message() const { return receiver_.message(); }
@@ -68,7 +69,8 @@ class FakeServer {
   transport::FrameReceiver receiver_;
   std::atomic<unsigned> heartbeats_{0};
   bool goodbye_ = false, sequences_ok_ = true;
-  uint64_t last_sequence_ = 0, client_acknowledged_ = 0, notices_sent_ = 0, frame_begin_ = 0, frame_end_ = 0, sent_bytes_ = 0;
+  uint64_t last_sequence_ = 0, client_acknowledged_ = 0, notices_sent_ = 0, frame_begin_ = 0, frame_end_ = 0,
+           sent_bytes_ = 0;
   std::thread thread_;
 };
 

@@ -26,12 +26,18 @@ void send_words(FakeServer& server, wire::FrameHeader header, std::vector<uint64
   server.send_raw(std::as_bytes(std::span(words)));
 }
 
-wire::FrameHeader reply_header(uint64_t sequence) { return {.kind = uint8_t(wire::FrameKind::reply), .sequence = sequence}; }
+wire::FrameHeader reply_header(uint64_t sequence) {
+  return {.kind = uint8_t(wire::FrameKind::reply), .sequence = sequence};
+}
 
 const BadAnswer kBadAnswers[] = {
-    {"a reply to a call that was never made", [](FakeServer& server, uint64_t sequence) { server.reply(sequence + 1000); }},
+    {"a reply to a call that was never made",
+     [](FakeServer& server, uint64_t sequence) { server.reply(sequence + 1000); }},
     {"a header without the magic", [](FakeServer& server, uint64_t) { server.send_raw(std::vector<std::byte>(64)); }},
-    {"a kind that only clients send", [](FakeServer& server, uint64_t) { server.send_header({.kind = uint8_t(wire::FrameKind::posted), .sequence = 1}); }},
+    {"a kind that only clients send",
+     [](FakeServer& server, uint64_t) {
+       server.send_header({.kind = uint8_t(wire::FrameKind::posted), .sequence = 1});
+     }},
     {"a message of absurd length",
      [](FakeServer& server, uint64_t sequence) {
        auto header = reply_header(sequence);
@@ -44,17 +50,28 @@ const BadAnswer kBadAnswers[] = {
        header.bulk_bytes = ~0ull;
        server.send_header(header);
      }},
-    {"more bulk than was asked for", [](FakeServer& server, uint64_t sequence) { server.reply(sequence, 0, std::vector<std::byte>(101)); }},
-    {"a pointer out of the message", [](FakeServer& server, uint64_t sequence) { send_words(server, reply_header(sequence), {0x0000000100ffff00}); }},
-    {"a pointer into another segment", [](FakeServer& server, uint64_t sequence) { send_words(server, reply_header(sequence), {0x0000000700000002, 0}); }},
+    {"more bulk than was asked for",
+     [](FakeServer& server, uint64_t sequence) { server.reply(sequence, 0, std::vector<std::byte>(101)); }},
+    {"a pointer out of the message",
+     [](FakeServer& server, uint64_t sequence) { send_words(server, reply_header(sequence), {0x0000000100ffff00}); }},
+    {"a pointer into another segment",
+     [](FakeServer& server, uint64_t sequence) {
+       send_words(server, reply_header(sequence), {0x0000000700000002, 0});
+     }},
     {"a second welcome",
      [](FakeServer& server, uint64_t) {
-       server.send_header({.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::welcome)});
+       server.send_header(
+           {.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::welcome)});
      }},
     {"a notice out of turn",
-     [](FakeServer& server, uint64_t) { server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 5}); }},
+     [](FakeServer& server, uint64_t) {
+       server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 5});
+     }},
     {"a notice whose message is none",
-     [](FakeServer& server, uint64_t) { send_words(server, {.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 1}, {0x0000000100ffff00}); }},
+     [](FakeServer& server, uint64_t) {
+       send_words(server, {.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 1},
+                  {0x0000000100ffff00});
+     }},
     {"bulk behind a notice that has no use for it",
      [](FakeServer& server, uint64_t) {
        server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 1, .sequence = 1, .bulk_bytes = 8});
@@ -70,7 +87,8 @@ const BadAnswer kBadAnswers[] = {
      [](FakeServer& server, uint64_t) {
        server.send_header({.kind = uint8_t(wire::FrameKind::notice), .ordinal = 900, .sequence = 1, .bulk_bytes = 1});
      }},
-    {"an acknowledgement of what was never sent", [](FakeServer& server, uint64_t) { server.acknowledge(server.frame_end() + 1); }},
+    {"an acknowledgement of what was never sent",
+     [](FakeServer& server, uint64_t) { server.acknowledge(server.frame_end() + 1); }},
     {"an acknowledgement that goes backwards",
      [](FakeServer& server, uint64_t) {
        server.acknowledge(server.frame_end());
@@ -91,7 +109,9 @@ TEST_CASE("an answer that cannot be valid ends the session with one error and on
           bad.send(server, server.header().sequence);
           while (server.next()) server.skip_bulk();
         });
-        fixture.handler.on_notice = [](wire::NoticeOrdinal, capnp::MessageReader& message) { message.getRoot<schema::Completion>(); };
+        fixture.handler.on_notice = [](wire::NoticeOrdinal, capnp::MessageReader& message) {
+          message.getRoot<schema::Completion>();
+        };
         std::byte sink[100];
         CUresult result = CUDA_SUCCESS;
         std::string text = stderr_of([&] {
@@ -129,7 +149,8 @@ TEST_CASE("a connection that breaks anywhere gives every thread an error and nob
           capnp::MallocMessageBuilder message;
           message.initRoot<schema::CopyData>();
           self.notice(wire::NoticeOrdinal::copy_data, message, bytes);
-          if (wire::FrameKind(self.header().kind) == wire::FrameKind::called) self.reply(self.header().sequence, 0, bytes);
+          if (wire::FrameKind(self.header().kind) == wire::FrameKind::called)
+            self.reply(self.header().sequence, 0, bytes);
         }
       });
       RecordingHandler handler;
@@ -149,7 +170,8 @@ TEST_CASE("a connection that breaks anywhere gives every thread an error and nob
             CUresult result = CUDA_SUCCESS;
             for (int i = 0; i < 1000 && result == CUDA_SUCCESS; ++i) {
               result = client::call<schema::Source, schema::Result>(
-                  *session, 1, 0, 8, [](auto) {}, [](auto) {}, {bytes.data(), bytes.size()}, {back.data(), back.size()});
+                  *session, 1, 0, 8, [](auto) {}, [](auto) {}, {bytes.data(), bytes.size()},
+                  {back.data(), back.size()});
               if (result == CUDA_SUCCESS) result = client::post<schema::Source>(*session, 1, 0, 8, [](auto) {});
             }
             CHECK(result == CUDA_ERROR_DEVICE_UNAVAILABLE);

@@ -20,7 +20,8 @@ namespace {
 constexpr std::chrono::seconds kLimit{60};
 }
 
-LoginServer::LoginServer(Options options, std::function<void(LoginServer&)> answer) : options_(std::move(options)), answer_(std::move(answer)) {
+LoginServer::LoginServer(Options options, std::function<void(LoginServer&)> answer)
+    : options_(std::move(options)), answer_(std::move(answer)) {
   if (options_.unix_path.empty()) {
     auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
     if (!listener) throw std::runtime_error(listener.error());
@@ -91,12 +92,15 @@ void LoginServer::meet() {
   connection_ = inside_.get();
   tls::Certificate shown(SSL_get1_peer_certificate(channel_->native()));
   char name[256] = {};
-  if (shown && X509_NAME_get_text_by_NID(X509_get_subject_name(shown.get()), NID_commonName, name, sizeof name) > 0) seen_.certificate_name = name;
+  if (shown && X509_NAME_get_text_by_NID(X509_get_subject_name(shown.get()), NID_commonName, name, sizeof name) > 0)
+    seen_.certificate_name = name;
 }
 
 bool LoginServer::read_login() {
   transport::FrameReceiver receiver(*connection_, wire::Sender::client);
-  if (receiver.next(kLimit) != transport::Received::frame || receiver.header().ordinal != uint32_t(wire::ControlOrdinal::login)) return false;
+  if (receiver.next(kLimit) != transport::Received::frame ||
+      receiver.header().ordinal != uint32_t(wire::ControlOrdinal::login))
+    return false;
   wire::SegmentReader message(receiver.message());
   auto login = message.getRoot<schema::Login>();
   seen_.token = login.getToken();
@@ -125,7 +129,8 @@ void LoginServer::begin_session() {
 }
 
 void LoginServer::send_frame(const wire::FrameHeader& header, std::span<const std::byte> message) {
-  iovec pieces[2] = {{const_cast<wire::FrameHeader*>(&header), sizeof header}, {const_cast<std::byte*>(message.data()), message.size()}};
+  iovec pieces[2] = {{const_cast<wire::FrameHeader*>(&header), sizeof header},
+                     {const_cast<std::byte*>(message.data()), message.size()}};
   send_all(*connection_, pieces, kLimit);
 }
 
@@ -134,7 +139,9 @@ void LoginServer::answer(Fill&& fill) {
   capnp::MallocMessageBuilder message;
   fill(message.initRoot<schema::LoginAnswer>());
   auto bytes = message.getSegmentsForOutput()[0].asBytes();
-  send_frame({.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login_answer), .message_words = uint32_t(bytes.size() / 8)},
+  send_frame({.kind = uint8_t(wire::FrameKind::control),
+              .ordinal = uint32_t(wire::ControlOrdinal::login_answer),
+              .message_words = uint32_t(bytes.size() / 8)},
              std::as_bytes(std::span(bytes.begin(), bytes.size())));
 }
 

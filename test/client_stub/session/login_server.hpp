@@ -1,4 +1,5 @@
-// A server that clients have to log in to, for tests: it listens on loopback or on a Unix socket, and answers one client as the test says.
+// A server that clients have to log in to, for tests: it listens on loopback or on a Unix socket, and answers one
+// client as the test says.
 #pragma once
 
 #include <atomic>
@@ -20,21 +21,23 @@ struct LoginSeen {
   std::string token, program, host, release, certificate_name;
   uint32_t gpus = 0, process_id = 0;
   uint64_t memory_bytes = 0;
-  std::atomic<const char*> road{""};  // what the session goes by: written by the server's thread, read when a call has come back
+  std::atomic<const char*> road{
+      ""};  // what the session goes by: written by the server's thread, read when a call has come back
 };
 
 class LoginServer {
  public:
   struct Options {
-    tls::Context context;        // null: without TLS
-    std::string unix_path;       // empty: 127.0.0.1, a free port
-    uint32_t flags = 4;          // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
+    tls::Context context;   // null: without TLS
+    std::string unix_path;  // empty: 127.0.0.1, a free port
+    uint32_t flags = 4;     // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
     uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
-    bool another_key = false;    // the worker gets a wrong key
-    unsigned drops = 0;          // so many connections are closed before the one that is answered: at once, after the preface, after the Login, and so on
+    bool another_key = false;                                    // the worker gets a wrong key
+    unsigned drops = 0;  // so many connections are closed before the one that is answered: at once, after the preface,
+                         // after the Login, and so on
   };
-  // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below; when it has admitted the client, a
-  // session follows in which every call succeeds.
+  // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below;
+  // when it has admitted the client, a session follows in which every call succeeds.
   explicit LoginServer(Options options, std::function<void(LoginServer&)> answer);
   ~LoginServer();
 
@@ -70,7 +73,7 @@ class LoginServer {
   bool admitted_ = false;
   std::unique_ptr<transport::Transport> bare_;
   std::unique_ptr<tls::TlsChannel> channel_;
-  std::unique_ptr<transport::Transport> inside_;   // bare_ or what is inside channel_
+  std::unique_ptr<transport::Transport> inside_;  // bare_ or what is inside channel_
   transport::Transport* connection_ = nullptr;
   std::thread thread_;
 };

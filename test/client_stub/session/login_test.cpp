@@ -47,17 +47,20 @@ Outcome try_connect(const std::string& address, client::SessionKind kind = clien
   Outcome outcome;
   RecordingHandler handler;
   std::unique_ptr<client::Session> session;
-  outcome.printed = stderr_of([&] { outcome.result = client::Session::connect(address, handler, session, outcome.error, kind); });
+  outcome.printed =
+      stderr_of([&] { outcome.result = client::Session::connect(address, handler, session, outcome.error, kind); });
   if (session)
-    outcome.works = client::call<schema::Result, schema::Result>(*session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(),
-                                                                 [](auto) {}, [](auto) {}) == CUDA_SUCCESS;
+    outcome.works = client::call<schema::Result, schema::Result>(
+                        *session, uint32_t(wire::SessionOrdinal::ping), 0, client::message_words<schema::Result>(),
+                        [](auto) {}, [](auto) {}) == CUDA_SUCCESS;
   return outcome;
 }
 
 // A lab with a server for 127.0.0.1, the user alice with a bundle, and the authority's file.
 struct Lab {
   Authority authority = make_authority();
-  tls::Credentials server = issue(&authority, {.name = "gpu7", .hosts = {"DNS:localhost", "IP:127.0.0.1"}, .server = true});
+  tls::Credentials server =
+      issue(&authority, {.name = "gpu7", .hosts = {"DNS:localhost", "IP:127.0.0.1"}, .server = true});
   tls::Credentials alice = issue(&authority, {.name = "alice"});
   File bundle{pem(alice.key) + pem(alice.certificate) + pem(authority.certificate)};
   File authorities{pem(authority.certificate), 0644};
@@ -72,7 +75,8 @@ void admit(LoginServer& server) { server.admit(); }
 
 TEST_CASE("a bundle in the environment is enough: TLS, the user's certificate, and a session with its own key") {
   Lab lab;
-  Environment environment(Variables{{"GPUWIRE_IDENTITY", lab.bundle.path()}, {"GPUWIRE_GPUS", "2"}, {"GPUWIRE_MEMORY", "20GiB"}});
+  Environment environment(
+      Variables{{"GPUWIRE_IDENTITY", lab.bundle.path()}, {"GPUWIRE_GPUS", "2"}, {"GPUWIRE_MEMORY", "20GiB"}});
   LoginServer server(lab.tls(), admit);
   auto outcome = try_connect("127.0.0.1:" + server.port());
   CHECK(outcome.error == "");
@@ -244,7 +248,8 @@ TEST_CASE("who is refused is told why in one line") {
   for (bool encrypted : {true, false}) {
     Environment environment;
     if (encrypted) setenv("GPUWIRE_IDENTITY", lab.bundle.path().c_str(), 1);
-    LoginServer server(encrypted ? lab.tls() : LoginServer::Options{}, [](LoginServer& own) { own.refuse("the certificate of alice\nwas revoked"); });
+    LoginServer server(encrypted ? lab.tls() : LoginServer::Options{},
+                       [](LoginServer& own) { own.refuse("the certificate of alice\nwas revoked"); });
     std::string address = "127.0.0.1:" + server.port();
     auto outcome = try_connect(address);
     CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
@@ -299,11 +304,14 @@ TEST_CASE("a server that is not the one is not told who the user is") {
     LoginServer::Options options;
   };
   std::vector<Case> cases;
-  cases.push_back({"another authority", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "is not signed by the CA in " + lab.bundle.path(), other.tls()});
+  cases.push_back({"another authority", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(),
+                   "is not signed by the CA in " + lab.bundle.path(), other.tls()});
   lab.server = issue(&lab.authority, {.hosts = {"DNS:gpu7"}, .server = true});
-  cases.push_back({"another name", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "the server's certificate is for gpu7, not 127.0.0.1", lab.tls()});
+  cases.push_back({"another name", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(),
+                   "the server's certificate is for gpu7, not 127.0.0.1", lab.tls()});
   lab.server = issue(&lab.authority, {.hosts = {"IP:127.0.0.1"}, .server = true, .from_s = -7200, .until_s = -60});
-  cases.push_back({"an old certificate", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "the server's certificate has expired", lab.tls()});
+  cases.push_back({"an old certificate", "127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(),
+                   "the server's certificate has expired", lab.tls()});
   cases.push_back({"no TLS", "tls://127.0.0.1", "GPUWIRE_IDENTITY", lab.bundle.path(), "the server offers no TLS", {}});
   for (auto& one : cases) {
     CAPTURE(one.name);
@@ -346,11 +354,13 @@ TEST_CASE("settings that cannot be meant are named") {
   struct Case {
     const char *variable, *value, *expected;
   };
-  for (auto [variable, value, expected] : {Case{"GPUWIRE_GPUS", "two", "GPUWIRE_GPUS=two is no number of GPUs"},
-                                           Case{"GPUWIRE_GPUS", "0", "GPUWIRE_GPUS=0 is no number of GPUs"},
-                                           Case{"GPUWIRE_MEMORY", "much", "GPUWIRE_MEMORY: \"much\" is no size: it does not begin with a number; as in \"20GiB\""},
-                                           Case{"GPUWIRE_IDENTITY", "/nonexistent/a.pem", "/nonexistent/a.pem: No such file or directory"},
-                                           Case{"GPUWIRE_IDENTITY", open_bundle.path().c_str(), "chmod 600"}}) {
+  for (auto [variable, value, expected] :
+       {Case{"GPUWIRE_GPUS", "two", "GPUWIRE_GPUS=two is no number of GPUs"},
+        Case{"GPUWIRE_GPUS", "0", "GPUWIRE_GPUS=0 is no number of GPUs"},
+        Case{"GPUWIRE_MEMORY", "much",
+             "GPUWIRE_MEMORY: \"much\" is no size: it does not begin with a number; as in \"20GiB\""},
+        Case{"GPUWIRE_IDENTITY", "/nonexistent/a.pem", "/nonexistent/a.pem: No such file or directory"},
+        Case{"GPUWIRE_IDENTITY", open_bundle.path().c_str(), "chmod 600"}}) {
     Environment environment(Variables{{variable, value}});
     auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
     auto outcome = try_connect("127.0.0.1:" + std::to_string((*listener)->endpoint().port));
@@ -362,7 +372,8 @@ TEST_CASE("settings that cannot be meant are named") {
 
 TEST_CASE("addresses that are none are named") {
   Environment environment;
-  CHECK(try_connect("ssh://gpu7").error == "ssh://gpu7: ssh:// is unknown (tls://HOST:PORT, tcp://HOST:PORT or unix:/PATH)");
+  CHECK(try_connect("ssh://gpu7").error ==
+        "ssh://gpu7: ssh:// is unknown (tls://HOST:PORT, tcp://HOST:PORT or unix:/PATH)");
   CHECK(try_connect("unix:relative").error == "unix:relative: expected unix:/PATH");
   CHECK(try_connect("tls://gpu7:port").error == "tls://gpu7:port: not HOST:PORT: \"port\" is no port");
   CHECK(try_connect("unix:/nonexistent/socket").error == "unix:/nonexistent/socket: No such file or directory");

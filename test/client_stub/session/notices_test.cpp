@@ -104,7 +104,9 @@ TEST_CASE("a handler may post") {
           server.reply(server.header().sequence);
         }
       });
-      fixture.handler.on_notice = [&](wire::NoticeOrdinal, capnp::MessageReader&) { CHECK(fixture.post(7) == CUDA_SUCCESS); };
+      fixture.handler.on_notice = [&](wire::NoticeOrdinal, capnp::MessageReader&) {
+        CHECK(fixture.post(7) == CUDA_SUCCESS);
+      };
       CHECK(fixture.call(1) == CUDA_SUCCESS);
       CHECK(fixture.call(2) == CUDA_SUCCESS);
     }

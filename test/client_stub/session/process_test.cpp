@@ -22,8 +22,8 @@ TEST_CASE("after a fork the session is the parent's alone") {
     pid_t child = fork();
     if (child == 0) {
       // Only what a child may do after fork() in a process with threads.
-      bool ok = fixture.session->state() == CUDA_ERROR_NOT_INITIALIZED && fixture.post(1) == CUDA_ERROR_NOT_INITIALIZED &&
-                fixture.call(1) == CUDA_ERROR_NOT_INITIALIZED;
+      bool ok = fixture.session->state() == CUDA_ERROR_NOT_INITIALIZED &&
+                fixture.post(1) == CUDA_ERROR_NOT_INITIALIZED && fixture.call(1) == CUDA_ERROR_NOT_INITIALIZED;
       fixture.session->flush();
       fixture.session->close();
       fixture.session->after_fork_in_child();
@@ -56,7 +56,10 @@ TEST_CASE("a fork in the middle of calls from other threads leaves a child that 
     });
   for (int round = 0; round < 20; ++round) {
     pid_t child = fork();
-    if (child == 0) _exit(fixture.session->state() == CUDA_ERROR_NOT_INITIALIZED && fixture.call(1) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+    if (child == 0)
+      _exit(fixture.session->state() == CUDA_ERROR_NOT_INITIALIZED && fixture.call(1) == CUDA_ERROR_NOT_INITIALIZED
+                ? 0
+                : 1);
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child);
     CHECK(status == 0);
@@ -98,8 +101,7 @@ TEST_CASE("closing ends the calls of other threads") {
         ++waiting;
         waiting.notify_all();
       }
-      while (server.next()) {
-      }
+      while (server.next()) {}
     });
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) threads.emplace_back([&] { CHECK(fixture.call(1) == CUDA_ERROR_DEINITIALIZED); });

@@ -1,4 +1,5 @@
-// A session whose connection is lost, or leads nowhere without a word: who notices, what the user is told, what is counted.
+// A session whose connection is lost, or leads nowhere without a word: who notices, what the user is told, what is
+// counted.
 #include "client_stub/session/reconnection.hpp"
 
 #include <doctest/doctest.h>
@@ -21,9 +22,12 @@ namespace {
 
 constexpr milliseconds kGrace{60'000};
 
-Reconnection::Clock::time_point after(Reconnection::Clock::time_point begin, int64_t ms) { return begin + milliseconds(ms); }
+Reconnection::Clock::time_point after(Reconnection::Clock::time_point begin, int64_t ms) {
+  return begin + milliseconds(ms);
+}
 
-// A server that goes on over every connection that its client makes. What the client has sent is lost with a connection, so nothing but heartbeats may be under way.
+// A server that goes on over every connection that its client makes. What the client has sent is lost with a
+// connection, so nothing but heartbeats may be under way.
 class Reconnector final : public client::Reconnector {
  public:
   explicit Reconnector(std::atomic<unsigned>& made) : made_(made) {}
@@ -38,7 +42,8 @@ class Reconnector final : public client::Reconnector {
     over_ = false;
     auto ends = transport::simulated_pair(next);
     beating_ = std::thread([this, far = std::move(ends.second)] {
-      wire::FrameHeader heartbeat{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+      wire::FrameHeader heartbeat{.kind = uint8_t(wire::FrameKind::control),
+                                  .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
       iovec piece{&heartbeat, sizeof heartbeat};
       std::byte bytes[4096];
       while (!over_) {
@@ -66,14 +71,17 @@ class Reconnector final : public client::Reconnector {
 
 }  // namespace
 
-TEST_CASE("attempts come soon at first and then every two seconds, until the grace is over; the user hears of a loss past two seconds and of its end, once each") {
+TEST_CASE(
+    "attempts come soon at first and then every two seconds, until the grace is over; the user hears of a loss past "
+    "two seconds and of its end, once each") {
   std::vector<std::string> lines;
   Reconnection attempts(kGrace, [&](const std::string& line) { lines.push_back(line); });
   auto begin = Reconnection::Clock::now();
   int64_t ms = 0;
   unsigned made = 0;
   milliseconds longest{0};
-  for (auto delay = attempts.next_delay(after(begin, ms), "no route to host"); delay.count() >= 0; delay = attempts.next_delay(after(begin, ms), "no route to host")) {
+  for (auto delay = attempts.next_delay(after(begin, ms), "no route to host"); delay.count() >= 0;
+       delay = attempts.next_delay(after(begin, ms), "no route to host")) {
     CHECK(lines.empty() == (ms < 2000));
     longest = std::max(longest, delay);
     ms += std::max<int64_t>(delay.count(), 1);
@@ -102,24 +110,28 @@ TEST_CASE("a session without a call, and one that waits for a reply, notice that
     auto ends = transport::simulated_pair({});
     std::unique_ptr<ConnectedSession> session;
     RecordingHandler handler;
-    FakeServer server(std::move(ends.second), [](FakeServer& self) {
-      while (self.next()) {
-      }
-    }, FakeServer::Begins::with_hello);
+    FakeServer server(
+        std::move(ends.second),
+        [](FakeServer& self) {
+          while (self.next()) {}
+        },
+        FakeServer::Begins::with_hello);
     auto greeted = ConnectedSession::greet(std::move(ends.first), "test:1", handler);
     REQUIRE(greeted);
     session = std::move(*greeted);
     std::atomic<unsigned> made{0};
     auto reconnector = std::make_unique<Reconnector>(made);
     Reconnector& way = *reconnector;
-    // This server answers no heartbeat, so its connection counts as dead soon; the ones that follow swallow everything, and are found out one after the other.
+    // This server answers no heartbeat, so its connection counts as dead soon; the ones that follow swallow everything,
+    // and are found out one after the other.
     way.next = {.swallow_first_to_second = 1};
     way.client_sent = 0;
     std::thread caller;
     session->outlive_connections(std::move(reconnector), kGrace, milliseconds(2));
     if (waits)
       caller = std::thread([&] {
-        client::call<schema::Source, schema::Result>(*session, 3, 0, client::message_words<schema::Source>(), [](auto) {}, [](auto) {});
+        client::call<schema::Source, schema::Result>(
+            *session, 3, 0, client::message_words<schema::Source>(), [](auto) {}, [](auto) {});
       });
     for (unsigned seen = 0; seen < 1; seen = made) made.wait(seen);
     CHECK(session->stats().losses >= 1);
@@ -131,9 +143,12 @@ TEST_CASE("a session without a call, and one that waits for a reply, notice that
   }
 }
 
-TEST_CASE("heartbeats of a client that does nothing arrive, and a server that sends them although none were agreed is at fault") {
+TEST_CASE(
+    "heartbeats of a client that does nothing arrive, and a server that sends them although none were agreed is at "
+    "fault") {
   auto ends = transport::simulated_pair({});
-  FakeServer server(std::move(ends.second), [](FakeServer& self) { self.next(); }, FakeServer::Begins::with_hello);
+  FakeServer server(
+      std::move(ends.second), [](FakeServer& self) { self.next(); }, FakeServer::Begins::with_hello);
   RecordingHandler handler;
   auto session = ConnectedSession::greet(std::move(ends.first), "test:1", handler);
   REQUIRE(session);

@@ -22,7 +22,8 @@ client::BulkSink RecordingHandler::bulk_for(wire::NoticeOrdinal ordinal, capnp::
   return {text.data(), text.size()};
 }
 
-void RecordingHandler::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> bytes) {
+void RecordingHandler::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
+                                   std::span<const std::byte> bytes) {
   if (ordinal == wire::NoticeOrdinal::output) CHECK(bytes.size() == text.size());
   if (on_notice) on_notice(ordinal, message);
   ++stored;
@@ -35,7 +36,8 @@ void RecordingHandler::ended(CUresult result, std::string_view reason) {
   ends.notify_all();
 }
 
-Fixture::Fixture(Ends ends, FakeServer::Serve serve) : server(std::make_unique<FakeServer>(std::move(ends.second), std::move(serve))) {
+Fixture::Fixture(Ends ends, FakeServer::Serve serve)
+    : server(std::make_unique<FakeServer>(std::move(ends.second), std::move(serve))) {
   started = client::ConnectedSession::start(std::move(ends.first), "test:1", handler, session, error);
   INFO(error);
   REQUIRE(started == CUDA_SUCCESS);
@@ -48,12 +50,15 @@ Fixture::~Fixture() {
 }
 
 CUresult Fixture::post(uint64_t number, const client::Bulk& bulk, uint64_t* sequence) {
-  return client::post<schema::Source>(*session, kOrdinal, 0, client::message_words<schema::Source>(), [&](auto params) { params.setBytes(number); }, bulk, sequence);
+  return client::post<schema::Source>(
+      *session, kOrdinal, 0, client::message_words<schema::Source>(), [&](auto params) { params.setBytes(number); },
+      bulk, sequence);
 }
 
 CUresult Fixture::call(uint64_t number, const client::Bulk& bulk, const client::BulkSink& sink) {
   return client::call<schema::Source, schema::Result>(
-      *session, kOrdinal, 0, client::message_words<schema::Source>(), [&](auto params) { params.setBytes(number); }, [](auto) {}, bulk, sink);
+      *session, kOrdinal, 0, client::message_words<schema::Source>(), [&](auto params) { params.setBytes(number); },
+      [](auto) {}, bulk, sink);
 }
 
 uint64_t number_in(FakeServer& server) {

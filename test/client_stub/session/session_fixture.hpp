@@ -22,7 +22,8 @@ class RecordingHandler : public client::NoticeHandler {
  public:
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) override;
   client::BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) override;
-  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) override;
+  void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
+                   std::span<const std::byte> text) override;
   void ended(CUresult result, std::string_view reason) override;
 
   std::function<void(wire::NoticeOrdinal, capnp::MessageReader&)> on_notice;

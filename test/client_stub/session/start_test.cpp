@@ -1,4 +1,5 @@
-// Everything that can stand at the other end instead of a server that wants us: each gives one CUDA error and one line that names the cause.
+// Everything that can stand at the other end instead of a server that wants us: each gives one CUDA error and one line
+// that names the cause.
 #include <doctest/doctest.h>
 
 #include <poll.h>
@@ -17,10 +18,12 @@ using namespace gpuwire::test;
 
 namespace {
 
-// Accepts one connection, takes the client's preface, sends `answer`, then keeps the connection until the client leaves, or closes it.
+// Accepts one connection, takes the client's preface, sends `answer`, then keeps the connection until the client
+// leaves, or closes it.
 class Stranger {
  public:
-  explicit Stranger(std::string answer, bool close_at_once = false) : listener_(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {
+  explicit Stranger(std::string answer, bool close_at_once = false)
+      : listener_(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {
     thread_ = std::thread([this, answer = std::move(answer), close_at_once] {
       pollfd ready{listener_->descriptor(), POLLIN, 0};
       if (poll(&ready, 1, 60'000) != 1) return;
@@ -51,7 +54,8 @@ Outcome try_connect(const std::string& address) {
   Outcome outcome;
   RecordingHandler handler;
   std::unique_ptr<client::Session> session;
-  outcome.printed = stderr_of([&] { outcome.result = client::Session::connect(address, handler, session, outcome.error); });
+  outcome.printed =
+      stderr_of([&] { outcome.result = client::Session::connect(address, handler, session, outcome.error); });
   CHECK_FALSE(session);
   CHECK(outcome.printed.empty());
   CHECK(handler.ends == 0);
@@ -92,7 +96,9 @@ TEST_CASE("an HTTP server is recognised as one") {
 }
 
 TEST_CASE("other services are recognised as not gpuwire") {
-  for (auto [answer, expected] : {std::pair{"SSH-2.0-OpenSSH_9.2p1\r\n", "an SSH server"}, {"220 mail ready\r\n", "it answers \"220 mail ready..\""}, {"\x15\x03\x01\x02\x28", "a TLS server"}}) {
+  for (auto [answer, expected] : {std::pair{"SSH-2.0-OpenSSH_9.2p1\r\n", "an SSH server"},
+                                  {"220 mail ready\r\n", "it answers \"220 mail ready..\""},
+                                  {"\x15\x03\x01\x02\x28", "a TLS server"}}) {
     Stranger stranger(answer);
     auto outcome = try_connect(stranger.address());
     CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
@@ -117,7 +123,8 @@ TEST_CASE("another protocol version is named with both sides' versions") {
   Stranger stranger(bytes_of(preface));
   auto outcome = try_connect(stranger.address());
   CHECK(outcome.result == CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
-  CHECK(outcome.error.find("client speaks gpuwire protocol 2.0 (release " GPUWIRE_VERSION "), server speaks 7.3 (release 9.8.7)") != std::string::npos);
+  CHECK(outcome.error.find("client speaks gpuwire protocol 2.0 (release " GPUWIRE_VERSION
+                           "), server speaks 7.3 (release 9.8.7)") != std::string::npos);
 }
 
 TEST_CASE("a refusal carries the server's reason") {
@@ -147,7 +154,9 @@ TEST_CASE("a server that accepts and then says nonsense, or nothing, is an error
 }
 
 TEST_CASE("a welcome that cannot be read is an error") {
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::welcome), .message_words = 1};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(wire::ControlOrdinal::welcome),
+                           .message_words = 1};
   std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
   Stranger stranger(bytes_of(wire::own_preface()) + frame + std::string("\x00\xff\xff\x00\x01\x00\x00\x00", 8));
   auto outcome = try_connect(stranger.address());

@@ -77,7 +77,8 @@ TEST_CASE("who waits for room hears of it when the acknowledgement has overtaken
 
 TEST_CASE("a client that is faster than its server waits for it and loses nothing") {
   on_every_transport([](const PairKind& kind) {
-    // More than the window holds; the server does not read before the client must have been held up, and acknowledges late.
+    // More than the window holds; the server does not read before the client must have been held up, and acknowledges
+    // late.
     constexpr size_t kBulk = 200 * 1024, kCalls = 3 * wire::kSendWindowBytes / kBulk;
     std::binary_semaphore read{0};
     uint64_t frames = 0;
@@ -158,7 +159,9 @@ TEST_CASE("an answer finds room in a window that takes nothing else") {
   });
   std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
   // The last one that fits leaves less room than it takes itself; the next waits.
-  constexpr size_t kFit = (wire::kSendWindowBytes - client::kNoticeReserveBytes - client::kAnswerReserveBytes - link::kAcknowledgeReserveBytes) / (wire::kPostedBulkBytesMax + 64);
+  constexpr size_t kFit = (wire::kSendWindowBytes - client::kNoticeReserveBytes - client::kAnswerReserveBytes -
+                           link::kAcknowledgeReserveBytes) /
+                          (wire::kPostedBulkBytesMax + 64);
   for (size_t i = 0; i < kFit; ++i) REQUIRE(fixture.post(i, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);
   std::thread waits([&] {
     CHECK(fixture.post(1, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);

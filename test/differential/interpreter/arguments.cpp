@@ -31,7 +31,8 @@ std::string Slots::describe(uint64_t value) const {
   for (auto name = order_.rbegin(); name != order_.rend(); ++name) {
     const Slot& slot = slots_.at(*name);
     if (slot.value == value) return "$" + *name;
-    if (slot.value < value && value - slot.value < slot.bytes) return "$" + *name + "+" + std::to_string(value - slot.value);
+    if (slot.value < value && value - slot.value < slot.bytes)
+      return "$" + *name + "+" + std::to_string(value - slot.value);
   }
   return "other";
 }

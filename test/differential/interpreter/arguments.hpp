@@ -1,4 +1,5 @@
-// The arguments of one call, as a sequence writes them, and what the call has left in them. The notation is in ../README.md.
+// The arguments of one call, as a sequence writes them, and what the call has left in them. The notation is in
+// ../README.md.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,7 @@ struct Output {
 };
 
 struct Argument {
-  uint64_t word = 0;               // the value itself, or the address of what it points to
+  uint64_t word = 0;                 // the value itself, or the address of what it points to
   const std::byte* bytes = nullptr;  // of a structure: where it is, for parameters that are passed by value
 
   template <class T>
@@ -67,7 +68,8 @@ class Arguments {
   Arguments& operator=(const Arguments&) = delete;
 
   const std::vector<Argument>& all() const { return all_; }
-  // A kernel would be given the address of nothing, because an allocation failed: when its fault would be told is chance.
+  // A kernel would be given the address of nothing, because an allocation failed: when its fault would be told is
+  // chance.
   bool would_fault() const { return would_fault_; }
   // Names what a successful call has given, and shows what it has written.
   std::string finish(bool success);

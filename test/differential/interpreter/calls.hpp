@@ -23,7 +23,8 @@ bool make_runtime_call(std::string_view name, const std::vector<Argument>& argum
 
 // Calls a function with the arguments, each as the type of its parameter.
 template <class Result, class... Parameters, size_t... Index>
-Result invoke_each(Result (*function)(Parameters...), const std::vector<Argument>& arguments, std::index_sequence<Index...>) {
+Result invoke_each(Result (*function)(Parameters...), const std::vector<Argument>& arguments,
+                   std::index_sequence<Index...>) {
   return function(arguments[Index].template as<Parameters>()...);
 }
 template <class Result, class... Parameters>

@@ -24,8 +24,10 @@ void* symbol(const char* name) {
 using Call = CUresult (*)(const char* name, const std::vector<Argument>& arguments);
 
 // A forward reference to the name alone: nothing of libcuda is linked.
-#define GPUWIRE_CALL(function) {#function, [](const char* name, const std::vector<Argument>& arguments) { \
-  return invoke(reinterpret_cast<decltype(&function)>(symbol(name)), arguments); }},
+#define GPUWIRE_CALL(function)                                                      \
+  {#function, [](const char* name, const std::vector<Argument>& arguments) {        \
+     return invoke(reinterpret_cast<decltype(&function)>(symbol(name)), arguments); \
+   }},
 const std::unordered_map<std::string_view, Call>& calls() {
   static const std::unordered_map<std::string_view, Call> all = {
 #include "differential_calls.inc"

@@ -8,11 +8,20 @@
 namespace differential {
 namespace {
 
-// The driver's documentation of CUresult says of these that the context is no longer usable and the process has to be launched anew.
+// The driver's documentation of CUresult says of these that the context is no longer usable and the process has to be
+// launched anew.
 constexpr std::array<std::string_view, 11> kSticky = {
-    "CUDA_ERROR_ECC_UNCORRECTABLE",    "CUDA_ERROR_ILLEGAL_ADDRESS",    "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_ASSERT",
-    "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_MISALIGNED_ADDRESS",
-    "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_INVALID_PC",        "CUDA_ERROR_LAUNCH_FAILED",  "CUDA_ERROR_UNKNOWN",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_UNKNOWN",
 };
 
 }  // namespace

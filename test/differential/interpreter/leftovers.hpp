@@ -12,7 +12,8 @@ namespace differential {
 // Used on one thread at a time: each line of a sequence, then clear() when the sequence's threads have ended.
 class Leftovers {
  public:
-  // After each call: contexts that are made and not destroyed yet, how often the primary one is retained, and errors that stay.
+  // After each call: contexts that are made and not destroyed yet, how often the primary one is retained, and errors
+  // that stay.
   void note(std::string_view name, const std::vector<Argument>& arguments, const Outcome& outcome);
   // Ends contexts, and with them everything in them.
   void clear();

@@ -1,6 +1,7 @@
-// usage: differential_interpreter SEQUENCE_FILE...: makes the calls of each sequence, each on the thread that its line names, one after the other,
-// and prints what they returned. The same sequence on the same kind of device prints the same. Between two sequences everything that the first
-// left is ended; after an error that only a new process is free of it stops with exit status 3.
+// usage: differential_interpreter SEQUENCE_FILE...: makes the calls of each sequence, each on the thread that its line
+// names, one after the other, and prints what they returned. The same sequence on the same kind of device prints the
+// same. Between two sequences everything that the first left is ended; after an error that only a new process is free
+// of it stops with exit status 3.
 #include <sys/mman.h>
 
 #include <condition_variable>
@@ -70,12 +71,14 @@ uint64_t digest(const std::byte* at, size_t bytes) {
 void map_host(Slots& slots, const std::string& name, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no host memory");
-  for (size_t i = 0; i < bytes; ++i) static_cast<unsigned char*>(memory)[i] = static_cast<unsigned char>(i * 7 + name.back());
+  for (size_t i = 0; i < bytes; ++i)
+    static_cast<unsigned char*>(memory)[i] = static_cast<unsigned char>(i * 7 + name.back());
   slots.put(name, {reinterpret_cast<uint64_t>(memory), bytes});
 }
 
 // What is not a call of the API. Empty: it is one.
-std::string own_command(Slots& slots, const Leftovers& leftovers, const std::set<std::string>& succeeded, const std::string& command, std::istringstream& rest) {
+std::string own_command(Slots& slots, const Leftovers& leftovers, const std::set<std::string>& succeeded,
+                        const std::string& command, std::istringstream& rest) {
   std::string name;
   size_t bytes = 0, offset = 0;
   char text[128] = "done";
@@ -89,11 +92,13 @@ std::string own_command(Slots& slots, const Leftovers& leftovers, const std::set
     }
     const Slot& slot = slots[name];
     if (slot.value == 0 || offset + bytes > slot.bytes) return "none";
-    std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(digest(reinterpret_cast<const std::byte*>(slot.value) + offset, bytes)));
+    std::snprintf(text, sizeof text, "%016lx",
+                  static_cast<unsigned long>(digest(reinterpret_cast<const std::byte*>(slot.value) + offset, bytes)));
   } else if (command == "counts") {
     if (leftovers.unsettled()) return "unsettled";
     CallbackCounts counts = callback_counts();
-    std::snprintf(text, sizeof text, "host %u stream %u destroyed %u status %d", counts.host, counts.stream, counts.destroyed, counts.status);
+    std::snprintf(text, sizeof text, "host %u stream %u destroyed %u status %d", counts.host, counts.stream,
+                  counts.destroyed, counts.status);
   } else {
     return {};
   }
@@ -120,7 +125,8 @@ void run_line(Slots& slots, Leftovers& leftovers, std::set<std::string>& succeed
       outcome = make_call(command_name, arguments.all());
       leftovers.note(command_name, arguments.all(), outcome);
     }
-    if (loose && (outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady")) outcome.name = "CUDA_SUCCESS";
+    if (loose && (outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady"))
+      outcome.name = "CUDA_SUCCESS";
     if (outcome.success) succeeded.insert(number);
     shown = outcome.name + arguments.finish(outcome.success);
   }
@@ -170,7 +176,8 @@ int run(const std::vector<const char*>& paths) {
 
 Outcome make_call(std::string_view name, const std::vector<Argument>& arguments) {
   Outcome outcome;
-  if (!make_driver_call(name, arguments, outcome) && !make_runtime_call(name, arguments, outcome)) throw std::runtime_error("an unknown call");
+  if (!make_driver_call(name, arguments, outcome) && !make_runtime_call(name, arguments, outcome))
+    throw std::runtime_error("an unknown call");
   return outcome;
 }
 

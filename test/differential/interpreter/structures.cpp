@@ -6,87 +6,116 @@
 namespace differential {
 namespace {
 
-#define FIELD(type, path) {#path, offsetof(type, path), sizeof(static_cast<type*>(nullptr)->path)}
+#define FIELD(type, path) \
+  { #path, offsetof(type, path), sizeof(static_cast <type*>(nullptr)->path) }
 
 using Copy2D = CUDA_MEMCPY2D;
 constexpr Field kCopy2D[] = {
-    FIELD(Copy2D, srcXInBytes),   FIELD(Copy2D, srcY),      FIELD(Copy2D, srcMemoryType), FIELD(Copy2D, srcHost),
-    FIELD(Copy2D, srcDevice),     FIELD(Copy2D, srcArray),  FIELD(Copy2D, srcPitch),      FIELD(Copy2D, dstXInBytes),
-    FIELD(Copy2D, dstY),          FIELD(Copy2D, dstHost),   FIELD(Copy2D, dstMemoryType), FIELD(Copy2D, dstDevice),
-    FIELD(Copy2D, dstArray),      FIELD(Copy2D, dstPitch),  FIELD(Copy2D, WidthInBytes),  FIELD(Copy2D, Height),
+    FIELD(Copy2D, srcXInBytes), FIELD(Copy2D, srcY),     FIELD(Copy2D, srcMemoryType), FIELD(Copy2D, srcHost),
+    FIELD(Copy2D, srcDevice),   FIELD(Copy2D, srcArray), FIELD(Copy2D, srcPitch),      FIELD(Copy2D, dstXInBytes),
+    FIELD(Copy2D, dstY),        FIELD(Copy2D, dstHost),  FIELD(Copy2D, dstMemoryType), FIELD(Copy2D, dstDevice),
+    FIELD(Copy2D, dstArray),    FIELD(Copy2D, dstPitch), FIELD(Copy2D, WidthInBytes),  FIELD(Copy2D, Height),
 };
 using Copy3D = CUDA_MEMCPY3D;
 constexpr Field kCopy3D[] = {
-    FIELD(Copy3D, srcXInBytes), FIELD(Copy3D, srcY),          FIELD(Copy3D, srcZ),        FIELD(Copy3D, srcMemoryType), FIELD(Copy3D, srcHost),
-    FIELD(Copy3D, srcDevice),   FIELD(Copy3D, srcArray),      FIELD(Copy3D, srcPitch),    FIELD(Copy3D, srcHeight),     FIELD(Copy3D, dstXInBytes),
-    FIELD(Copy3D, dstY),        FIELD(Copy3D, dstZ),          FIELD(Copy3D, dstHost),     FIELD(Copy3D, dstMemoryType), FIELD(Copy3D, dstDevice),
-    FIELD(Copy3D, dstArray),    FIELD(Copy3D, dstPitch),      FIELD(Copy3D, dstHeight),   FIELD(Copy3D, WidthInBytes),  FIELD(Copy3D, Height),
+    FIELD(Copy3D, srcXInBytes), FIELD(Copy3D, srcY),          FIELD(Copy3D, srcZ),         FIELD(Copy3D, srcMemoryType),
+    FIELD(Copy3D, srcHost),     FIELD(Copy3D, srcDevice),     FIELD(Copy3D, srcArray),     FIELD(Copy3D, srcPitch),
+    FIELD(Copy3D, srcHeight),   FIELD(Copy3D, dstXInBytes),   FIELD(Copy3D, dstY),         FIELD(Copy3D, dstZ),
+    FIELD(Copy3D, dstHost),     FIELD(Copy3D, dstMemoryType), FIELD(Copy3D, dstDevice),    FIELD(Copy3D, dstArray),
+    FIELD(Copy3D, dstPitch),    FIELD(Copy3D, dstHeight),     FIELD(Copy3D, WidthInBytes), FIELD(Copy3D, Height),
     FIELD(Copy3D, Depth),
 };
 constexpr Field kLocation[] = {FIELD(CUmemLocation, type), FIELD(CUmemLocation, id)};
 constexpr Field kAllocationProp[] = {FIELD(CUmemAllocationProp, type), FIELD(CUmemAllocationProp, requestedHandleTypes),
-                                     FIELD(CUmemAllocationProp, location.type), FIELD(CUmemAllocationProp, location.id)};
-constexpr Field kAccessDesc[] = {FIELD(CUmemAccessDesc, location.type), FIELD(CUmemAccessDesc, location.id), FIELD(CUmemAccessDesc, flags)};
-constexpr Field kPoolProps[] = {FIELD(CUmemPoolProps, allocType), FIELD(CUmemPoolProps, handleTypes), FIELD(CUmemPoolProps, location.type),
-                                FIELD(CUmemPoolProps, location.id), FIELD(CUmemPoolProps, maxSize)};
-constexpr Field kArray[] = {FIELD(CUDA_ARRAY_DESCRIPTOR, Width), FIELD(CUDA_ARRAY_DESCRIPTOR, Height), FIELD(CUDA_ARRAY_DESCRIPTOR, Format),
-                            FIELD(CUDA_ARRAY_DESCRIPTOR, NumChannels)};
+                                     FIELD(CUmemAllocationProp, location.type),
+                                     FIELD(CUmemAllocationProp, location.id)};
+constexpr Field kAccessDesc[] = {FIELD(CUmemAccessDesc, location.type), FIELD(CUmemAccessDesc, location.id),
+                                 FIELD(CUmemAccessDesc, flags)};
+constexpr Field kPoolProps[] = {FIELD(CUmemPoolProps, allocType), FIELD(CUmemPoolProps, handleTypes),
+                                FIELD(CUmemPoolProps, location.type), FIELD(CUmemPoolProps, location.id),
+                                FIELD(CUmemPoolProps, maxSize)};
+constexpr Field kArray[] = {FIELD(CUDA_ARRAY_DESCRIPTOR, Width), FIELD(CUDA_ARRAY_DESCRIPTOR, Height),
+                            FIELD(CUDA_ARRAY_DESCRIPTOR, Format), FIELD(CUDA_ARRAY_DESCRIPTOR, NumChannels)};
 using Array3D = CUDA_ARRAY3D_DESCRIPTOR;
 constexpr Field kArray3D[] = {FIELD(Array3D, Width),  FIELD(Array3D, Height),      FIELD(Array3D, Depth),
                               FIELD(Array3D, Format), FIELD(Array3D, NumChannels), FIELD(Array3D, Flags)};
-constexpr Field kResource[] = {FIELD(CUDA_RESOURCE_DESC, resType), FIELD(CUDA_RESOURCE_DESC, res.array.hArray), FIELD(CUDA_RESOURCE_DESC, res.linear.devPtr),
-                               FIELD(CUDA_RESOURCE_DESC, res.linear.format), FIELD(CUDA_RESOURCE_DESC, res.linear.numChannels),
-                               FIELD(CUDA_RESOURCE_DESC, res.linear.sizeInBytes), FIELD(CUDA_RESOURCE_DESC, flags)};
-constexpr Field kTexture[] = {FIELD(CUDA_TEXTURE_DESC, addressMode[0]), FIELD(CUDA_TEXTURE_DESC, addressMode[1]), FIELD(CUDA_TEXTURE_DESC, addressMode[2]),
-                              FIELD(CUDA_TEXTURE_DESC, filterMode), FIELD(CUDA_TEXTURE_DESC, flags)};
+constexpr Field kResource[] = {FIELD(CUDA_RESOURCE_DESC, resType),
+                               FIELD(CUDA_RESOURCE_DESC, res.array.hArray),
+                               FIELD(CUDA_RESOURCE_DESC, res.linear.devPtr),
+                               FIELD(CUDA_RESOURCE_DESC, res.linear.format),
+                               FIELD(CUDA_RESOURCE_DESC, res.linear.numChannels),
+                               FIELD(CUDA_RESOURCE_DESC, res.linear.sizeInBytes),
+                               FIELD(CUDA_RESOURCE_DESC, flags)};
+constexpr Field kTexture[] = {FIELD(CUDA_TEXTURE_DESC, addressMode[0]), FIELD(CUDA_TEXTURE_DESC, addressMode[1]),
+                              FIELD(CUDA_TEXTURE_DESC, addressMode[2]), FIELD(CUDA_TEXTURE_DESC, filterMode),
+                              FIELD(CUDA_TEXTURE_DESC, flags)};
 using Kernel = CUDA_KERNEL_NODE_PARAMS;
-constexpr Field kKernel[] = {FIELD(Kernel, func),      FIELD(Kernel, gridDimX),  FIELD(Kernel, gridDimY),       FIELD(Kernel, gridDimZ),     FIELD(Kernel, blockDimX),
-                             FIELD(Kernel, blockDimY), FIELD(Kernel, blockDimZ), FIELD(Kernel, sharedMemBytes), FIELD(Kernel, kernelParams), FIELD(Kernel, ctx)};
+constexpr Field kKernel[] = {FIELD(Kernel, func),      FIELD(Kernel, gridDimX),       FIELD(Kernel, gridDimY),
+                             FIELD(Kernel, gridDimZ),  FIELD(Kernel, blockDimX),      FIELD(Kernel, blockDimY),
+                             FIELD(Kernel, blockDimZ), FIELD(Kernel, sharedMemBytes), FIELD(Kernel, kernelParams),
+                             FIELD(Kernel, ctx)};
 using Fill = CUDA_MEMSET_NODE_PARAMS;
-constexpr Field kFill[] = {FIELD(Fill, dst), FIELD(Fill, pitch), FIELD(Fill, value), FIELD(Fill, elementSize), FIELD(Fill, width), FIELD(Fill, height)};
+constexpr Field kFill[] = {FIELD(Fill, dst),         FIELD(Fill, pitch), FIELD(Fill, value),
+                           FIELD(Fill, elementSize), FIELD(Fill, width), FIELD(Fill, height)};
 constexpr Field kHost[] = {FIELD(CUDA_HOST_NODE_PARAMS, fn), FIELD(CUDA_HOST_NODE_PARAMS, userData)};
 using Allocation = CUDA_MEM_ALLOC_NODE_PARAMS;
-constexpr Field kAllocation[] = {FIELD(Allocation, poolProps.allocType),   FIELD(Allocation, poolProps.handleTypes), FIELD(Allocation, poolProps.location.type),
-                                 FIELD(Allocation, poolProps.location.id), FIELD(Allocation, bytesize),              FIELD(Allocation, dptr)};
+constexpr Field kAllocation[] = {FIELD(Allocation, poolProps.allocType),
+                                 FIELD(Allocation, poolProps.handleTypes),
+                                 FIELD(Allocation, poolProps.location.type),
+                                 FIELD(Allocation, poolProps.location.id),
+                                 FIELD(Allocation, bytesize),
+                                 FIELD(Allocation, dptr)};
 using Node = CUgraphNodeParams;
-constexpr Field kNode[] = {FIELD(Node, type), FIELD(Node, memset.dst), FIELD(Node, memset.value), FIELD(Node, memset.elementSize), FIELD(Node, memset.width),
-                           FIELD(Node, memset.height), FIELD(Node, host.fn), FIELD(Node, host.userData), FIELD(Node, graph.graph), FIELD(Node, eventRecord.event),
-                           FIELD(Node, eventWait.event), FIELD(Node, free.dptr), FIELD(Node, conditional.handle), FIELD(Node, conditional.type),
-                           FIELD(Node, conditional.size), FIELD(Node, conditional.ctx)};
-constexpr Field kLaunch[] = {FIELD(CUlaunchConfig, gridDimX),  FIELD(CUlaunchConfig, gridDimY),       FIELD(CUlaunchConfig, gridDimZ), FIELD(CUlaunchConfig, blockDimX),
-                             FIELD(CUlaunchConfig, blockDimY), FIELD(CUlaunchConfig, blockDimZ),      FIELD(CUlaunchConfig, sharedMemBytes),
-                             FIELD(CUlaunchConfig, hStream),   FIELD(CUlaunchConfig, attrs),          FIELD(CUlaunchConfig, numAttrs)};
-constexpr Field kAttribute[] = {FIELD(CUlaunchAttribute, id), FIELD(CUlaunchAttribute, value.cooperative), FIELD(CUlaunchAttribute, value.priority),
-                                FIELD(CUlaunchAttribute, value.clusterDim.x), FIELD(CUlaunchAttribute, value.clusterDim.y), FIELD(CUlaunchAttribute, value.clusterDim.z)};
+constexpr Field kNode[] = {FIELD(Node, type),
+                           FIELD(Node, memset.dst),
+                           FIELD(Node, memset.value),
+                           FIELD(Node, memset.elementSize),
+                           FIELD(Node, memset.width),
+                           FIELD(Node, memset.height),
+                           FIELD(Node, host.fn),
+                           FIELD(Node, host.userData),
+                           FIELD(Node, graph.graph),
+                           FIELD(Node, eventRecord.event),
+                           FIELD(Node, eventWait.event),
+                           FIELD(Node, free.dptr),
+                           FIELD(Node, conditional.handle),
+                           FIELD(Node, conditional.type),
+                           FIELD(Node, conditional.size),
+                           FIELD(Node, conditional.ctx)};
+constexpr Field kLaunch[] = {FIELD(CUlaunchConfig, gridDimX),       FIELD(CUlaunchConfig, gridDimY),
+                             FIELD(CUlaunchConfig, gridDimZ),       FIELD(CUlaunchConfig, blockDimX),
+                             FIELD(CUlaunchConfig, blockDimY),      FIELD(CUlaunchConfig, blockDimZ),
+                             FIELD(CUlaunchConfig, sharedMemBytes), FIELD(CUlaunchConfig, hStream),
+                             FIELD(CUlaunchConfig, attrs),          FIELD(CUlaunchConfig, numAttrs)};
+constexpr Field kAttribute[] = {FIELD(CUlaunchAttribute, id),
+                                FIELD(CUlaunchAttribute, value.cooperative),
+                                FIELD(CUlaunchAttribute, value.priority),
+                                FIELD(CUlaunchAttribute, value.clusterDim.x),
+                                FIELD(CUlaunchAttribute, value.clusterDim.y),
+                                FIELD(CUlaunchAttribute, value.clusterDim.z)};
 constexpr Field kContext[] = {FIELD(CUctxCreateParams, numExecAffinityParams)};
-constexpr Field kPointer[] = {FIELD(cudaPointerAttributes, type), FIELD(cudaPointerAttributes, device), FIELD(cudaPointerAttributes, devicePointer),
-                              FIELD(cudaPointerAttributes, hostPointer)};
+constexpr Field kPointer[] = {FIELD(cudaPointerAttributes, type), FIELD(cudaPointerAttributes, device),
+                              FIELD(cudaPointerAttributes, devicePointer), FIELD(cudaPointerAttributes, hostPointer)};
 
 struct Row {
   std::string_view name;
   Structure structure;
 };
 
-#define ROW(type, fields) {#type, {sizeof(type), fields, sizeof fields / sizeof *fields}}
+#define ROW(type, fields)                                           \
+  {                                                                 \
+#type, { sizeof(type), fields, sizeof fields / sizeof *fields } \
+  }
 constexpr Row kRows[] = {
-    ROW(CUDA_MEMCPY2D, kCopy2D),
-    ROW(CUDA_MEMCPY3D, kCopy3D),
-    ROW(CUmemLocation, kLocation),
-    ROW(CUmemAllocationProp, kAllocationProp),
-    ROW(CUmemAccessDesc, kAccessDesc),
-    ROW(CUmemPoolProps, kPoolProps),
-    ROW(CUDA_ARRAY_DESCRIPTOR, kArray),
-    ROW(CUDA_ARRAY3D_DESCRIPTOR, kArray3D),
-    ROW(CUDA_RESOURCE_DESC, kResource),
-    ROW(CUDA_TEXTURE_DESC, kTexture),
-    ROW(CUDA_KERNEL_NODE_PARAMS, kKernel),
-    ROW(CUDA_MEMSET_NODE_PARAMS, kFill),
-    ROW(CUDA_HOST_NODE_PARAMS, kHost),
-    ROW(CUDA_MEM_ALLOC_NODE_PARAMS, kAllocation),
-    ROW(CUgraphNodeParams, kNode),
-    ROW(CUlaunchConfig, kLaunch),
-    ROW(CUlaunchAttribute, kAttribute),
-    ROW(CUctxCreateParams, kContext),
+    ROW(CUDA_MEMCPY2D, kCopy2D),           ROW(CUDA_MEMCPY3D, kCopy3D),
+    ROW(CUmemLocation, kLocation),         ROW(CUmemAllocationProp, kAllocationProp),
+    ROW(CUmemAccessDesc, kAccessDesc),     ROW(CUmemPoolProps, kPoolProps),
+    ROW(CUDA_ARRAY_DESCRIPTOR, kArray),    ROW(CUDA_ARRAY3D_DESCRIPTOR, kArray3D),
+    ROW(CUDA_RESOURCE_DESC, kResource),    ROW(CUDA_TEXTURE_DESC, kTexture),
+    ROW(CUDA_KERNEL_NODE_PARAMS, kKernel), ROW(CUDA_MEMSET_NODE_PARAMS, kFill),
+    ROW(CUDA_HOST_NODE_PARAMS, kHost),     ROW(CUDA_MEM_ALLOC_NODE_PARAMS, kAllocation),
+    ROW(CUgraphNodeParams, kNode),         ROW(CUlaunchConfig, kLaunch),
+    ROW(CUlaunchAttribute, kAttribute),    ROW(CUctxCreateParams, kContext),
     ROW(cudaPointerAttributes, kPointer),
 };
 

@@ -11,7 +11,8 @@ static const char* kGood =
     "\n.version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry answer(.param .u64 out) {\n"
     ".reg .b64 %rd<3>;\n.reg .b32 %r<2>;\n"
-    "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 42;\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+    "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 42;\nst.global.u32 [%rd2], "
+    "%r1;\nret;\n}\n";
 
 static CUresult load(const char* image, std::string& log) {
   char errors[4096] = "";
@@ -46,17 +47,21 @@ int main() {
   CHECK_DRIVER(cuCtxSetCurrent(context));
   std::string log, broken = kGood;
   broken.replace(broken.find("mov.u32"), 7, "moo.u32");
-  CUresult garbage = load("\x7f" "this is no module at all, whatever it is taken for", log);
+  CUresult garbage = load(
+      "\x7f"
+      "this is no module at all, whatever it is taken for",
+      log);
   CUresult bad = load(broken.c_str(), log);
   bool logged = !log.empty();
   std::string unused;
   CUresult good = load(kGood, unused);
   CUmodule module;
   CUresult absent = cuModuleLoad(&module, "/no/such/file.cubin");
-  std::printf("garbage %d, bad PTX %d%s, good %d, no file %d\n", garbage, bad, logged ? " with a log" : " without a log", good, absent);
+  std::printf("garbage %d, bad PTX %d%s, good %d, no file %d\n", garbage, bad,
+              logged ? " with a log" : " without a log", good, absent);
   // Garbage is INVALID_IMAGE, or INVALID_PTX where it was taken for text.
-  bool right = (garbage == CUDA_ERROR_INVALID_IMAGE || garbage == CUDA_ERROR_INVALID_PTX) && bad == CUDA_ERROR_INVALID_PTX && logged &&
-               good == CUDA_SUCCESS && absent == CUDA_ERROR_FILE_NOT_FOUND;
+  bool right = (garbage == CUDA_ERROR_INVALID_IMAGE || garbage == CUDA_ERROR_INVALID_PTX) &&
+               bad == CUDA_ERROR_INVALID_PTX && logged && good == CUDA_SUCCESS && absent == CUDA_ERROR_FILE_NOT_FOUND;
   std::printf("%s\n", right ? "PASSED" : "FAILED");
   return right ? 0 : 1;
 }

@@ -1,4 +1,5 @@
-// Batched copies: every direction in one batch, in the order of the stream, and what is wrong with a batch told by the call.
+// Batched copies: every direction in one batch, in the order of the stream, and what is wrong with a batch told by the
+// call.
 #include <cstring>
 #include <vector>
 
@@ -39,9 +40,11 @@ void linear(CUstream stream) {
   int small[4] = {1, 2, 3, 4};
 
   // In: from pageable memory, from pinned memory, and from the stack, which may change at once.
-  CUdeviceptr in_to[] = {a, b, c + 100 * sizeof(int)}, in_from[] = {address(pageable.data()), address(pinned_in), address(small)};
+  CUdeviceptr in_to[] = {a, b, c + 100 * sizeof(int)},
+              in_from[] = {address(pageable.data()), address(pinned_in), address(small)};
   size_t in_bytes[] = {kBytes, kBytes, sizeof small}, in_first[] = {0, 2};
-  CUmemcpyAttributes in_orders[] = {order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM), order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)};
+  CUmemcpyAttributes in_orders[] = {order(CU_MEMCPY_SRC_ACCESS_ORDER_STREAM),
+                                    order(CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL)};
   OK(cuMemcpyBatchAsync(in_to, in_from, in_bytes, 3, in_orders, in_first, 2, stream));
   std::memset(small, 0xff, sizeof small);
   add<<<40, 128, 0, stream>>>(ints(a), kCount, 10);
@@ -65,13 +68,16 @@ void linear(CUstream stream) {
   // What is wrong with a batch.
   size_t wrong_first[] = {1}, beyond[] = {0, 3};
   CUmemcpyAttributes none[] = {order(CU_MEMCPY_SRC_ACCESS_ORDER_INVALID)};
-  FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, out_orders, wrong_first, 1, stream), CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, out_orders, wrong_first, 1, stream),
+        CUDA_ERROR_INVALID_VALUE);
   FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, in_orders, beyond, 2, stream), CUDA_ERROR_INVALID_VALUE);
   FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, none, out_first, 1, stream), CUDA_ERROR_INVALID_VALUE);
   FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, out_orders, out_first, 0, stream), CUDA_ERROR_INVALID_VALUE);
   FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 0, out_orders, out_first, 1, stream), CUDA_ERROR_INVALID_VALUE);
-  FAILS(cuMemcpyBatchAsync(nullptr, out_from, out_bytes, 3, out_orders, out_first, 1, stream), CUDA_ERROR_INVALID_VALUE);
-  FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, out_orders, out_first, 1, nullptr), CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuMemcpyBatchAsync(nullptr, out_from, out_bytes, 3, out_orders, out_first, 1, stream),
+        CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, out_orders, out_first, 1, nullptr),
+        CUDA_ERROR_INVALID_VALUE);
   OK(cuMemFree(a));
   OK(cuMemFree(b));
   OK(cuMemFree(c));
@@ -106,7 +112,8 @@ CUDA_MEMCPY3D_BATCH_OP box(CUmemcpy3DOperand to, CUmemcpy3DOperand from, CUexten
 }
 
 void boxes(CUstream stream) {
-  // 12 x 6 x 4 values in the program's memory, into an array, and by way of device memory with another pitch back again.
+  // 12 x 6 x 4 values in the program's memory, into an array, and by way of device memory with another pitch back
+  // again.
   constexpr size_t kWidth = 12, kHeight = 6, kDepth = 4;
   CUDA_ARRAY3D_DESCRIPTOR shape{};
   shape.Width = kWidth;
@@ -130,12 +137,14 @@ void boxes(CUstream stream) {
   CUDA_MEMCPY3D_BATCH_OP across[] = {box(at(device, kRow, kLayer), at(array, 2, 1, 1), {10, 5, 3})};
   OK(cuMemcpy3DBatchAsync(1, across, 0, stream));
   // Between two pointers an element is a byte.
-  CUDA_MEMCPY3D_BATCH_OP out[] = {box(at(address(back.data()), 0, 0), at(device, kRow * sizeof(int), kLayer), {10 * sizeof(int), 5, 3})};
+  CUDA_MEMCPY3D_BATCH_OP out[] = {
+      box(at(address(back.data()), 0, 0), at(device, kRow * sizeof(int), kLayer), {10 * sizeof(int), 5, 3})};
   OK(cuMemcpy3DBatchAsync(1, out, 0, stream));
   OK(cuStreamSynchronize(stream));
   for (size_t z = 0; z < 3; ++z) {
     for (size_t y = 0; y < 5; ++y) {
-      for (size_t x = 0; x < 10; ++x) DEMAND(back[(z * 5 + y) * 10 + x] == values[((z + 1) * kHeight + y + 1) * kWidth + x + 2]);
+      for (size_t x = 0; x < 10; ++x)
+        DEMAND(back[(z * 5 + y) * 10 + x] == values[((z + 1) * kHeight + y + 1) * kWidth + x + 2]);
     }
   }
   DEMAND(back[150] == -1);

@@ -1,4 +1,5 @@
-// Host functions and stream callbacks run on the client, in the order of the stream, between the kernels before and after them.
+// Host functions and stream callbacks run on the client, in the order of the stream, between the kernels before and
+// after them.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -34,10 +35,8 @@ int main() {
   for (int i = 0; i < 10; ++i) {
     append<<<1, 1, 0, stream>>>(data, length, i);
     CHECK_RUNTIME(cudaGetLastError());
-    if (i % 2 == 0)
-      CHECK_RUNTIME(cudaLaunchHostFunc(stream, host_function, reinterpret_cast<void*>(intptr_t(i))));
-    else
-      CHECK_RUNTIME(cudaStreamAddCallback(stream, stream_callback, reinterpret_cast<void*>(intptr_t(i)), 0));
+    if (i % 2 == 0) CHECK_RUNTIME(cudaLaunchHostFunc(stream, host_function, reinterpret_cast<void*>(intptr_t(i))));
+    else CHECK_RUNTIME(cudaStreamAddCallback(stream, stream_callback, reinterpret_cast<void*>(intptr_t(i)), 0));
   }
   CHECK_RUNTIME(cudaStreamSynchronize(stream));
   bool right = order.size() == 10 && other_thread;
@@ -45,6 +44,7 @@ int main() {
   int host[10];
   CHECK_RUNTIME(cudaMemcpy(host, data, sizeof host, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 10; ++i) right &= host[i] == i;
-  std::printf("%zu callbacks, %s\n%s\n", order.size(), other_thread ? "on another thread" : "on the program's own thread", right ? "PASSED" : "FAILED");
+  std::printf("%zu callbacks, %s\n%s\n", order.size(),
+              other_thread ? "on another thread" : "on the program's own thread", right ? "PASSED" : "FAILED");
   return right ? 0 : 1;
 }

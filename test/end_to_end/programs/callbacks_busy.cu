@@ -1,8 +1,9 @@
-// A host function stands until the program lets it go on, and the program does that only after a call that the driver may keep waiting for the
-// stream in which it stands. Over the wire most of these are posted, so the program always gets there; the server must find the answer to the
-// host function behind the call that keeps it.
+// A host function stands until the program lets it go on, and the program does that only after a call that the driver
+// may keep waiting for the stream in which it stands. Over the wire most of these are posted, so the program always
+// gets there; the server must find the answer to the host function behind the call that keeps it.
 //
-// usage: callbacks_busy [native]: with `native` the function is let go before the calls for which NVIDIA's driver itself waits.
+// usage: callbacks_busy [native]: with `native` the function is let go before the calls for which NVIDIA's driver
+// itself waits.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -104,7 +105,9 @@ int main(int argc, char** argv) {
   CHECK_RUNTIME(cudaDeviceSynchronize());
 
   bool right = true;
-  auto test = [&](const char* name, Waits waits, const std::function<void()>& call) { right &= stands(name, world, native, waits, call); };
+  auto test = [&](const char* name, Waits waits, const std::function<void()>& call) {
+    right &= stands(name, world, native, waits, call);
+  };
   test("a stream is made", Waits::nobody, [] {
     cudaStream_t made;
     CHECK_RUNTIME(cudaStreamCreate(&made));

@@ -1,4 +1,5 @@
-// After a kernel's fault the host functions behind it are left out and the stream callbacks behind it are told; what is added later is refused.
+// After a kernel's fault the host functions behind it are left out and the stream callbacks behind it are told; what is
+// added later is refused.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -49,8 +50,8 @@ int main() {
   }
   cudaError_t late_function = cudaLaunchHostFunc(faulty, host_function, nullptr);
   cudaError_t late_callback = cudaStreamAddCallback(faulty, stream_callback, nullptr, 0);
-  std::printf("synchronised %d, told %d, host function %s, later %d %d\n", synchronised, told, host_function_ran ? "ran" : "left out", late_function,
-              late_callback);
+  std::printf("synchronised %d, told %d, host function %s, later %d %d\n", synchronised, told,
+              host_function_ran ? "ran" : "left out", late_function, late_callback);
   bool right = synchronised == cudaErrorIllegalAddress && told == cudaErrorIllegalAddress && !host_function_ran &&
                late_function == cudaErrorIllegalAddress && late_callback == cudaErrorIllegalAddress;
   std::printf("%s\n", right ? "PASSED" : "FAILED");

@@ -1,5 +1,5 @@
-// Threads that work together: barriers that count arrivals, pipelines of asynchronous copies, groups, whole grids, and clusters that
-// reach each other's shared memory.
+// Threads that work together: barriers that count arrivals, pipelines of asynchronous copies, groups, whole grids, and
+// clusters that reach each other's shared memory.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <cooperative_groups/scan.h>
@@ -12,18 +12,18 @@
 
 namespace cg = cooperative_groups;
 
-#define CHECK(call)                                                                        \
-  do {                                                                                     \
-    cudaError_t error = (call);                                                            \
-    if (error != cudaSuccess) {                                                            \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error));          \
-      std::exit(1);                                                                        \
-    }                                                                                      \
+#define CHECK(call)                                                               \
+  do {                                                                            \
+    cudaError_t error = (call);                                                   \
+    if (error != cudaSuccess) {                                                   \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
+      std::exit(1);                                                               \
+    }                                                                             \
   } while (0)
-#define SAME(is, should)                                                                                              \
-  do {                                                                                                                \
-    long long is_ = (is), should_ = (should);                                                                               \
-    if (is_ != should_) std::printf("line %d: %s: %lld instead of %lld\n", __LINE__, #is, is_, should_), std::exit(1);               \
+#define SAME(is, should)                                                                                               \
+  do {                                                                                                                 \
+    long long is_ = (is), should_ = (should);                                                                          \
+    if (is_ != should_) std::printf("line %d: %s: %lld instead of %lld\n", __LINE__, #is, is_, should_), std::exit(1); \
   } while (0)
 
 constexpr int kThreads = 64;
@@ -120,7 +120,8 @@ __global__ void cluster_sums(int* out, int rounds) {
     cluster.barrier_arrive();
     cluster.barrier_wait();
     int sum = 0;
-    for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank) sum += *cluster.map_shared_rank(&values[threadIdx.x], rank);
+    for (unsigned rank = 0; rank < cluster.num_blocks(); ++rank)
+      sum += *cluster.map_shared_rank(&values[threadIdx.x], rank);
     cluster.sync();
     values[threadIdx.x] = sum % 1009;
   }
@@ -136,7 +137,8 @@ __global__ void second_kernel(int* out) {
   if (blockIdx.x == 0 && threadIdx.x == 0) out[1] = out[0];
 }
 
-static cudaLaunchConfig_t config(int blocks, int threads, size_t shared, cudaStream_t stream, cudaLaunchAttribute* attribute) {
+static cudaLaunchConfig_t config(int blocks, int threads, size_t shared, cudaStream_t stream,
+                                 cudaLaunchAttribute* attribute) {
   cudaLaunchConfig_t c{};
   c.gridDim = blocks;
   c.blockDim = threads;
@@ -206,7 +208,8 @@ int main() {
 
   pipelined<<<1, kThreads, 0, stream>>>(out, in, kRounds);
   fetch();
-  for (int i = 0; i < kRounds * kThreads; ++i) SAME(back[i], host[i / kThreads * kThreads + kThreads - 1 - i % kThreads] + 1);
+  for (int i = 0; i < kRounds * kThreads; ++i)
+    SAME(back[i], host[i / kThreads * kThreads + kThreads - 1 - i % kThreads] + 1);
 
   CHECK(cudaMemsetAsync(out, 0, sizeof host, stream));
   groups<<<1, kThreads, 0, stream>>>(out, in);

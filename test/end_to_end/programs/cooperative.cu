@@ -42,12 +42,14 @@ void whole_grid() {
   check::Device<unsigned> a(start), b(threads);
   unsigned *first = a.get(), *second = b.get();
   void* arguments[] = {&first, &second, &rounds};
-  CHECK_RUNTIME(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(rotate), dim3(blocks), dim3(64), arguments, 0, nullptr));
+  CHECK_RUNTIME(
+      cudaLaunchCooperativeKernel(reinterpret_cast<void*>(rotate), dim3(blocks), dim3(64), arguments, 0, nullptr));
   CHECK_RUNTIME(cudaDeviceSynchronize());
   const auto host = a.host();
   for (unsigned i = 0; i < threads; ++i) EXPECT(host[i] == (i + rounds) % threads * 3 + rounds);
   const unsigned too_many = unsigned(processors * per_processor) + 1;
-  EXPECT(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(rotate), dim3(too_many), dim3(64), arguments, 0, nullptr) == cudaErrorCooperativeLaunchTooLarge);
+  EXPECT(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(rotate), dim3(too_many), dim3(64), arguments, 0,
+                                     nullptr) == cudaErrorCooperativeLaunchTooLarge);
   EXPECT(cudaGetLastError() == cudaErrorCooperativeLaunchTooLarge);
 }
 

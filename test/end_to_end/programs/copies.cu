@@ -1,18 +1,18 @@
-// Copies in the orders and shapes that a stub gets wrong: page-locked memory that is still being written to when it is sent on, rows with
-// pitches, several pieces, and directions found out by the addresses.
+// Copies in the orders and shapes that a stub gets wrong: page-locked memory that is still being written to when it is
+// sent on, rows with pitches, several pieces, and directions found out by the addresses.
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                                        \
-  do {                                                                                     \
-    cudaError_t error = (call);                                                            \
-    if (error != cudaSuccess) {                                                            \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error));          \
-      return 1;                                                                            \
-    }                                                                                      \
+#define CHECK(call)                                                               \
+  do {                                                                            \
+    cudaError_t error = (call);                                                   \
+    if (error != cudaSuccess) {                                                   \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
+      return 1;                                                                   \
+    }                                                                             \
   } while (0)
 
 __global__ void add(int* data, int count, int value) {
@@ -72,7 +72,8 @@ int main() {
   std::vector<char> rows((kWidth + 11) * kHeight, 'x');
   CHECK(cudaMemcpy2D(rows.data(), kWidth + 11, second + 50, second_pitch, kWidth, kHeight, cudaMemcpyDeviceToHost));
   for (size_t y = 0; y < kHeight; ++y) {
-    if (std::memcmp(&rows[y * (kWidth + 11)], &out[y * (kWidth + 3)], kWidth) != 0) return std::printf("row %zu differs\n", y), 1;
+    if (std::memcmp(&rows[y * (kWidth + 11)], &out[y * (kWidth + 3)], kWidth) != 0)
+      return std::printf("row %zu differs\n", y), 1;
     for (size_t x = kWidth; x < kWidth + 11; ++x) {
       if (rows[y * (kWidth + 11) + x] != 'x') return std::printf("row %zu was written beyond its end\n", y), 1;
     }

@@ -1,5 +1,6 @@
-// Goes through what a session can be doing, or stays where its argument says, until something ends it. Uninterrupted it ends with PASSED; where a
-// call fails it prints the error's name, makes sure that what comes after fails at once, and exits with 3.
+// Goes through what a session can be doing, or stays where its argument says, until something ends it. Uninterrupted it
+// ends with PASSED; where a call fails it prints the error's name, makes sure that what comes after fails at once, and
+// exits with 3.
 #include <cuda_runtime.h>
 #include <unistd.h>
 
@@ -13,8 +14,7 @@ __global__ void add(int* data, int count, int value) {
   if (i < count) data[i] += value;
 }
 __global__ void endless(volatile int* word) {
-  while (*word != -1) {
-  }
+  while (*word != -1) {}
 }
 
 namespace {
@@ -33,8 +33,7 @@ void must(cudaError_t error) {
 // Nothing is ever written to its standard input.
 void stay(void*) {
   char byte;
-  while (read(STDIN_FILENO, &byte, 1) > 0) {
-  }
+  while (read(STDIN_FILENO, &byte, 1) > 0) {}
 }
 void count(void* calls) { ++*static_cast<int*>(calls); }
 

@@ -1,6 +1,6 @@
-// usage: device_output [order|assert|trap]: printf of device code comes out on the client before the synchronize returns; a failed assert is an error,
-// with its text on stderr; a trap is one after what was printed before it. order: what the program has printed and not flushed comes first, also
-// when stdout is no terminal.
+// usage: device_output [order|assert|trap]: printf of device code comes out on the client before the synchronize
+// returns; a failed assert is an error, with its text on stderr; a trap is one after what was printed before it. order:
+// what the program has printed and not flushed comes first, also when stdout is no terminal.
 #include <cassert>
 #include <cstdio>
 #include <cstring>
@@ -9,7 +9,9 @@
 
 #include "../../../examples/check.hpp"
 
-__global__ void speak(int value, double fraction, const char* word) { printf("kernel says %d, %.3f and %s\n", value, fraction, word); }
+__global__ void speak(int value, double fraction, const char* word) {
+  printf("kernel says %d, %.3f and %s\n", value, fraction, word);
+}
 __global__ void fail(int value) { assert(value == 0 && "the value is zero"); }
 __global__ void stop() {
   printf("before the trap\n");

@@ -1,4 +1,5 @@
-// After cudaDeviceReset everything is gone and the program begins again: kernels, symbols at their first values, streams, memory.
+// After cudaDeviceReset everything is gone and the program begins again: kernels, symbols at their first values,
+// streams, memory.
 #include "../../support/cuda_check.hpp"
 
 namespace {

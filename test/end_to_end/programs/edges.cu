@@ -1,4 +1,5 @@
-// What CUDA allows, or refuses with one particular error, at the edges of single calls: NULL, nothing, and orders that only look wrong.
+// What CUDA allows, or refuses with one particular error, at the edges of single calls: NULL, nothing, and orders that
+// only look wrong.
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -49,7 +50,8 @@ void capture_into_a_graph_ends_without_one() {
   RUNTIME(cudaFree(data), cudaSuccess);
 }
 
-// The address is the graph's for good: the program frees what a launch allocated, and the next launch allocates it again.
+// The address is the graph's for good: the program frees what a launch allocated, and the next launch allocates it
+// again.
 void memory_of_a_graph_is_freed_and_allocated_again() {
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -211,7 +213,9 @@ void captures_forbid() {
   DRIVER(cuGraphInstantiate(&exec, graph, 0), CUDA_SUCCESS);
   DRIVER(cuMemAllocAsync(&memory, 64, other), CUDA_SUCCESS);
   DRIVER(cuMemAllocManaged(&managed, 64, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
-  DRIVER(cuModuleLoadData(&module, ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n"), CUDA_SUCCESS);
+  DRIVER(
+      cuModuleLoadData(&module, ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n"),
+      CUDA_SUCCESS);
   FORBIDDEN(cuStreamSynchronize(other));
   FORBIDDEN(cuGraphInstantiate(&again, graph, 0));
   FORBIDDEN(cuGraphExecDestroy(exec));

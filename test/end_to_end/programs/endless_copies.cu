@@ -1,4 +1,5 @@
-// Copies 64 MiB to and fro until a call fails; prints "copying" after the first copy and the error's name at the end. Exit code 3.
+// Copies 64 MiB to and fro until a call fails; prints "copying" after the first copy and the error's name at the end.
+// Exit code 3.
 #include <cuda_runtime.h>
 
 #include <cstdio>

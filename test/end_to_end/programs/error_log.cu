@@ -46,7 +46,8 @@ int main(int argc, char** argv) {
   FAILS(cuModuleLoadData(&module, "no text at all"), CUDA_ERROR_INVALID_IMAGE);
   if (show) std::printf("after cuModuleLoadData: %d '%s' level %d\n", one.messages, one.last.c_str(), int(one.level));
   FAILS(cuMemAlloc(&memory, size_t(1) << 46), CUDA_ERROR_OUT_OF_MEMORY);
-  if (show) std::printf("after the large cuMemAlloc: %d '%s' level %d\n", one.messages, one.last.c_str(), int(one.level));
+  if (show)
+    std::printf("after the large cuMemAlloc: %d '%s' level %d\n", one.messages, one.last.c_str(), int(one.level));
   DEMAND(one.messages == two.messages);
   DEMAND(one.messages >= after_first);
   DEMAND(one.messages > 0 && one.level == CU_LOG_LEVEL_ERROR && !one.last.empty());

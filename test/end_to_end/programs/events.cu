@@ -28,7 +28,8 @@ void timing(cudaStream_t stream, unsigned* data) {
   work<<<1, 32, 0, stream>>>(data, 20000);
   CHECK_RUNTIME(cudaEventRecord(end, stream));
   CHECK_RUNTIME(cudaEventSynchronize(end));
-  EXPECT(cudaEventQuery(begin) == cudaSuccess && cudaEventQuery(middle) == cudaSuccess && cudaEventQuery(end) == cudaSuccess);
+  EXPECT(cudaEventQuery(begin) == cudaSuccess && cudaEventQuery(middle) == cudaSuccess &&
+         cudaEventQuery(end) == cudaSuccess);
   float first = -1, second = -1, both = -1;
   CHECK_RUNTIME(cudaEventElapsedTime(&first, begin, middle));
   CHECK_RUNTIME(cudaEventElapsedTime(&second, middle, end));

@@ -51,7 +51,11 @@ std::vector<Call> forbidden() {
   OK(cuMemAllocAsync(&in_order, kBytes, other));
   OK(cuStreamSynchronize(other));
   return {
-      {"cuMemAlloc", [] { CUdeviceptr made; return cuMemAlloc(&made, 64); }},
+      {"cuMemAlloc",
+       [] {
+         CUdeviceptr made;
+         return cuMemAlloc(&made, 64);
+       }},
       {"cuMemFree", [] { return cuMemFree(g_memory); }},
       {"cuMemFree of NULL", [] { return cuMemFree(0); }},
       {"cuMemFreeAsync in another stream", [] { return cuMemFreeAsync(in_order, other); }},
@@ -62,14 +66,26 @@ std::vector<Call> forbidden() {
       {"cuMemHostRegister of what is registered", [] { return cuMemHostRegister(g_registered, kBytes, 0); }},
       {"cuMemHostUnregister", [] { return cuMemHostUnregister(g_registered); }},
       {"cuMemHostUnregister of what is not registered", [] { return cuMemHostUnregister(g_plain); }},
-      {"cuArrayCreate", [] { CUarray made; return cuArrayCreate(&made, &shape); }},
+      {"cuArrayCreate",
+       [] {
+         CUarray made;
+         return cuArrayCreate(&made, &shape);
+       }},
       {"cuArrayDestroy", [] { return cuArrayDestroy(array); }},
-      {"cuTexObjectCreate", [] { CUtexObject made; return cuTexObjectCreate(&made, &resource, &how, nullptr); }},
+      {"cuTexObjectCreate",
+       [] {
+         CUtexObject made;
+         return cuTexObjectCreate(&made, &resource, &how, nullptr);
+       }},
       {"cuTexObjectDestroy", [] { return cuTexObjectDestroy(texture); }},
       {"cuLibraryUnload", [] { return cuLibraryUnload(library); }},
       {"cuCtxSetLimit", [] { return cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 1 << 20); }},
       {"cuCtxSetCacheConfig", [] { return cuCtxSetCacheConfig(CU_FUNC_CACHE_PREFER_L1); }},
-      {"cuMemPoolGetAccess", [] { CUmemAccess_flags flags; return cuMemPoolGetAccess(&flags, pool, &here); }},
+      {"cuMemPoolGetAccess",
+       [] {
+         CUmemAccess_flags flags;
+         return cuMemPoolGetAccess(&flags, pool, &here);
+       }},
   };
 }
 

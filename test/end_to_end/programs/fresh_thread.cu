@@ -1,4 +1,5 @@
-// A thread that has never made a context current looks up a kernel of a library that no one has used yet, as frameworks' worker threads do.
+// A thread that has never made a context current looks up a kernel of a library that no one has used yet, as
+// frameworks' worker threads do.
 #include <cuda.h>
 
 #include <cstdio>
@@ -10,7 +11,8 @@ static const char* kLibrary =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry answer(.param .u64 out) {\n"
     ".reg .b64 %rd<3>;\n.reg .b32 %r<2>;\n"
-    "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 42;\nst.global.u32 [%rd2], %r1;\nret;\n}\n";
+    "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, 42;\nst.global.u32 [%rd2], "
+    "%r1;\nret;\n}\n";
 
 int main() {
   CHECK_DRIVER(cuInit(0));

@@ -48,14 +48,16 @@ static void across_streams() {
   add<<<1, 1, 0, a>>>(device, 1);
   CHECK_RUNTIME(cudaEventRecord(fork_event, a));
   CHECK_RUNTIME(cudaStreamWaitEvent(b, fork_event, 0));
-  expect(status_of(b) == cudaStreamCaptureStatusActive && status_of(c) == cudaStreamCaptureStatusNone, "a stream that waits joins");
+  expect(status_of(b) == cudaStreamCaptureStatusActive && status_of(c) == cudaStreamCaptureStatusNone,
+         "a stream that waits joins");
   multiply<<<1, 1, 0, b>>>(device, 10);
   CHECK_RUNTIME(cudaEventRecord(join_event, b));
   CHECK_RUNTIME(cudaStreamWaitEvent(a, join_event, 0));
   add<<<1, 1, 0, a>>>(device, 5);
   cudaGraph_t graph;
   CHECK_RUNTIME(cudaStreamEndCapture(a, &graph));
-  expect(status_of(a) == cudaStreamCaptureStatusNone && status_of(b) == cudaStreamCaptureStatusNone, "the end frees all streams");
+  expect(status_of(a) == cudaStreamCaptureStatusNone && status_of(b) == cudaStreamCaptureStatusNone,
+         "the end frees all streams");
   size_t nodes = 0, edges = 0;
   CHECK_RUNTIME(cudaGraphGetNodes(graph, nullptr, &nodes));
   CHECK_RUNTIME(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
@@ -180,7 +182,8 @@ static void told() {
   const cudaGraphEdgeData* edges = nullptr;
   size_t count = 0;
   CHECK_RUNTIME(cudaStreamGetCaptureInfo(a, &status, &id, &graph, &dependencies, &edges, &count));
-  expect(status == cudaStreamCaptureStatusActive && id != 0 && graph && count == 1, "a capture tells its graph and last node");
+  expect(status == cudaStreamCaptureStatusActive && id != 0 && graph && count == 1,
+         "a capture tells its graph and last node");
   cudaGraphNode_t first = dependencies[0];
   cudaGraphNodeType type;
   CHECK_RUNTIME(cudaGraphNodeGetType(first, &type));

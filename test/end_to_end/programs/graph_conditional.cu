@@ -12,7 +12,9 @@ static void expect(bool condition, const char* what) {
   all_right &= condition;
 }
 
-__global__ void decide(cudaGraphConditionalHandle handle, const int* value) { cudaGraphSetConditional(handle, unsigned(value[0])); }
+__global__ void decide(cudaGraphConditionalHandle handle, const int* value) {
+  cudaGraphSetConditional(handle, unsigned(value[0]));
+}
 __global__ void count_down(cudaGraphConditionalHandle handle, int* value) {
   value[1] += value[0];
   cudaGraphSetConditional(handle, --value[0] > 0 ? 1 : 0);
@@ -32,7 +34,8 @@ static int run(cudaGraphExec_t exec, int first) {
 }
 
 template <class... Arguments>
-static cudaGraphNode_t add_kernel(cudaGraph_t graph, const cudaGraphNode_t* after, void* function, Arguments... arguments) {
+static cudaGraphNode_t add_kernel(cudaGraph_t graph, const cudaGraphNode_t* after, void* function,
+                                  Arguments... arguments) {
   void* pointers[] = {&arguments...};
   cudaKernelNodeParams parameters{};
   parameters.func = function;
@@ -45,7 +48,8 @@ static cudaGraphNode_t add_kernel(cudaGraph_t graph, const cudaGraphNode_t* afte
 }
 
 // A kernel that sets the condition, and behind it a conditional node with `size` bodies.
-static cudaGraph_t make(cudaGraphConditionalNodeType type, unsigned size, cudaGraph_t* bodies, cudaGraphConditionalHandle& handle) {
+static cudaGraph_t make(cudaGraphConditionalNodeType type, unsigned size, cudaGraph_t* bodies,
+                        cudaGraphConditionalHandle& handle) {
   cudaGraph_t graph;
   CHECK_RUNTIME(cudaGraphCreate(&graph, 0));
   CHECK_RUNTIME(cudaGraphConditionalHandleCreate(&handle, graph, 1, cudaGraphCondAssignDefault));

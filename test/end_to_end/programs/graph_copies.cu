@@ -1,4 +1,5 @@
-// Copies between the program's memory and the device inside graphs: the memory is read and written when the graph runs, not when it is made.
+// Copies between the program's memory and the device inside graphs: the memory is read and written when the graph runs,
+// not when it is made.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -98,8 +99,10 @@ static void rows() {
   size_t pitch;
   CHECK_RUNTIME(cudaMallocPitch(&device, &pitch, kWidth * sizeof(int), kHeight));
   CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  CHECK_RUNTIME(cudaMemcpy2DAsync(device, pitch, in.data(), kPitch * sizeof(int), kWidth * sizeof(int), kHeight, cudaMemcpyHostToDevice, stream));
-  CHECK_RUNTIME(cudaMemcpy2DAsync(out.data(), kPitch * sizeof(int), device, pitch, kWidth * sizeof(int), kHeight, cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaMemcpy2DAsync(device, pitch, in.data(), kPitch * sizeof(int), kWidth * sizeof(int), kHeight,
+                                  cudaMemcpyHostToDevice, stream));
+  CHECK_RUNTIME(cudaMemcpy2DAsync(out.data(), kPitch * sizeof(int), device, pitch, kWidth * sizeof(int), kHeight,
+                                  cudaMemcpyDeviceToHost, stream));
   cudaGraphExec_t exec = finish_capture();
   for (size_t i = 0; i < in.size(); ++i) in[i] = int(i) * 3;
   launch(exec);
@@ -127,7 +130,8 @@ static void nodes() {
   CHECK_RUNTIME(cudaGraphAddMemcpyNode(&down, graph, &up, 1, &parameters));
   cudaMemcpy3DParms asked{};
   CHECK_RUNTIME(cudaGraphMemcpyNodeGetParams(down, &asked));
-  expect(asked.dstPtr.ptr == result && asked.srcPtr.ptr == device && asked.extent.width == sizeof first, "a node tells the program's own pointers");
+  expect(asked.dstPtr.ptr == result && asked.srcPtr.ptr == device && asked.extent.width == sizeof first,
+         "a node tells the program's own pointers");
   cudaGraphExec_t exec;
   CHECK_RUNTIME(cudaGraphInstantiate(&exec, graph, 0));
   launch(exec);

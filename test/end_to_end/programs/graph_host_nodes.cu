@@ -1,4 +1,5 @@
-// Host functions in graphs: what the device copied to the host is there when they run, and what they write is copied on.
+// Host functions in graphs: what the device copied to the host is there when they run, and what they write is copied
+// on.
 #include <cuda_runtime.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Kernel nodes: made, asked, changed, in graphs and in executable graphs, with the runtime's and the driver's interfaces.
+// Kernel nodes: made, asked, changed, in graphs and in executable graphs, with the runtime's and the driver's
+// interfaces.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -21,7 +22,8 @@ struct Mixed {
 };
 
 __global__ void store(int* where, char small, double number, Mixed mixed, int index) {
-  if (threadIdx.x == 0) where[index] = int(small) + int(number) * 10 + int(mixed.letter) * 100 + int(mixed.number) * 1000;
+  if (threadIdx.x == 0)
+    where[index] = int(small) + int(number) * 10 + int(mixed.letter) * 100 + int(mixed.number) * 1000;
 }
 __global__ void twice(int* where, int index) {
   if (threadIdx.x == 0) where[index] *= 2;
@@ -48,7 +50,8 @@ static void check_parameters(cudaGraphNode_t node, int index, char small) {
     return;
   }
   expect(*static_cast<int**>(asked.kernelParams[0]) == device && *static_cast<char*>(asked.kernelParams[1]) == small &&
-             *static_cast<double*>(asked.kernelParams[2]) == 2 && static_cast<Mixed*>(asked.kernelParams[3])->number == 4 &&
+             *static_cast<double*>(asked.kernelParams[2]) == 2 &&
+             static_cast<Mixed*>(asked.kernelParams[3])->number == 4 &&
              *static_cast<int*>(asked.kernelParams[4]) == index,
          "a node tells its parameters' values");
 }
@@ -95,7 +98,8 @@ static void made() {
   CHECK_RUNTIME(cudaGraphNodeGetEnabled(exec, second, &enabled));
   expect(enabled == 0 && run(exec, 0) == 4325, "a node can be left out");
   parameters.func = nullptr;
-  expect(cudaGraphAddKernelNode(&second, graph, nullptr, 0, &parameters) != cudaSuccess, "a node without a function is refused");
+  expect(cudaGraphAddKernelNode(&second, graph, nullptr, 0, &parameters) != cudaSuccess,
+         "a node without a function is refused");
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
   CHECK_RUNTIME(cudaGraphDestroy(graph));
 }
@@ -200,7 +204,8 @@ static void by_driver() {
   CHECK_DRIVER(cuGraphCreate(&graph, 0));
   CHECK_DRIVER(cuGraphAddKernelNode(&node, graph, nullptr, 0, &parameters));
   bytes = sizeof packed;
-  std::printf("a packed buffer with more than the parameters: %d\n", int(cuGraphAddKernelNode(&other, graph, nullptr, 0, &parameters)));
+  std::printf("a packed buffer with more than the parameters: %d\n",
+              int(cuGraphAddKernelNode(&other, graph, nullptr, 0, &parameters)));
   bytes = offsetof(decltype(packed), index) + sizeof(int);
   CUlaunchAttributeValue value{}, got{};
   value.priority = 0;
@@ -221,7 +226,8 @@ static void by_driver() {
   CHECK_DRIVER(cuGraphInstantiate(&exec, graph, 0));
   expect(run(exec, 5) == 4321, "packed parameters");
   parameters.blockDimX = 4096;
-  expect(cuGraphAddKernelNode(&other, graph, nullptr, 0, &parameters) == CUDA_ERROR_INVALID_VALUE, "an impossible shape is refused");
+  expect(cuGraphAddKernelNode(&other, graph, nullptr, 0, &parameters) == CUDA_ERROR_INVALID_VALUE,
+         "an impossible shape is refused");
   CHECK_DRIVER(cuGraphExecDestroy(exec));
   CHECK_DRIVER(cuGraphDestroy(graph));
 }

@@ -1,17 +1,18 @@
-// usage: graph_loop [REPLAYS]: a captured graph of copies and kernels, replayed; each replay goes on from what the one before has left, and a digest tells of all.
+// usage: graph_loop [REPLAYS]: a captured graph of copies and kernels, replayed; each replay goes on from what the one
+// before has left, and a digest tells of all.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                                                  \
-  do {                                                                                               \
-    cudaError_t error = (call);                                                                      \
-    if (error != cudaSuccess) {                                                                      \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));          \
-      return 1;                                                                                      \
-    }                                                                                                \
+#define CHECK(call)                                                                         \
+  do {                                                                                      \
+    cudaError_t error = (call);                                                             \
+    if (error != cudaSuccess) {                                                             \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)); \
+      return 1;                                                                             \
+    }                                                                                       \
   } while (0)
 
 constexpr int kWords = 4096;
@@ -45,7 +46,8 @@ int main(int argc, char** argv) {
     CHECK(cudaGraphLaunch(exec, stream));
     CHECK(cudaStreamSynchronize(stream));
     for (int i = 0; i < kWords; ++i) digest = (digest ^ back[i]) * 1099511628211ull;
-    if (replay % 50 == 49) std::printf("after %d replays: %016llx\n", replay + 1, static_cast<unsigned long long>(digest));
+    if (replay % 50 == 49)
+      std::printf("after %d replays: %016llx\n", replay + 1, static_cast<unsigned long long>(digest));
   }
   std::printf("PASSED\n");
   return 0;

@@ -1,4 +1,5 @@
-// Graphs that allocate and free memory: nodes, captured allocations, memory that outlives its graph, and the device's account of it.
+// Graphs that allocate and free memory: nodes, captured allocations, memory that outlives its graph, and the device's
+// account of it.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -13,9 +14,7 @@ static void expect(bool condition, const char* what) {
 }
 
 __global__ void fill(int* data, int value) { data[threadIdx.x] = value + threadIdx.x; }
-__global__ void sum(const int* data, int* out) {
-  atomicAdd(out, data[threadIdx.x]);
-}
+__global__ void sum(const int* data, int* out) { atomicAdd(out, data[threadIdx.x]); }
 
 static cudaStream_t stream;
 

@@ -1,5 +1,5 @@
-// Captured graphs of random shape, with kernels, copies, fills and host functions on several streams: every node finds what all nodes before it
-// have done. usage: graph_orders [GRAPHS [SEED]]
+// Captured graphs of random shape, with kernels, copies, fills and host functions on several streams: every node finds
+// what all nodes before it have done. usage: graph_orders [GRAPHS [SEED]]
 #include <cuda_runtime.h>
 
 #include <bitset>
@@ -39,7 +39,9 @@ static void CUDART_CB look(void* user) {
   auto* node = static_cast<HostNode*>(user);
   for (int i = 0; i < kNodes; ++i) {
     if (node->before[size_t(i)] && node->board->done[i] != node->board->number) {
-      if (node->board->wrong++ == 0) std::printf("node %d ran in launch %u before node %d (%u)\n", node->index, node->board->number, i, node->board->done[i]);
+      if (node->board->wrong++ == 0)
+        std::printf("node %d ran in launch %u before node %d (%u)\n", node->index, node->board->number, i,
+                    node->board->done[i]);
     }
   }
   node->board->done[node->index] = node->board->number;
@@ -47,7 +49,8 @@ static void CUDART_CB look(void* user) {
 
 class RandomGraph {
  public:
-  RandomGraph(unsigned seed, cudaStream_t* streams) : streams_(streams), random_(seed), pinned_(seed % 2 == 0), pageable_(kNodes) {
+  RandomGraph(unsigned seed, cudaStream_t* streams)
+      : streams_(streams), random_(seed), pinned_(seed % 2 == 0), pageable_(kNodes) {
     board_.done = pageable_.data();
     if (pinned_) CHECK_RUNTIME(cudaMallocHost(&board_.done, kNodes * sizeof(unsigned)));
     CHECK_RUNTIME(cudaMallocHost(&board_.launch, sizeof(unsigned)));
@@ -123,7 +126,8 @@ class RandomGraph {
         // When a driver reads pageable memory that a host function of the graph writes is its own affair.
         if (from < 0 || (!pinned_ && by_host_.test(size_t(from)))) return down(node, board_.device, stream);
         unsigned* const word = board_.device + 1 + node;
-        CHECK_RUNTIME(cudaMemcpyAsync(word, board_.done + from, sizeof(unsigned), cudaMemcpyHostToDevice, streams_[stream]));
+        CHECK_RUNTIME(
+            cudaMemcpyAsync(word, board_.done + from, sizeof(unsigned), cudaMemcpyHostToDevice, streams_[stream]));
         down(node, word, stream);
         break;
       }
@@ -135,7 +139,8 @@ class RandomGraph {
   }
 
   void down(int node, const unsigned* from, int stream) {
-    CHECK_RUNTIME(cudaMemcpyAsync(board_.done + node, from, sizeof(unsigned), cudaMemcpyDeviceToHost, streams_[stream]));
+    CHECK_RUNTIME(
+        cudaMemcpyAsync(board_.done + node, from, sizeof(unsigned), cudaMemcpyDeviceToHost, streams_[stream]));
   }
 
   int ancestor(int stream) {

@@ -1,4 +1,5 @@
-// Child graphs, clones, updates and uploads of graphs, their text form, objects that live as long as a graph, and edges with data.
+// Child graphs, clones, updates and uploads of graphs, their text form, objects that live as long as a graph, and edges
+// with data.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -87,7 +88,8 @@ static void text() {
   }
   std::remove(name);
   expect(text.find("digraph") != std::string::npos && text.find("->") != std::string::npos, "a graph is told as text");
-  std::printf("text where it cannot be written: %s\n", cudaGetErrorName(cudaGraphDebugDotPrint(graph, "/nonexistent/folder/file", 0)));
+  std::printf("text where it cannot be written: %s\n",
+              cudaGetErrorName(cudaGraphDebugDotPrint(graph, "/nonexistent/folder/file", 0)));
   cudaGetLastError();
   CHECK_RUNTIME(cudaGraphDestroy(graph));
 }
@@ -116,7 +118,8 @@ static void edges() {
     cudaGraphEdgeData told{};
     size_t count = 1;
     CHECK_RUNTIME(cudaGraphGetEdges(graph, &from, &to, &told, &count));
-    expect(count == 1 && from == first && to == second && told.type == data.type && told.from_port == data.from_port, "an edge keeps its data");
+    expect(count == 1 && from == first && to == second && told.type == data.type && told.from_port == data.from_port,
+           "an edge keeps its data");
     CHECK_RUNTIME(cudaGraphRemoveDependencies(graph, &first, &second, &data, 1));
   }
   CHECK_RUNTIME(cudaGraphAddDependencies(graph, &first, &second, nullptr, 1));
@@ -170,17 +173,27 @@ int main() {
   expect(value_of(exec) == 10, "a clone is changed by itself");
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
 
-  cudaGraph_t row = capture([] { add<<<1, 1, 0, stream>>>(device, 1); multiply<<<1, 1, 0, stream>>>(device, 5); });
+  cudaGraph_t row = capture([] {
+    add<<<1, 1, 0, stream>>>(device, 1);
+    multiply<<<1, 1, 0, stream>>>(device, 5);
+  });
   cudaGraphInstantiateParams parameters{};
   parameters.flags = cudaGraphInstantiateFlagUpload;
   parameters.uploadStream = stream;
   CHECK_RUNTIME(cudaGraphInstantiateWithParams(&exec, row, &parameters));
   expect(parameters.result_out == cudaGraphInstantiateSuccess && value_of(exec) == 5, "instantiated with an upload");
-  cudaGraph_t changed = capture([] { add<<<1, 1, 0, stream>>>(device, 2); multiply<<<1, 1, 0, stream>>>(device, 8); });
+  cudaGraph_t changed = capture([] {
+    add<<<1, 1, 0, stream>>>(device, 2);
+    multiply<<<1, 1, 0, stream>>>(device, 8);
+  });
   cudaGraphExecUpdateResultInfo info{};
   CHECK_RUNTIME(cudaGraphExecUpdate(exec, changed, &info));
   expect(info.result == cudaGraphExecUpdateSuccess && value_of(exec) == 16, "an update brings new parameters");
-  cudaGraph_t longer = capture([] { add<<<1, 1, 0, stream>>>(device, 2); add<<<1, 1, 0, stream>>>(device, 2); add<<<1, 1, 0, stream>>>(device, 2); });
+  cudaGraph_t longer = capture([] {
+    add<<<1, 1, 0, stream>>>(device, 2);
+    add<<<1, 1, 0, stream>>>(device, 2);
+    add<<<1, 1, 0, stream>>>(device, 2);
+  });
   cudaError_t refused = cudaGraphExecUpdate(exec, longer, &info);
   std::printf("an update by another shape: %s, %d\n", cudaGetErrorName(refused), int(info.result));
   cudaGetLastError();

@@ -11,8 +11,7 @@ __global__ void where(unsigned* processor, long long cycles) {
   unsigned id;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
   long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
+  while (clock64() - begin < cycles) {}
   if (threadIdx.x == 0) processor[blockIdx.x] = id;
 }
 

@@ -10,8 +10,7 @@
 
 __global__ void fill(int* data, int count, int value, long long cycles) {
   long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
+  while (clock64() - begin < cycles) {}
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) data[i] = value;
 }

@@ -1,4 +1,5 @@
-// usage: large_copies [MIB [ROUNDS]]: copies so much to the device and back, from pageable and from pinned memory, and says what came back.
+// usage: large_copies [MIB [ROUNDS]]: copies so much to the device and back, from pageable and from pinned memory, and
+// says what came back.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -6,13 +7,13 @@
 
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                                                  \
-  do {                                                                                               \
-    cudaError_t error = (call);                                                                      \
-    if (error != cudaSuccess) {                                                                      \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));          \
-      return 1;                                                                                      \
-    }                                                                                                \
+#define CHECK(call)                                                                         \
+  do {                                                                                      \
+    cudaError_t error = (call);                                                             \
+    if (error != cudaSuccess) {                                                             \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)); \
+      return 1;                                                                             \
+    }                                                                                       \
   } while (0)
 
 static __global__ void step(uint64_t* words, size_t count, uint64_t round) {

@@ -1,5 +1,6 @@
-// A library of 1 GB: 200 fat binaries of 5 MB, each with machine code for a GPU that no server has and a kernel as PTX. Loads all of them, as
-// the runtime does with what it is linked to, and uses 30. The machine code is memory that is never touched: whoever reads it is found out.
+// A library of 1 GB: 200 fat binaries of 5 MB, each with machine code for a GPU that no server has and a kernel as PTX.
+// Loads all of them, as the runtime does with what it is linked to, and uses 30. The machine code is memory that is
+// never touched: whoever reads it is found out.
 #include <cuda.h>
 #include <sys/mman.h>
 
@@ -35,13 +36,20 @@ static_assert(sizeof(ContainerHeader) == 16 && sizeof(EntryHeader) == 64);
 // Stores 1000 + number. The comment makes it the size of a real one, and different in each image.
 std::string kernel(int number) {
   std::string name = "kernel_" + std::to_string(number);
-  std::string text = ".version 7.0\n.target sm_75\n.address_size 64\n"
-                     ".visible .entry " + name + "(.param .u64 out) {\n"
-                     ".reg .u64 %a; .reg .u32 %v;\n"
-                     "ld.param.u64 %a, [out];\nmov.u32 %v, " + std::to_string(1000 + number) + ";\n"
-                     "st.global.u32 [%a], %v;\nret;\n}\n//";
-  for (unsigned state = unsigned(number) * 2654435761u + 1; text.size() < kPtxBytes - 1; state = state * 1664525u + 1013904223u)
-    text += text.size() % 80 == 0 && text.size() < kPtxBytes - 4 ? "\n//" : std::string(1, char('a' + (state >> 24) % 26));
+  std::string text =
+      ".version 7.0\n.target sm_75\n.address_size 64\n"
+      ".visible .entry " +
+      name +
+      "(.param .u64 out) {\n"
+      ".reg .u64 %a; .reg .u32 %v;\n"
+      "ld.param.u64 %a, [out];\nmov.u32 %v, " +
+      std::to_string(1000 + number) +
+      ";\n"
+      "st.global.u32 [%a], %v;\nret;\n}\n//";
+  for (unsigned state = unsigned(number) * 2654435761u + 1; text.size() < kPtxBytes - 1;
+       state = state * 1664525u + 1013904223u)
+    text +=
+        text.size() % 80 == 0 && text.size() < kPtxBytes - 4 ? "\n//" : std::string(1, char('a' + (state >> 24) % 26));
   text.resize(kPtxBytes - 2);
   text += '\n';
   text += '\0';
@@ -52,7 +60,8 @@ void build(uint8_t* at, int number) {
   std::string ptx = kernel(number);
   ContainerHeader container;
   container.payload_bytes = kImageBytes - sizeof container;
-  EntryHeader code{.kind = 2, .padded_bytes = kImageBytes - sizeof container - 2 * sizeof(EntryHeader) - ptx.size(), .sm = 50};
+  EntryHeader code{
+      .kind = 2, .padded_bytes = kImageBytes - sizeof container - 2 * sizeof(EntryHeader) - ptx.size(), .sm = 50};
   EntryHeader text{.kind = 1, .padded_bytes = ptx.size(), .format = kPtxFormat, .sm = 75};
   std::memcpy(at, &container, sizeof container);
   std::memcpy(at + sizeof container, &code, sizeof code);
@@ -72,7 +81,8 @@ size_t resident_bytes() {
 }  // namespace
 
 int main() {
-  auto* memory = static_cast<uint8_t*>(mmap(nullptr, kImages * kImageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  auto* memory = static_cast<uint8_t*>(
+      mmap(nullptr, kImages * kImageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (memory == MAP_FAILED) return EXIT_FAILURE;
   for (int i = 0; i < kImages; ++i) build(memory + i * kImageBytes, i);
 
@@ -95,7 +105,8 @@ int main() {
     CUkernel kernel;
     CHECK_DRIVER(cuLibraryGetKernel(&kernel, libraries[image], ("kernel_" + std::to_string(image)).c_str()));
     void* parameters[] = {&out};
-    CHECK_DRIVER(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    CHECK_DRIVER(
+        cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
     uint32_t value = 0;
     CHECK_DRIVER(cuMemcpyDtoH(&value, out, sizeof value));
     if (value != 1000u + unsigned(image)) {

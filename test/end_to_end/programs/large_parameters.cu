@@ -37,7 +37,7 @@ void round_trip() {
 int main() {
   round_trip<1>();
   round_trip<1000>();
-  round_trip<1019>();   // 4,092 bytes with the two others: within the 4 KiB of old
+  round_trip<1019>();  // 4,092 bytes with the two others: within the 4 KiB of old
   round_trip<1100>();
   round_trip<5000>();
   round_trip<(kMost - 12) / 4 - 1>();  // 32,752 bytes or so, with the alignment of the pointer

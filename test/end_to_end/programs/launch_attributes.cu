@@ -1,4 +1,5 @@
-// Attributes of launches, streams, contexts and functions, each by what it does or by what is read back (compute capability 9.0).
+// Attributes of launches, streams, contexts and functions, each by what it does or by what is read back (compute
+// capability 9.0).
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
@@ -9,13 +10,13 @@
 
 namespace cg = cooperative_groups;
 
-#define CHECK(call)                                                                      \
-  do {                                                                                   \
-    cudaError_t error_ = (call);                                                         \
-    if (error_ != cudaSuccess) {                                                         \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error_));       \
-      std::exit(1);                                                                      \
-    }                                                                                    \
+#define CHECK(call)                                                                \
+  do {                                                                             \
+    cudaError_t error_ = (call);                                                   \
+    if (error_ != cudaSuccess) {                                                   \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error_)); \
+      std::exit(1);                                                                \
+    }                                                                              \
   } while (0)
 
 // Each block of a cluster writes what its neighbour keeps in shared memory.
@@ -45,8 +46,7 @@ __global__ void produce(int* data, int value, long long cycles) {
   cudaTriggerProgrammaticLaunchCompletion();
 #endif
   long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
+  while (clock64() - begin < cycles) {}
   data[blockIdx.x * blockDim.x + threadIdx.x] = value;
 }
 
@@ -62,7 +62,8 @@ namespace {
 
 int *g_data, *g_out;
 
-cudaLaunchConfig_t configuration(unsigned blocks, unsigned threads, cudaStream_t stream, cudaLaunchAttribute* attributes, unsigned count) {
+cudaLaunchConfig_t configuration(unsigned blocks, unsigned threads, cudaStream_t stream,
+                                 cudaLaunchAttribute* attributes, unsigned count) {
   cudaLaunchConfig_t config{};
   config.gridDim = blocks;
   config.blockDim = threads;
@@ -87,7 +88,8 @@ void clusters(cudaStream_t stream) {
   CHECK(cudaOccupancyMaxPotentialClusterSize(&size, neighbours, &config));
   DEMAND(size == 8);
   attribute.val.clusterDim = {3, 1, 1};
-  DEMAND(cudaLaunchKernelEx(&config, neighbours, g_out) == cudaErrorInvalidClusterSize || cudaGetLastError() != cudaSuccess);
+  DEMAND(cudaLaunchKernelEx(&config, neighbours, g_out) == cudaErrorInvalidClusterSize ||
+         cudaGetLastError() != cudaSuccess);
   cudaGetLastError();
 }
 
@@ -191,7 +193,8 @@ void priorities_and_domains(cudaStream_t stream) {
   set.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
   CHECK(cudaStreamSetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &set));
   CHECK(cudaStreamGetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &got));
-  DEMAND(got.accessPolicyWindow.base_ptr == g_data && got.accessPolicyWindow.num_bytes == 1 << 16 && got.accessPolicyWindow.hitRatio == 0.5f);
+  DEMAND(got.accessPolicyWindow.base_ptr == g_data && got.accessPolicyWindow.num_bytes == 1 << 16 &&
+         got.accessPolicyWindow.hitRatio == 0.5f);
   cudaStream_t copy;
   CHECK(cudaStreamCreateWithFlags(&copy, cudaStreamNonBlocking));
   CHECK(cudaStreamCopyAttributes(copy, stream));
@@ -202,8 +205,8 @@ void priorities_and_domains(cudaStream_t stream) {
 }
 
 void limits() {
-  const CUlimit settable[] = {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE, CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT,
-                              CU_LIMIT_PERSISTING_L2_CACHE_SIZE};
+  const CUlimit settable[] = {CU_LIMIT_STACK_SIZE, CU_LIMIT_PRINTF_FIFO_SIZE, CU_LIMIT_MALLOC_HEAP_SIZE,
+                              CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, CU_LIMIT_PERSISTING_L2_CACHE_SIZE};
   const size_t values[] = {4096, 2 << 20, 16 << 20, 4096, 1 << 20};
   for (int i = 0; i < 5; ++i) {
     size_t got = 0;
@@ -225,7 +228,8 @@ void functions() {
   CHECK(cudaGetFuncBySymbol(&handle, reinterpret_cast<const void*>(neighbours)));
   CUfunction function = reinterpret_cast<CUfunction>(handle);
   int value = 0;
-  for (int attribute = 0; attribute < CU_FUNC_ATTRIBUTE_MAX; ++attribute) OK(cuFuncGetAttribute(&value, CUfunction_attribute(attribute), function));
+  for (int attribute = 0; attribute < CU_FUNC_ATTRIBUTE_MAX; ++attribute)
+    OK(cuFuncGetAttribute(&value, CUfunction_attribute(attribute), function));
   FAILS(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX, function), CUDA_ERROR_INVALID_VALUE);
   OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function));
   DEMAND(value >= 4);

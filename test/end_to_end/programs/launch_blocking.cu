@@ -1,4 +1,5 @@
-// With CUDA_LAUNCH_BLOCKING=1 each launch returns when its kernel has ended, and tells what became of it: to be run with it and without.
+// With CUDA_LAUNCH_BLOCKING=1 each launch returns when its kernel has ended, and tells what became of it: to be run
+// with it and without.
 #include <cuda_runtime.h>
 
 #include <cstdint>

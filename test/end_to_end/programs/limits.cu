@@ -1,4 +1,5 @@
-// Limits, cache preferences, occupancy and the attributes of functions: what is set is what is read, and large shared memory works once allowed.
+// Limits, cache preferences, occupancy and the attributes of functions: what is set is what is read, and large shared
+// memory works once allowed.
 #include <utility>
 
 #include "../../support/cuda_check.hpp"
@@ -20,8 +21,9 @@ __global__ void __launch_bounds__(128) small(float* data) {
 }
 
 void limits() {
-  for (const auto& [limit, bytes] : {std::pair{cudaLimitStackSize, size_t(4096)}, std::pair{cudaLimitPrintfFifoSize, size_t(2 << 20)},
-                                     std::pair{cudaLimitMallocHeapSize, size_t(16 << 20)}}) {
+  for (const auto& [limit, bytes] :
+       {std::pair{cudaLimitStackSize, size_t(4096)}, std::pair{cudaLimitPrintfFifoSize, size_t(2 << 20)},
+        std::pair{cudaLimitMallocHeapSize, size_t(16 << 20)}}) {
     size_t before = 0, after = 0;
     CHECK_RUNTIME(cudaDeviceGetLimit(&before, limit));
     EXPECT(before > 0);
@@ -59,7 +61,8 @@ void large_shared_memory() {
   reverse<<<1, 256, most>>>(data.get(), count);
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);  // not allowed yet
   CHECK_RUNTIME(cudaFuncSetAttribute(reverse, cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-  CHECK_RUNTIME(cudaFuncSetAttribute(reverse, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  CHECK_RUNTIME(
+      cudaFuncSetAttribute(reverse, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
   cudaFuncAttributes attributes;
   CHECK_RUNTIME(cudaFuncGetAttributes(&attributes, reverse));
   EXPECT(attributes.maxDynamicSharedSizeBytes == most);

@@ -36,7 +36,9 @@ std::string callee(int factor) {
          ".visible .func (.param .b32 result) scaled (.param .b32 value) {\n"
          "  .reg .b32 %r<3>;\n"
          "  ld.param.b32 %r1, [value];\n"
-         "  mul.lo.u32 %r2, %r1, " + std::to_string(factor) + ";\n"
+         "  mul.lo.u32 %r2, %r1, " +
+         std::to_string(factor) +
+         ";\n"
          "  st.param.b32 [result], %r2;\n"
          "  ret;\n}\n";
 }
@@ -62,7 +64,8 @@ struct Logs {
 };
 
 CUresult add(CUlinkState state, const std::string& text, const char* name) {
-  return cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(text.c_str()), text.size() + 1, name, 0, nullptr, nullptr);
+  return cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(text.c_str()), text.size() + 1, name, 0, nullptr,
+                       nullptr);
 }
 
 void check_kernel(const void* image, unsigned factor) {
@@ -119,7 +122,8 @@ void what_is_wrong() {
   Logs logs;
   CUlinkState state;
   OK(cuLinkCreate(unsigned(logs.names.size()), logs.names.data(), logs.values.data(), &state));
-  FAILS(add(state, std::string(kHeader) + ".visible .entry broken() { this is no instruction; }\n", "broken"), CUDA_ERROR_INVALID_PTX);
+  FAILS(add(state, std::string(kHeader) + ".visible .entry broken() { this is no instruction; }\n", "broken"),
+        CUDA_ERROR_INVALID_PTX);
   DEMAND(std::strlen(logs.error) > 0);
   OK(cuLinkDestroy(state));
 
@@ -136,7 +140,9 @@ void what_is_wrong() {
   Logs loading;
   CUmodule module;
   std::string text = std::string(kHeader) + ".visible .entry broken() { add.u32 %r1, %r2, %r3; }\n";
-  FAILS(cuModuleLoadDataEx(&module, text.c_str(), unsigned(loading.names.size()), loading.names.data(), loading.values.data()), CUDA_ERROR_INVALID_PTX);
+  FAILS(cuModuleLoadDataEx(&module, text.c_str(), unsigned(loading.names.size()), loading.names.data(),
+                           loading.values.data()),
+        CUDA_ERROR_INVALID_PTX);
   DEMAND(std::strlen(loading.error) > 0);
   DEMAND(size_t(loading.values[4]) > 0 && size_t(loading.values[4]) <= sizeof loading.error);
 }

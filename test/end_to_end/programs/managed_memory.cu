@@ -1,4 +1,5 @@
-// Managed memory, written and read by both sides in every way a program does it: each part is named on standard output when it is right.
+// Managed memory, written and read by both sides in every way a program does it: each part is named on standard output
+// when it is right.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -17,20 +18,20 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                              \
-  do {                                                                                           \
-    cudaError_t error_ = (call);                                                                 \
-    if (error_ != cudaSuccess) {                                                                 \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_));             \
-      std::exit(1);                                                                              \
-    }                                                                                            \
+#define CHECK(call)                                                                  \
+  do {                                                                               \
+    cudaError_t error_ = (call);                                                     \
+    if (error_ != cudaSuccess) {                                                     \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_)); \
+      std::exit(1);                                                                  \
+    }                                                                                \
   } while (0)
-#define EXPECT(condition)                                          \
-  do {                                                             \
-    if (!(condition)) {                                            \
+#define EXPECT(condition)                                           \
+  do {                                                              \
+    if (!(condition)) {                                             \
       std::printf("line %d: not true: %s\n", __LINE__, #condition); \
-      std::exit(1);                                                \
-    }                                                              \
+      std::exit(1);                                                 \
+    }                                                               \
   } while (0)
 
 __managed__ int counter = 42;
@@ -62,8 +63,7 @@ __global__ void use_variables() {
 }
 // Waits for the host without any call of CUDA's, and answers it.
 __global__ void answer(volatile int* question, volatile int* reply) {
-  for (long i = 0; i < (1L << 40) && *question == 0; ++i) {
-  }
+  for (long i = 0; i < (1L << 40) && *question == 0; ++i) {}
   *reply = *question + 1;
   __threadfence_system();
 }
@@ -142,7 +142,8 @@ void linked_list() {
   CHECK(cudaFree(sum));
 }
 
-// A structure in managed memory whose pointer is filled in by the driver itself, and parameters of a launch that lie there.
+// A structure in managed memory whose pointer is filled in by the driver itself, and parameters of a launch that lie
+// there.
 void pointers_inside() {
   struct Holder {
     int* values;
@@ -192,7 +193,8 @@ void variables() {
   EXPECT(counter == 5);
   cudaPointerAttributes attributes;
   CHECK(cudaPointerGetAttributes(&attributes, &counter));
-  EXPECT(attributes.type == cudaMemoryTypeManaged && attributes.hostPointer == &counter && attributes.devicePointer == &counter);
+  EXPECT(attributes.type == cudaMemoryTypeManaged && attributes.hostPointer == &counter &&
+         attributes.devicePointer == &counter);
   CHECK(cudaFree(list));
 }
 
@@ -268,8 +270,10 @@ void advice_and_prefetching() {
   CHECK(cudaDeviceSynchronize());
   for (int i = 0; i < kCount; ++i) EXPECT(values[i] == i + 1);
   int preferred = -7;
-  cudaError_t asked = cudaMemRangeGetAttribute(&preferred, sizeof preferred, cudaMemRangeAttributePreferredLocation, values, kBytes);
-  EXPECT(asked == cudaErrorNotSupported || (asked == cudaSuccess && preferred == 0));  // not every device keeps the advice
+  cudaError_t asked =
+      cudaMemRangeGetAttribute(&preferred, sizeof preferred, cudaMemRangeAttributePreferredLocation, values, kBytes);
+  EXPECT(asked == cudaErrorNotSupported ||
+         (asked == cudaSuccess && preferred == 0));  // not every device keeps the advice
   cudaGetLastError();
   EXPECT(cudaMemAdvise(values, kBytes + 1, cudaMemAdviseSetReadMostly, device) == cudaErrorInvalidValue);
   int* plain = nullptr;
@@ -346,13 +350,14 @@ void host_functions() {
   int* values = zeroed<int>(1000);
   Told told{values, 0};
   add<<<blocks(1000), kThreads>>>(values, 1000, 3);
-  CHECK(cudaLaunchHostFunc(nullptr,
-                           [](void* user) {
-                             auto* told = static_cast<Told*>(user);
-                             told->seen = told->values[999];
-                             told->values[0] = 50;
-                           },
-                           &told));
+  CHECK(cudaLaunchHostFunc(
+      nullptr,
+      [](void* user) {
+        auto* told = static_cast<Told*>(user);
+        told->seen = told->values[999];
+        told->values[0] = 50;
+      },
+      &told));
   add<<<blocks(1000), kThreads>>>(values, 1000, 3);
   CHECK(cudaDeviceSynchronize());
   EXPECT(told.seen == 3 && values[0] == 53 && values[999] == 6);
@@ -370,15 +375,15 @@ void host_function_beside_a_call() {
     std::atomic<bool> called{false};
     int seen = 0;
   } beside{values};
-  CHECK(cudaLaunchHostFunc(nullptr,
-                           [](void* user) {
-                             auto* beside = static_cast<Beside*>(user);
-                             while (!beside->called) {
-                             }
-                             beside->seen = beside->values[99999];
-                             beside->values[0] = 50;
-                           },
-                           &beside));
+  CHECK(cudaLaunchHostFunc(
+      nullptr,
+      [](void* user) {
+        auto* beside = static_cast<Beside*>(user);
+        while (!beside->called) {}
+        beside->seen = beside->values[99999];
+        beside->values[0] = 50;
+      },
+      &beside));
   add<<<blocks(100000), kThreads>>>(values, 100000, 3);
   beside.called = true;
   CHECK(cudaFreeHost(pinned));
@@ -448,14 +453,14 @@ void without_a_call() {
   CHECK(cudaGetLastError());
   flags[0] = 41;
   auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (flags[1] == 0 && std::chrono::steady_clock::now() < until) {
-  }
+  while (flags[1] == 0 && std::chrono::steady_clock::now() < until) {}
   EXPECT(flags[1] == 42);
   CHECK(cudaDeviceSynchronize());
   CHECK(cudaFree(const_cast<int*>(flags)));
 }
 
-// --- a program with a handler of its own -------------------------------------------------------------------------------------------------------
+// --- a program with a handler of its own
+// -------------------------------------------------------------------------------------------------------
 
 sigjmp_buf g_back;
 struct sigaction g_found;
@@ -470,7 +475,7 @@ void give_away(int signal, siginfo_t* info, void* context) {
 }
 
 void install(void (*handler)(int, siginfo_t*, void*), struct sigaction* found) {
-  struct sigaction ours{};
+  struct sigaction ours {};
   ours.sa_sigaction = handler;
   ours.sa_flags = SA_SIGINFO;
   sigemptyset(&ours.sa_mask);
@@ -520,7 +525,8 @@ void large_and_fast() {
   for (int i = 1024; i < kCount; ++i) EXPECT(values[i] == i);
   auto read = std::chrono::steady_clock::now();
   auto mib_per_s = [](auto duration) { return 64.0 / std::chrono::duration<double>(duration).count(); };
-  std::fprintf(stderr, "large: to the device %.0f MiB/s, back %.0f MiB/s\n", mib_per_s(sent - start), mib_per_s(read - sent));
+  std::fprintf(stderr, "large: to the device %.0f MiB/s, back %.0f MiB/s\n", mib_per_s(sent - start),
+               mib_per_s(read - sent));
   CHECK(cudaFree(values));
 }
 

@@ -1,5 +1,6 @@
-// Several threads with tasks in managed memory, some done on the host and some on the device, all at once: each thread has its stream, attaches
-// its memory to it as programs do for devices that need it, and checks its results. "exit" instead ends the process while the threads go on.
+// Several threads with tasks in managed memory, some done on the host and some on the device, all at once: each thread
+// has its stream, attaches its memory to it as programs do for devices that need it, and checks its results. "exit"
+// instead ends the process while the threads go on.
 #include <cuda.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// More threads than anybody counts on wait for streams that stand behind a host function, and others for the device; what lets the function go comes after calls
-// that are made while all of them wait.
+// More threads than anybody counts on wait for streams that stand behind a host function, and others for the device;
+// what lets the function go comes after calls that are made while all of them wait.
 #include <cuda_runtime.h>
 
 #include <atomic>

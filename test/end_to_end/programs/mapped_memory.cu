@@ -1,4 +1,5 @@
-// Pinned host memory used by the device under the program's own pointers: both directions, several rounds, every way to get it.
+// Pinned host memory used by the device under the program's own pointers: both directions, several rounds, every way to
+// get it.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -9,20 +10,20 @@
 
 #include <sys/mman.h>
 
-#define CHECK(call)                                                                              \
-  do {                                                                                           \
-    cudaError_t error_ = (call);                                                                 \
-    if (error_ != cudaSuccess) {                                                                 \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_));             \
-      std::exit(1);                                                                              \
-    }                                                                                            \
+#define CHECK(call)                                                                  \
+  do {                                                                               \
+    cudaError_t error_ = (call);                                                     \
+    if (error_ != cudaSuccess) {                                                     \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_)); \
+      std::exit(1);                                                                  \
+    }                                                                                \
   } while (0)
-#define EXPECT(condition)                                          \
-  do {                                                             \
-    if (!(condition)) {                                            \
+#define EXPECT(condition)                                           \
+  do {                                                              \
+    if (!(condition)) {                                             \
       std::printf("line %d: not true: %s\n", __LINE__, #condition); \
-      std::exit(1);                                                \
-    }                                                              \
+      std::exit(1);                                                 \
+    }                                                               \
   } while (0)
 
 __global__ void add(const uint32_t* in, uint32_t* out, uint32_t amount, unsigned count) {
@@ -55,8 +56,7 @@ void rounds(uint32_t* in, uint32_t* out, uint32_t* device_in, uint32_t* device_o
     if (round % 3 == 2) {
       CHECK(cudaEventRecord(event));
       cudaError_t queried;
-      while ((queried = cudaEventQuery(event)) == cudaErrorNotReady) {
-      }
+      while ((queried = cudaEventQuery(event)) == cudaErrorNotReady) {}
       CHECK(queried);
     }
     for (unsigned i = 0; i < kCount; ++i) EXPECT(out[i] == i * 7 + round * 1000003 + round + 1);
@@ -163,7 +163,8 @@ void in_a_callback() {
     uint32_t value = 0;
   } seen{word};
   add<<<1, 32>>>(word, word, 9, 1);
-  CHECK(cudaLaunchHostFunc(nullptr, [](void* user) { static_cast<Seen*>(user)->value = *static_cast<Seen*>(user)->word; }, &seen));
+  CHECK(cudaLaunchHostFunc(
+      nullptr, [](void* user) { static_cast<Seen*>(user)->value = *static_cast<Seen*>(user)->word; }, &seen));
   CHECK(cudaDeviceSynchronize());
   EXPECT(seen.value == 10);
   CHECK(cudaFreeHost(word));

@@ -1,5 +1,5 @@
-// Operations of streams on single words: a stream stands until another one, a kernel or a later write gives the word its value. Plain, in one
-// batch, and captured into a graph that runs again and again.
+// Operations of streams on single words: a stream stands until another one, a kernel or a later write gives the word
+// its value. Plain, in one batch, and captured into a graph that runs again and again.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

@@ -28,10 +28,11 @@ int main() {
   CHECK_RUNTIME(cudaMalloc(&device, sizeof value));
   store<<<1, 1>>>(device);
   CHECK_RUNTIME(cudaMemcpy(&value, device, sizeof value, cudaMemcpyDeviceToHost));
-  // Other processes of a shared card come and go in the meantime; one piece that was not given back would show all the same.
+  // Other processes of a shared card come and go in the meantime; one piece that was not given back would show all the
+  // same.
   bool all_free = free_after + piece / 2 >= free_bytes;
   bool right = error == cudaErrorMemoryAllocation && !pieces.empty() && pieces.size() <= 8 && all_free && value == 5;
-  std::printf("%zu pieces, then %s, %s again\n%s\n", pieces.size(), cudaGetErrorName(error), all_free ? "all free" : "not all free",
-              right ? "PASSED" : "FAILED");
+  std::printf("%zu pieces, then %s, %s again\n%s\n", pieces.size(), cudaGetErrorName(error),
+              all_free ? "all free" : "not all free", right ? "PASSED" : "FAILED");
   return right ? 0 : 1;
 }

@@ -66,7 +66,8 @@ void access(CUdevice device, CUcontext context) {
   int can = -1, value = -1;
   OK(cuDeviceCanAccessPeer(&can, device, device));
   DEMAND(can == 0);
-  FAILS(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, device, device), CUDA_ERROR_INVALID_DEVICE);
+  FAILS(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, device, device),
+        CUDA_ERROR_INVALID_DEVICE);
   FAILS(cuCtxEnablePeerAccess(context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   FAILS(cuCtxDisablePeerAccess(context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
 }

@@ -1,5 +1,5 @@
-// Memory that a device may reach besides the one it lies on: of a pool, mapped, managed; and events and streams of the other device. With one device
-// the same calls name it twice.
+// Memory that a device may reach besides the one it lies on: of a pool, mapped, managed; and events and streams of the
+// other device. With one device the same calls name it twice.
 #include <cuda.h>
 
 #include "../../support/cuda_check.hpp"

@@ -1,4 +1,5 @@
-// Built with --default-stream per-thread: each thread's default stream is its own, does not wait for the others', and is waited for by its own calls.
+// Built with --default-stream per-thread: each thread's default stream is its own, does not wait for the others', and
+// is waited for by its own calls.
 #include <thread>
 
 #include <unistd.h>
@@ -14,7 +15,8 @@ __global__ void add(unsigned* data, unsigned value) {
   if (i < kCount) data[i] += value;
 }
 
-// The first thread's stream is held by a host function until all others have finished on theirs: with one common stream nobody would.
+// The first thread's stream is held by a host function until all others have finished on theirs: with one common stream
+// nobody would.
 struct Gate {
   int pipe[2];
 };
@@ -29,7 +31,8 @@ void thread(unsigned* data, unsigned number) {
   for (unsigned round = 0; round < kRounds; ++round) add<<<kCount / 256, 256>>>(data, round);
   CHECK_RUNTIME(cudaGetLastError());
   std::vector<unsigned> host(kCount);
-  CHECK_RUNTIME(cudaMemcpyAsync(host.data(), data, kCount * sizeof(unsigned), cudaMemcpyDeviceToHost, cudaStreamPerThread));
+  CHECK_RUNTIME(
+      cudaMemcpyAsync(host.data(), data, kCount * sizeof(unsigned), cudaMemcpyDeviceToHost, cudaStreamPerThread));
   CHECK_RUNTIME(cudaStreamSynchronize(nullptr));  // this thread's own
   for (unsigned value : host) EXPECT(value == number + kRounds * (kRounds - 1) / 2);
 }

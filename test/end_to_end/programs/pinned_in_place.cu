@@ -9,20 +9,20 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                                                 \
-  do {                                                                                              \
-    cudaError_t error = (call);                                                                     \
-    if (error != cudaSuccess) {                                                                     \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(error));           \
-      return 1;                                                                                     \
-    }                                                                                               \
+#define CHECK(call)                                                                       \
+  do {                                                                                    \
+    cudaError_t error = (call);                                                           \
+    if (error != cudaSuccess) {                                                           \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(error)); \
+      return 1;                                                                           \
+    }                                                                                     \
   } while (0)
-#define REQUIRE(condition)                                                    \
-  do {                                                                        \
-    if (!(condition)) {                                                       \
-      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);     \
-      return 1;                                                               \
-    }                                                                         \
+#define REQUIRE(condition)                                                \
+  do {                                                                    \
+    if (!(condition)) {                                                   \
+      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                           \
+    }                                                                     \
   } while (0)
 
 __global__ void add_one(uint32_t* values, size_t count) {

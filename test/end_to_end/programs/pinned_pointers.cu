@@ -1,5 +1,6 @@
-// Pinned memory that kernels are given by its host address, as unified addressing promises: no flag for mapped memory, no device pointer asked
-// for. "copies REGISTERED|GIVEN|GIVEN_ROWS ROUNDS" instead copies to such memory again and again, for a count of what travels.
+// Pinned memory that kernels are given by its host address, as unified addressing promises: no flag for mapped memory,
+// no device pointer asked for. "copies REGISTERED|GIVEN|GIVEN_ROWS ROUNDS" instead copies to such memory again and
+// again, for a count of what travels.
 #include <cuda.h>
 
 #include <cstring>
@@ -53,8 +54,7 @@ __global__ void double_list(Node* node) {
 }
 // Stands until the host has changed a word, without any call.
 __global__ void await_word(const volatile uint32_t* word) {
-  for (long i = 0; i < (1L << 40) && *word == 0; ++i) {
-  }
+  for (long i = 0; i < (1L << 40) && *word == 0; ++i) {}
 }
 
 enum class Kind { plain, mapped, combined, registered };
@@ -64,7 +64,8 @@ class Pinned {
  public:
   Pinned(Kind kind, size_t bytes) : kind_(kind), bytes_(bytes) {
     if (kind == Kind::plain) CHECK_RUNTIME(cudaMallocHost(&memory_, bytes));
-    if (kind == Kind::mapped) CHECK_RUNTIME(cudaHostAlloc(&memory_, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
+    if (kind == Kind::mapped)
+      CHECK_RUNTIME(cudaHostAlloc(&memory_, bytes, cudaHostAllocMapped | cudaHostAllocPortable));
     if (kind == Kind::combined) CHECK_RUNTIME(cudaHostAlloc(&memory_, bytes, cudaHostAllocWriteCombined));
     if (kind == Kind::registered) {
       void* mapped = mmap(nullptr, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -110,7 +111,8 @@ void by_pointers_in_memory() {
     rows.clear();
     pointers.clear();
     for (unsigned i = 0; i < kRows; ++i) {
-      rows.push_back(std::make_unique<Pinned>(i % 3 ? Kind::plain : Kind::registered, kRows * sizeof(uint32_t) + i * 4096));
+      rows.push_back(
+          std::make_unique<Pinned>(i % 3 ? Kind::plain : Kind::registered, kRows * sizeof(uint32_t) + i * 4096));
       pointers.push_back(rows.back()->words());
       pointers.back()[i] = i;
     }
@@ -261,7 +263,8 @@ void in_graphs() {
 void in_stream_operations() {
   Pinned words(Kind::plain, 4096);
   words.words()[1] = 0;
-  CHECK_DRIVER(cuStreamWriteValue32(nullptr, reinterpret_cast<CUdeviceptr>(words.words()), 17, CU_STREAM_WRITE_VALUE_DEFAULT));
+  CHECK_DRIVER(
+      cuStreamWriteValue32(nullptr, reinterpret_cast<CUdeviceptr>(words.words()), 17, CU_STREAM_WRITE_VALUE_DEFAULT));
   CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(words.words()[0] == 17);
   Pinned batch_words(Kind::registered, 4096);
@@ -274,7 +277,8 @@ void in_stream_operations() {
   EXPECT(batch_words.words()[3] == 18);
 }
 
-// Registered ranges of any bounds: neighbours in one page, no overlaps, and again after they were given up with work in flight.
+// Registered ranges of any bounds: neighbours in one page, no overlaps, and again after they were given up with work in
+// flight.
 void registered_ranges() {
   constexpr size_t kPage = 4096;
   void* mapped = mmap(nullptr, 16 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -335,7 +339,8 @@ int copies(const std::string& how, int rounds) {
     } else if (round % 2) {
       CHECK_RUNTIME(cudaMemcpy(memory.words(), device.get(), kMany * sizeof(uint32_t), cudaMemcpyDeviceToHost));
     } else {
-      CHECK_RUNTIME(cudaMemcpyAsync(memory.words(), device.get(), kMany * sizeof(uint32_t), cudaMemcpyDeviceToHost, nullptr));
+      CHECK_RUNTIME(
+          cudaMemcpyAsync(memory.words(), device.get(), kMany * sizeof(uint32_t), cudaMemcpyDeviceToHost, nullptr));
       CHECK_RUNTIME(cudaStreamSynchronize(nullptr));
     }
     for (unsigned i = 0; i < kMany; ++i) EXPECT(memory.words()[i] == 0x01010101u * (round + 1));

@@ -28,7 +28,8 @@ int importer(int socket) {
   Shared shared;
   int descriptor = receive_descriptor(socket, &shared, sizeof shared);
   CUmemoryPool pool;
-  OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void*>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  OK(cuMemPoolImportFromShareableHandle(&pool, reinterpret_cast<void*>(intptr_t(descriptor)),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
   close(descriptor);
   CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   OK(cuMemPoolSetAccess(pool, &access, 1));
@@ -80,7 +81,8 @@ void exporter(int socket) {
   // A pool that was not made to be shared.
   int none = -1;
   OK(cuDeviceGetDefaultMemPool(&ordinary, device));
-  FAILS(cuMemPoolExportToShareableHandle(&none, ordinary, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuMemPoolExportToShareableHandle(&none, ordinary, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_INVALID_VALUE);
 
   send_descriptor(socket, descriptor, &shared, sizeof shared);
   close(descriptor);

@@ -1,5 +1,5 @@
-// For each line on its standard input: some rounds of work on memory that it keeps, with memory that comes and goes, checked against the host's own; then "done". PASSED at the
-// end of the input.
+// For each line on its standard input: some rounds of work on memory that it keeps, with memory that comes and goes,
+// checked against the host's own; then "done". PASSED at the end of the input.
 #include <cuda_runtime.h>
 
 #include <cstdio>

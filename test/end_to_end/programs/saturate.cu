@@ -1,4 +1,5 @@
-// Gives the GPU work without end, or N kernels of it, and says how much was done, as the kernels themselves have counted it.
+// Gives the GPU work without end, or N kernels of it, and says how much was done, as the kernels themselves have
+// counted it.
 //   saturate steps N        N kernels, waiting for every eighth
 //   saturate until [N]      until standard input closes, waiting for every Nth; each byte on it asks for "count COUNT"
 //   saturate hostile        until standard input closes, without ever waiting before that
@@ -24,8 +25,7 @@ __global__ void step(unsigned long long* count, unsigned iterations) {
 }
 
 __global__ void endless(volatile unsigned* never) {
-  while (*never == 0) {
-  }
+  while (*never == 0) {}
 }
 
 static unsigned long long* count;

@@ -1,5 +1,5 @@
-// A program whose device code is spread over two translation units (-rdc=true) and linked for an architecture that the device may not have:
-// then the driver links again from the units.
+// A program whose device code is spread over two translation units (-rdc=true) and linked for an architecture that the
+// device may not have: then the driver links again from the units.
 #include <cstdio>
 #include <vector>
 
@@ -11,13 +11,13 @@ __global__ void scaled_squares(float* out, int count) {
   if (i < count) out[i] = scale * squared(float(i));
 }
 
-#define CHECK(call)                                                                       \
-  do {                                                                                    \
-    cudaError_t error = (call);                                                           \
-    if (error != cudaSuccess) {                                                           \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error));       \
-      return 1;                                                                           \
-    }                                                                                     \
+#define CHECK(call)                                                                 \
+  do {                                                                              \
+    cudaError_t error = (call);                                                     \
+    if (error != cudaSuccess) {                                                     \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error)); \
+      return 1;                                                                     \
+    }                                                                               \
   } while (0)
 
 int main() {

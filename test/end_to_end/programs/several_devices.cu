@@ -1,8 +1,8 @@
 // Works on every device that it sees and passes data round between them, all the time, and checks what comes of it.
 //   several_devices steps N [ITERATIONS]    N rounds: kernels on each device, then a copy from each to the next
 //   several_devices until [ITERATIONS]      until standard input closes; each byte on it asks for "count ROUNDS"
-// ITERATIONS make a kernel long. Two rounds are always queued. Prints "device UUID BYTES" for each, "working" when a round has been right, and at the
-// end "done ROUNDS" and PASSED.
+// ITERATIONS make a kernel long. Two rounds are always queued. Prints "device UUID BYTES" for each, "working" when a
+// round has been right, and at the end "done ROUNDS" and PASSED.
 #include <cstring>
 
 #include <poll.h>
@@ -66,7 +66,8 @@ class Ring {
     const size_t size = devices_.size();
     for (size_t i = 0; i < size; ++i) {
       Device& device = on(i);
-      for (unsigned kernel = 0; kernel < kKernels; ++kernel) step<<<1, kThreads, 0, device.stream>>>(device.data, device.count, iterations_);
+      for (unsigned kernel = 0; kernel < kKernels; ++kernel)
+        step<<<1, kThreads, 0, device.stream>>>(device.data, device.count, iterations_);
       CHECK_RUNTIME(cudaGetLastError());
       CHECK_RUNTIME(cudaEventRecord(device.computed, device.stream));
     }
@@ -74,7 +75,8 @@ class Ring {
       const size_t to = (i + 1) % size;
       Device& receiver = on(to);
       CHECK_RUNTIME(cudaStreamWaitEvent(receiver.stream, devices_[i].computed, 0));
-      CHECK_RUNTIME(cudaMemcpyPeerAsync(receiver.inbox, int(to), devices_[i].data, int(i), kCount * sizeof(unsigned), receiver.stream));
+      CHECK_RUNTIME(cudaMemcpyPeerAsync(receiver.inbox, int(to), devices_[i].data, int(i), kCount * sizeof(unsigned),
+                                        receiver.stream));
       CHECK_RUNTIME(cudaEventRecord(receiver.sent, receiver.stream));
     }
     for (size_t i = 0; i < size; ++i) {
@@ -137,7 +139,8 @@ class Ring {
   unsigned iterations_, rounds_ = 0;
 };
 
-// A large block goes from each device to the next and back to the first; where a device may, it also reads the one before with a kernel.
+// A large block goes from each device to the next and back to the first; where a device may, it also reads the one
+// before with a kernel.
 void large_copies() {
   int count = 0;
   CHECK_RUNTIME(cudaGetDeviceCount(&count));

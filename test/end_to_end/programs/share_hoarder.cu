@@ -1,4 +1,5 @@
-// Shares memory as often as the server allows, says how often that was, and keeps it all until its standard input closes.
+// Shares memory as often as the server allows, says how often that was, and keeps it all until its standard input
+// closes.
 #include <unistd.h>
 
 #include <cstdio>
@@ -24,13 +25,13 @@ int main(int argc, char** argv) {
   int shared = 0;
   for (int i = 0; i < attempts; ++i) {
     int descriptor = -1;
-    if (cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS) break;
+    if (cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
+      break;
     ++shared;  // the descriptor stays open: closing it takes the share back
   }
   std::printf("shared %d\n", shared);
   std::fflush(stdout);
   char byte;
-  while (read(STDIN_FILENO, &byte, 1) > 0) {
-  }
+  while (read(STDIN_FILENO, &byte, 1) > 0) {}
   return 0;
 }

@@ -1,4 +1,5 @@
-// Stream-ordered allocation: reuse in order and across streams, pools of one's own with their attributes, trimming, and allocation from a pool by name.
+// Stream-ordered allocation: reuse in order and across streams, pools of one's own with their attributes, trimming, and
+// allocation from a pool by name.
 #include "../../support/cuda_check.hpp"
 
 namespace {

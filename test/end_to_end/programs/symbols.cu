@@ -1,4 +1,5 @@
-// Constant memory up to its limit and device symbols: copies both ways with offsets, addresses, sizes, arrays of structures.
+// Constant memory up to its limit and device symbols: copies both ways with offsets, addresses, sizes, arrays of
+// structures.
 #include "../../support/cuda_check.hpp"
 
 namespace {
@@ -19,7 +20,9 @@ __global__ void gather(int* out, int step) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < kWords) out[i] = table[i * step % kWords];
 }
-__global__ void swap_pairs() { pairs[threadIdx.x] = {int(pairs[threadIdx.x].second), double(pairs[threadIdx.x].first)}; }
+__global__ void swap_pairs() {
+  pairs[threadIdx.x] = {int(pairs[threadIdx.x].second), double(pairs[threadIdx.x].first)};
+}
 __global__ void write_through() { *chosen = 77; }
 
 void constants() {
@@ -31,7 +34,8 @@ void constants() {
     if (round == 0) {
       CHECK_RUNTIME(cudaMemcpyToSymbol(table, host.data(), sizeof table));
     } else {
-      CHECK_RUNTIME(cudaMemcpyToSymbolAsync(table, host.data() + 1000, 1000 * sizeof(int), 1000 * sizeof(int), cudaMemcpyHostToDevice, nullptr));
+      CHECK_RUNTIME(cudaMemcpyToSymbolAsync(table, host.data() + 1000, 1000 * sizeof(int), 1000 * sizeof(int),
+                                            cudaMemcpyHostToDevice, nullptr));
     }
     gather<<<(kWords + 127) / 128, 128>>>(out.get(), 7);
     for (int i = 0; i < kWords; ++i) expected[i] = host[i * 7 % kWords];

@@ -1,4 +1,5 @@
-// Texture and surface objects: linear memory, pitched memory, arrays with filtering and address modes, layers, volumes, mipmaps, many at once.
+// Texture and surface objects: linear memory, pitched memory, arrays with filtering and address modes, layers, volumes,
+// mipmaps, many at once.
 #include <string>
 #include <utility>
 
@@ -16,11 +17,13 @@ __global__ void sample(cudaTextureObject_t texture, const float2* at, float* out
 }
 __global__ void sample_volume(cudaTextureObject_t texture, float* out, int width, int height, int depth) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < width * height * depth) out[i] = tex3D<float>(texture, i % width + 0.5f, i / width % height + 0.5f, i / (width * height) + 0.5f);
+  if (i < width * height * depth)
+    out[i] = tex3D<float>(texture, i % width + 0.5f, i / width % height + 0.5f, i / (width * height) + 0.5f);
 }
 __global__ void sample_layers(cudaTextureObject_t texture, float* out, int width, int height, int layers) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < width * height * layers) out[i] = tex2DLayered<float>(texture, i % width + 0.5f, i / width % height + 0.5f, i / (width * height));
+  if (i < width * height * layers)
+    out[i] = tex2DLayered<float>(texture, i % width + 0.5f, i / width % height + 0.5f, i / (width * height));
 }
 __global__ void sample_level(cudaTextureObject_t texture, float* out, int side, float level) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -110,7 +113,8 @@ void pitched_memory() {
   float* memory;
   size_t pitch = 0;
   CHECK_RUNTIME(cudaMallocPitch(&memory, &pitch, kWidth * sizeof(float), kHeight));
-  CHECK_RUNTIME(cudaMemcpy2D(memory, pitch, host.data(), kWidth * sizeof(float), kWidth * sizeof(float), kHeight, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMemcpy2D(memory, pitch, host.data(), kWidth * sizeof(float), kWidth * sizeof(float), kHeight,
+                             cudaMemcpyHostToDevice));
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypePitch2D;
   resource.res.pitch2D = {memory, kFloat, kWidth, kHeight, pitch};
@@ -126,7 +130,8 @@ struct Array {
   cudaArray_t array;
   Array(const std::vector<float>& host, unsigned flags = 0) {
     CHECK_RUNTIME(cudaMallocArray(&array, &kFloat, kWidth, kHeight, flags));
-    CHECK_RUNTIME(cudaMemcpy2DToArray(array, 0, 0, host.data(), kWidth * sizeof(float), kWidth * sizeof(float), kHeight, cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaMemcpy2DToArray(array, 0, 0, host.data(), kWidth * sizeof(float), kWidth * sizeof(float), kHeight,
+                                      cudaMemcpyHostToDevice));
   }
   ~Array() { cudaFreeArray(array); }
   cudaResourceDesc resource() const {
@@ -159,7 +164,8 @@ void filtering() {
     const float x = at[i].x - 0.5f, y = at[i].y - 0.5f;
     const int left = int(std::floor(x)), top = int(std::floor(y));
     const float a = x - left, b = y - top;
-    const float expected = (1 - a) * (1 - b) * texel(left, top) + a * (1 - b) * texel(left + 1, top) + (1 - a) * b * texel(left, top + 1) + a * b * texel(left + 1, top + 1);
+    const float expected = (1 - a) * (1 - b) * texel(left, top) + a * (1 - b) * texel(left + 1, top) +
+                           (1 - a) * b * texel(left, top + 1) + a * b * texel(left + 1, top + 1);
     EXPECT(std::fabs(result[i] - expected) < kFilterTolerance);
   }
   std::printf("filtering: right, within %g\n", kFilterTolerance);
@@ -191,7 +197,8 @@ void volumes_and_layers() {
   check::Device<float> out(host.size());
   for (const bool layered : {false, true}) {
     cudaArray_t array;
-    CHECK_RUNTIME(cudaMalloc3DArray(&array, &kFloat, make_cudaExtent(kWidth, kHeight, kDepth), layered ? cudaArrayLayered : 0));
+    CHECK_RUNTIME(
+        cudaMalloc3DArray(&array, &kFloat, make_cudaExtent(kWidth, kHeight, kDepth), layered ? cudaArrayLayered : 0));
     cudaMemcpy3DParms copy{};
     copy.srcPtr = make_cudaPitchedPtr(const_cast<float*>(host.data()), kWidth * sizeof(float), kWidth, kHeight);
     copy.dstArray = array;
@@ -213,7 +220,8 @@ void volumes_and_layers() {
     cudaExtent extent;
     unsigned flags = 0;
     CHECK_RUNTIME(cudaArrayGetInfo(&format, &extent, &flags, array));
-    EXPECT(format.x == 32 && extent.width == kWidth && extent.depth == kDepth && flags == (layered ? cudaArrayLayered : 0u));
+    EXPECT(format.x == 32 && extent.width == kWidth && extent.depth == kDepth &&
+           flags == (layered ? cudaArrayLayered : 0u));
     CHECK_RUNTIME(cudaDestroyTextureObject(texture));
     CHECK_RUNTIME(cudaFreeArray(array));
   }
@@ -227,7 +235,8 @@ void surfaces() {
   write_surface<<<8, 128>>>(surface, kWidth, kHeight);
   add_to_surface<<<8, 128>>>(surface, kWidth, kHeight);
   std::vector<float> host(kWidth * kHeight);
-  CHECK_RUNTIME(cudaMemcpy2DFromArray(host.data(), kWidth * sizeof(float), array.array, 0, 0, kWidth * sizeof(float), kHeight, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaMemcpy2DFromArray(host.data(), kWidth * sizeof(float), array.array, 0, 0, kWidth * sizeof(float),
+                                      kHeight, cudaMemcpyDeviceToHost));
   for (int i = 0; i < kWidth * kHeight; ++i) EXPECT(host[i] == i * 2 + 1);
   CHECK_RUNTIME(cudaDestroySurfaceObject(surface));
 }
@@ -242,7 +251,8 @@ void mipmaps() {
     const int side = kSide >> level;
     std::vector<float> host(side * side);
     for (int i = 0; i < side * side; ++i) host[i] = float(1000 * level + i);
-    CHECK_RUNTIME(cudaMemcpy2DToArray(array, 0, 0, host.data(), side * sizeof(float), side * sizeof(float), side, cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaMemcpy2DToArray(array, 0, 0, host.data(), side * sizeof(float), side * sizeof(float), side,
+                                      cudaMemcpyHostToDevice));
   }
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeMipmappedArray;
@@ -284,10 +294,15 @@ void many_at_once() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::pair<std::string, void (*)()>> parts = {
-      {"linear_memory", linear_memory}, {"normalised_bytes", normalised_bytes}, {"pitched_memory", pitched_memory}, {"filtering", filtering},
-      {"address_modes", address_modes}, {"volumes_and_layers", volumes_and_layers}, {"surfaces", surfaces}, {"mipmaps", mipmaps},
-      {"many_at_once", many_at_once}};
+  const std::vector<std::pair<std::string, void (*)()>> parts = {{"linear_memory", linear_memory},
+                                                                 {"normalised_bytes", normalised_bytes},
+                                                                 {"pitched_memory", pitched_memory},
+                                                                 {"filtering", filtering},
+                                                                 {"address_modes", address_modes},
+                                                                 {"volumes_and_layers", volumes_and_layers},
+                                                                 {"surfaces", surfaces},
+                                                                 {"mipmaps", mipmaps},
+                                                                 {"many_at_once", many_at_once}};
   for (const auto& [name, part] : parts)
     if (argc < 2 || name == argv[1]) part();
   std::printf("PASSED\n");

@@ -1,5 +1,5 @@
-// Arrays, mipmaps, textures and surfaces in all their shapes. Coordinates and texels are such that filtering is exact: every device must
-// give the same bits, but where integers are scaled to [0, 1].
+// Arrays, mipmaps, textures and surfaces in all their shapes. Coordinates and texels are such that filtering is exact:
+// every device must give the same bits, but where integers are scaled to [0, 1].
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -9,13 +9,13 @@
 #include <functional>
 #include <vector>
 
-#define CHECK(call)                                                                        \
-  do {                                                                                     \
-    cudaError_t error = (call);                                                            \
-    if (error != cudaSuccess) {                                                            \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error));          \
-      std::exit(1);                                                                        \
-    }                                                                                      \
+#define CHECK(call)                                                               \
+  do {                                                                            \
+    cudaError_t error = (call);                                                   \
+    if (error != cudaSuccess) {                                                   \
+      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
+      std::exit(1);                                                               \
+    }                                                                             \
   } while (0)
 
 static void expect(bool right, int line, const char* what, double is, double should) {
@@ -106,7 +106,8 @@ __global__ void read_2d(cudaTextureObject_t t, float* out, float2 first, float2 
 
 __global__ void read_3d(cudaTextureObject_t t, float* out, float3 first, float step) {
   int i = threadIdx.x, j = threadIdx.y, k = threadIdx.z;
-  out[(k * blockDim.y + j) * blockDim.x + i] = tex3D<float>(t, first.x + i * step, first.y + j * step, first.z + k * step);
+  out[(k * blockDim.y + j) * blockDim.x + i] =
+      tex3D<float>(t, first.x + i * step, first.y + j * step, first.z + k * step);
 }
 
 __global__ void read_layers(cudaTextureObject_t one, cudaTextureObject_t two, float* out) {
@@ -117,7 +118,8 @@ __global__ void read_layers(cudaTextureObject_t one, cudaTextureObject_t two, fl
 }
 
 __global__ void read_cube(cudaTextureObject_t cube, cudaTextureObject_t cubes, float* out) {
-  const float3 directions[6] = {{1, 0.25f, -0.75f}, {-1, 0.25f, -0.75f}, {0.25f, 1, -0.75f}, {0.25f, -1, -0.75f}, {0.25f, -0.75f, 1}, {0.25f, -0.75f, -1}};
+  const float3 directions[6] = {{1, 0.25f, -0.75f},  {-1, 0.25f, -0.75f}, {0.25f, 1, -0.75f},
+                                {0.25f, -1, -0.75f}, {0.25f, -0.75f, 1},  {0.25f, -0.75f, -1}};
   int i = threadIdx.x;
   float3 d = directions[i];
   out[i * 2] = texCubemap<float>(cube, d.x, d.y, d.z);
@@ -143,11 +145,13 @@ static void read_shapes(cudaStream_t stream) {
   for (int i = 0; i < 28; ++i) SAME(out[i], (0.5f + i * 0.25f) * 16);
   CHECK(cudaDestroyTextureObject(t));
 
-  struct { cudaTextureAddressMode mode; int at[16]; } modes[] = {
-      {cudaAddressModeWrap, {8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6}},
-      {cudaAddressModeMirror, {7, 5, 3, 1, 0, 2, 4, 6, 8, 10, 12, 14, 15, 13, 11, 9}},
-      {cudaAddressModeClamp, {0, 0, 0, 0, 0, 2, 4, 6, 8, 10, 12, 14, 15, 15, 15, 15}},
-      {cudaAddressModeBorder, {-1, -1, -1, -1, 0, 2, 4, 6, 8, 10, 12, 14, -1, -1, -1, -1}}};
+  struct {
+    cudaTextureAddressMode mode;
+    int at[16];
+  } modes[] = {{cudaAddressModeWrap, {8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6}},
+               {cudaAddressModeMirror, {7, 5, 3, 1, 0, 2, 4, 6, 8, 10, 12, 14, 15, 13, 11, 9}},
+               {cudaAddressModeClamp, {0, 0, 0, 0, 0, 2, 4, 6, 8, 10, 12, 14, 15, 15, 15, 15}},
+               {cudaAddressModeBorder, {-1, -1, -1, -1, 0, 2, 4, 6, 8, 10, 12, 14, -1, -1, -1, -1}}};
   for (auto& each : modes) {
     t = texture_of(line, {.mode = each.mode, .normalized = true});
     read_1d<<<1, 16, 0, stream>>>(t, out, -0.484375f, 0.125f);
@@ -179,13 +183,15 @@ static void read_shapes(cudaStream_t stream) {
   CHECK(cudaStreamSynchronize(stream));
   for (int k = 0; k < 6; ++k) {
     for (int j = 0; j < 6; ++j) {
-      for (int i = 0; i < 6; ++i) SAME(out[(k * 6 + j) * 6 + i], (1 + i * 0.5f) * 16 + (1 + j * 0.5f) * 4 + (1 + k * 0.5f) * 512);
+      for (int i = 0; i < 6; ++i)
+        SAME(out[(k * 6 + j) * 6 + i], (1 + i * 0.5f) * 16 + (1 + j * 0.5f) * 4 + (1 + k * 0.5f) * 512);
     }
   }
   CHECK(cudaDestroyTextureObject(t));
   CHECK(cudaFreeArray(volume));
 
-  cudaArray_t lines = filled(kWidth, 0, 3, cudaArrayLayered, stream), planes = filled(kWidth, kHeight, 3, cudaArrayLayered, stream);
+  cudaArray_t lines = filled(kWidth, 0, 3, cudaArrayLayered, stream),
+              planes = filled(kWidth, kHeight, 3, cudaArrayLayered, stream);
   t = texture_of(lines, {});
   cudaTextureObject_t u = texture_of(planes, {});
   read_layers<<<5, kWidth, 0, stream>>>(t, u, out);
@@ -202,7 +208,8 @@ static void read_shapes(cudaStream_t stream) {
   CHECK(cudaFreeArray(lines));
   CHECK(cudaFreeArray(planes));
 
-  cudaArray_t cube = filled(8, 8, 6, cudaArrayCubemap, stream), cubes = filled(8, 8, 12, cudaArrayCubemap | cudaArrayLayered, stream);
+  cudaArray_t cube = filled(8, 8, 6, cudaArrayCubemap, stream),
+              cubes = filled(8, 8, 12, cudaArrayCubemap | cudaArrayLayered, stream);
   t = texture_of(cube, {.normalized = true});
   u = texture_of(cubes, {.normalized = true});
   read_cube<<<1, 6, 0, stream>>>(t, u, out);
@@ -232,7 +239,8 @@ template <class T>
 static cudaArray_t row_of(const std::vector<T>& texels, cudaChannelFormatDesc format = cudaCreateChannelDesc<T>()) {
   cudaArray_t array;
   CHECK(cudaMallocArray(&array, &format, texels.size(), 1));
-  CHECK(cudaMemcpy2DToArray(array, 0, 0, texels.data(), texels.size() * sizeof(T), texels.size() * sizeof(T), 1, cudaMemcpyHostToDevice));
+  CHECK(cudaMemcpy2DToArray(array, 0, 0, texels.data(), texels.size() * sizeof(T), texels.size() * sizeof(T), 1,
+                            cudaMemcpyHostToDevice));
   return array;
 }
 
@@ -268,7 +276,9 @@ static void scaled(double largest) {
   CHECK(cudaFreeArray(array));
 }
 
-__global__ void read_half(cudaTextureObject_t t, float* out) { out[threadIdx.x] = tex2D<float>(t, threadIdx.x + 0.5f, 0.5f); }
+__global__ void read_half(cudaTextureObject_t t, float* out) {
+  out[threadIdx.x] = tex2D<float>(t, threadIdx.x + 0.5f, 0.5f);
+}
 
 static void read_formats() {
   auto plain = [](auto a, auto b) { return a == b; };
@@ -279,11 +289,26 @@ static void read_formats() {
   elements<unsigned>([](int i) { return i * 777777777u; }, plain);
   elements<int>([](int i) { return int(i * 777777777u); }, plain);
   elements<float>([](int i) { return i * 0.37f; }, plain);
-  elements<float2>([](int i) { return float2{float(i), -float(i)}; }, [](float2 a, float2 b) { return a.x == b.x && a.y == b.y; });
-  elements<uchar4>([](int i) { return uchar4{(unsigned char)i, (unsigned char)(i * 3), (unsigned char)(i * 5), (unsigned char)(i * 7)}; },
-                   [](uchar4 a, uchar4 b) { return a.x == b.x && a.y == b.y && a.z == b.z && a.w == b.w; });
-  elements<short2>([](int i) { return short2{short(-i), short(i * 999)}; }, [](short2 a, short2 b) { return a.x == b.x && a.y == b.y; });
-  elements<int4>([](int i) { return int4{i, -i, i * 2, i * 3}; }, [](int4 a, int4 b) { return a.x == b.x && a.y == b.y && a.z == b.z && a.w == b.w; });
+  elements<float2>(
+      [](int i) {
+        return float2{float(i), -float(i)};
+      },
+      [](float2 a, float2 b) { return a.x == b.x && a.y == b.y; });
+  elements<uchar4>(
+      [](int i) {
+        return uchar4{(unsigned char)i, (unsigned char)(i * 3), (unsigned char)(i * 5), (unsigned char)(i * 7)};
+      },
+      [](uchar4 a, uchar4 b) { return a.x == b.x && a.y == b.y && a.z == b.z && a.w == b.w; });
+  elements<short2>(
+      [](int i) {
+        return short2{short(-i), short(i * 999)};
+      },
+      [](short2 a, short2 b) { return a.x == b.x && a.y == b.y; });
+  elements<int4>(
+      [](int i) {
+        return int4{i, -i, i * 2, i * 3};
+      },
+      [](int4 a, int4 b) { return a.x == b.x && a.y == b.y && a.z == b.z && a.w == b.w; });
   scaled<unsigned char>(255);
   scaled<signed char>(127);
   scaled<unsigned short>(65535);
@@ -328,7 +353,8 @@ static void read_memory(cudaStream_t stream) {
   CHECK(cudaCreateTextureObject(&t, &resource, &d, nullptr));
   cudaResourceDesc asked{};
   CHECK(cudaGetTextureObjectResourceDesc(&asked, t));
-  expect(asked.res.linear.devPtr == line && asked.res.linear.sizeInBytes == 128, __LINE__, "resource description", 0, 1);
+  expect(asked.res.linear.devPtr == line && asked.res.linear.sizeInBytes == 128, __LINE__, "resource description", 0,
+         1);
   resource.resType = cudaResourceTypePitch2D;
   resource.res.pitch2D.devPtr = plane;
   resource.res.pitch2D.desc = cudaCreateChannelDesc<float>();
@@ -359,7 +385,8 @@ static void read_memory(cudaStream_t stream) {
   CHECK(cudaFreeArray(array));
 }
 
-__global__ void write_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t plane, cudaSurfaceObject_t volume, cudaSurfaceObject_t layers) {
+__global__ void write_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t plane, cudaSurfaceObject_t volume,
+                               cudaSurfaceObject_t layers) {
   int x = threadIdx.x, y = threadIdx.y, z = blockIdx.x;
   float v = x + y * 100 + z * 10000;
   if (y == 0 && z == 0) surf1Dwrite(v, line, x * 4);
@@ -370,7 +397,8 @@ __global__ void write_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t pla
   surf3Dwrite(-1.0f, volume, (x + kWidth) * 4, y, z, cudaBoundaryModeZero);
 }
 
-__global__ void read_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t plane, cudaSurfaceObject_t volume, cudaSurfaceObject_t layers, float* out) {
+__global__ void read_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t plane, cudaSurfaceObject_t volume,
+                              cudaSurfaceObject_t layers, float* out) {
   int x = threadIdx.x, y = threadIdx.y, z = blockIdx.x;
   float* mine = out + ((z * kHeight + y) * kWidth + x) * 6;
   mine[0] = surf1Dread<float>(line, x * 4);
@@ -388,7 +416,8 @@ static void surfaces(cudaStream_t stream) {
   CHECK(cudaMallocArray(&line, &real, kWidth, 0, cudaArraySurfaceLoadStore));
   CHECK(cudaMallocArray(&plane, &pixel, kWidth, kHeight, cudaArraySurfaceLoadStore));
   CHECK(cudaMalloc3DArray(&volume, &real, make_cudaExtent(kWidth, kHeight, kDepth), cudaArraySurfaceLoadStore));
-  CHECK(cudaMalloc3DArray(&layers, &real, make_cudaExtent(kWidth, kHeight, kDepth), cudaArraySurfaceLoadStore | cudaArrayLayered));
+  CHECK(cudaMalloc3DArray(&layers, &real, make_cudaExtent(kWidth, kHeight, kDepth),
+                          cudaArraySurfaceLoadStore | cudaArrayLayered));
   cudaSurfaceObject_t a = surface_of(line), b = surface_of(plane), c = surface_of(volume), d = surface_of(layers);
   float* out = results();
   write_surfaces<<<kDepth, dim3(kWidth, kHeight), 0, stream>>>(a, b, c, d);
@@ -437,7 +466,8 @@ static void mipmaps(cudaStream_t stream) {
     SAME(extent.width, size_t(32 >> level));
     SAME(extent.height, size_t(32 >> level));
     std::vector<float> texels(extent.width * extent.height, float(level * 64));
-    CHECK(cudaMemcpy2DToArrayAsync(array, 0, 0, texels.data(), extent.width * 4, extent.width * 4, extent.height, cudaMemcpyHostToDevice, stream));
+    CHECK(cudaMemcpy2DToArrayAsync(array, 0, 0, texels.data(), extent.width * 4, extent.width * 4, extent.height,
+                                   cudaMemcpyHostToDevice, stream));
     CHECK(cudaStreamSynchronize(stream));
   }
   cudaResourceDesc resource{};
@@ -472,7 +502,8 @@ static void copies(cudaStream_t stream) {
   float *device, *pinned;
   size_t pitch;
   CHECK(cudaMallocPitch(&device, &pitch, kWidth * 4, kHeight));
-  CHECK(cudaMemcpy2DFromArrayAsync(device, pitch, to, 16, 1, (kWidth - 4) * 4, kHeight - 1, cudaMemcpyDeviceToDevice, stream));
+  CHECK(cudaMemcpy2DFromArrayAsync(device, pitch, to, 16, 1, (kWidth - 4) * 4, kHeight - 1, cudaMemcpyDeviceToDevice,
+                                   stream));
   CHECK(cudaMemcpy2DToArrayAsync(to, 0, 0, device, pitch, 32, 2, cudaMemcpyDeviceToDevice, stream));
   CHECK(cudaMallocHost(&pinned, kWidth * kHeight * 4));
   CHECK(cudaMemcpy2DFromArrayAsync(pinned, kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost, stream));
@@ -487,7 +518,8 @@ static void copies(cudaStream_t stream) {
   for (int i = 0; i < kWidth * kHeight; ++i) pinned[i] = i * 2;
   CHECK(cudaMemcpy2DToArrayAsync(to, 0, 0, pinned, kWidth * 4, kWidth * 4, kHeight, cudaMemcpyHostToDevice, stream));
   std::vector<float> back(kWidth * kHeight);
-  CHECK(cudaMemcpy2DFromArrayAsync(back.data(), kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaMemcpy2DFromArrayAsync(back.data(), kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost,
+                                   stream));
   CHECK(cudaStreamSynchronize(stream));
   for (int i = 0; i < kWidth * kHeight; ++i) SAME(back[i], i * 2);
 

@@ -1,4 +1,5 @@
-// A loop like a training step, and others: `training_loop MODE STEPS`. The suite compares the round trips of N steps and of 2N.
+// A loop like a training step, and others: `training_loop MODE STEPS`. The suite compares the round trips of N steps
+// and of 2N.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -12,9 +13,9 @@
 
 namespace {
 
-constexpr int kFloats = 64 * 28 * 28;      // a batch of small images: 200,704 bytes
-constexpr int kLargeFloats = 2 << 20;      // 8 MiB
-constexpr int kPageableFloats = 512 << 10; // 2 MiB
+constexpr int kFloats = 64 * 28 * 28;       // a batch of small images: 200,704 bytes
+constexpr int kLargeFloats = 2 << 20;       // 8 MiB
+constexpr int kPageableFloats = 512 << 10;  // 2 MiB
 constexpr int kLaunches = 50;
 
 __global__ void add(float* data, const float* other, int count) {
@@ -141,15 +142,18 @@ int main(int argc, char** argv) {
       if (mode == "large_pageable") {
         // The memory is changed at once: what arrives is what it held when the copy was asked for.
         std::vector<float> values(kPageableFloats, float(i));
-        CHECK_RUNTIME(cudaMemcpyAsync(step.large, values.data(), kPageableFloats * sizeof(float), cudaMemcpyHostToDevice, step.copies));
+        CHECK_RUNTIME(cudaMemcpyAsync(step.large, values.data(), kPageableFloats * sizeof(float),
+                                      cudaMemcpyHostToDevice, step.copies));
         std::fill(values.begin(), values.end(), -1.f);
       }
       if (mode == "large_pinned") {
-        CHECK_RUNTIME(cudaMemcpyAsync(step.large, step.large_pinned, kLargeFloats * sizeof(float), cudaMemcpyHostToDevice, step.copies));
+        CHECK_RUNTIME(cudaMemcpyAsync(step.large, step.large_pinned, kLargeFloats * sizeof(float),
+                                      cudaMemcpyHostToDevice, step.copies));
       }
       step.run();
       if (mode == "item") right = right && converged(step.item());
-      if (mode == "poll") while (cudaEventQuery(step.computed) == cudaErrorNotReady) {}
+      if (mode == "poll")
+        while (cudaEventQuery(step.computed) == cudaErrorNotReady) {}
       if (mode == "malloc") CHECK_RUNTIME(cudaFree(scratch));
       if (mode == "malloc_async") CHECK_RUNTIME(cudaFreeAsync(scratch, step.compute));
     }

@@ -16,8 +16,7 @@
 
 __global__ void busy(long long cycles) {
   long long begin = clock64();
-  while (clock64() - begin < cycles) {
-  }
+  while (clock64() - begin < cycles) {}
 }
 __global__ void take(const int* in, int* out, int count) {
   for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = in[i];
@@ -146,9 +145,12 @@ void a_process() {
 }
 
 const std::map<std::string, std::function<void()>> kWays = {
-    {"stream", a_stream},           {"rows", a_stream_behind_rows},
-    {"earlier", a_stream_that_is_there}, {"priority", a_stream_with_priority},
-    {"green", a_green_context},     {"context", a_context},
+    {"stream", a_stream},
+    {"rows", a_stream_behind_rows},
+    {"earlier", a_stream_that_is_there},
+    {"priority", a_stream_with_priority},
+    {"green", a_green_context},
+    {"context", a_context},
     {"process", a_process},
 };
 

@@ -1,4 +1,5 @@
-// Memory reserved, created, mapped and unmapped separately: a buffer that grows in place, one piece of memory at two addresses, and access taken away.
+// Memory reserved, created, mapped and unmapped separately: a buffer that grows in place, one piece of memory at two
+// addresses, and access taken away.
 #include <cuda.h>
 
 #include "../../support/cuda_check.hpp"
@@ -6,7 +7,8 @@
 namespace {
 
 __global__ void fill(unsigned* data, unsigned value, size_t count) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) data[i] = value + unsigned(i);
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x)
+    data[i] = value + unsigned(i);
 }
 
 CUmemAllocationProp on_the_device() {

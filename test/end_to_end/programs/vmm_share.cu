@@ -1,4 +1,5 @@
-// Memory shared between processes by a file descriptor, which goes from one to the other over a socket; and descriptors that are no memory.
+// Memory shared between processes by a file descriptor, which goes from one to the other over a socket; and descriptors
+// that are no memory.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -39,7 +40,8 @@ CUdeviceptr map(CUmemGenericAllocationHandle handle, CUdevice device) {
 }
 
 CUresult import(CUmemGenericAllocationHandle* handle, int descriptor) {
-  return cuMemImportFromShareableHandle(handle, reinterpret_cast<void*>(intptr_t(descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  return cuMemImportFromShareableHandle(handle, reinterpret_cast<void*>(intptr_t(descriptor)),
+                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 void misuse(CUdevice device) {
@@ -48,7 +50,8 @@ void misuse(CUdevice device) {
   CUmemAllocationProp wanted = properties(device);
   wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
   OK(cuMemCreate(&plain, kWords * 4, &wanted, 0));
-  FAILS(cuMemExportToShareableHandle(&descriptor, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuMemExportToShareableHandle(&descriptor, plain, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        CUDA_ERROR_INVALID_VALUE);
   OK(cuMemRelease(plain));
   int file = open("/proc/self/exe", O_RDONLY);
   DEMAND(import(&handle, file) != CUDA_SUCCESS);

@@ -1,4 +1,5 @@
-// Clusters (sm_90 and later): distributed shared memory, their occupancy, a launch attribute that sets their size, and a dependent launch that starts early.
+// Clusters (sm_90 and later): distributed shared memory, their occupancy, a launch attribute that sets their size, and
+// a dependent launch that starts early.
 #include <cooperative_groups.h>
 
 #include "../../support/cuda_check.hpp"
@@ -18,7 +19,9 @@ __global__ void pass_on(int* out) {
   cluster.sync();  // nobody leaves while another reads
 }
 
-__global__ void __cluster_dims__(2, 1, 1) fixed_size(unsigned* out) { out[blockIdx.x] = groups::this_cluster().num_blocks() * 10 + groups::this_cluster().block_rank(); }
+__global__ void __cluster_dims__(2, 1, 1) fixed_size(unsigned* out) {
+  out[blockIdx.x] = groups::this_cluster().num_blocks() * 10 + groups::this_cluster().block_rank();
+}
 
 __global__ void produce(int* data, int value) {
   cudaTriggerProgrammaticLaunchCompletion();
@@ -46,7 +49,8 @@ void distributed_shared_memory(unsigned size) {
   CHECK_RUNTIME(cudaLaunchKernelEx(&config, pass_on, out.get()));
   const auto host = out.host();
   for (unsigned block = 0; block < kBlocks; ++block)
-    for (unsigned i = 0; i < 64; ++i) EXPECT(host[block * 64 + i] == int(block / size * size + (block + 1) % size) * 1000 + int(i));
+    for (unsigned i = 0; i < 64; ++i)
+      EXPECT(host[block * 64 + i] == int(block / size * size + (block + 1) % size) * 1000 + int(i));
 }
 
 void compiled_size() {

@@ -16,8 +16,8 @@ void products(cublasHandle_t handle) {
   const float one = 1, zero = 0;
   const auto multiply = [&](cublasMath_t mode, const char* name, double tolerance) {
     CHECK_LIBRARY(cublasSetMathMode(handle, mode));
-    CHECK_LIBRARY(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, kRows, kColumns, kInner, &one, device_a.get(), kRows, device_b.get(), kInner,
-                              &zero, device_c.get(), kRows));
+    CHECK_LIBRARY(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, kRows, kColumns, kInner, &one, device_a.get(), kRows,
+                              device_b.get(), kInner, &zero, device_c.get(), kRows));
     check::close(name, device_c.host(), expected, tolerance);
     check::checksum(name, device_c.host());
   };
@@ -32,9 +32,9 @@ void products(cublasHandle_t handle) {
   for (auto value : half_a) rounded_a.push_back(__bfloat162float(value));
   for (auto value : half_b) rounded_b.push_back(__bfloat162float(value));
   check::Device<__nv_bfloat16> device_half_a(half_a), device_half_b(half_b);
-  CHECK_LIBRARY(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, kRows, kColumns, kInner, &one, device_half_a.get(), CUDA_R_16BF, kRows,
-                             device_half_b.get(), CUDA_R_16BF, kInner, &zero, device_c.get(), CUDA_R_32F, kRows, CUBLAS_COMPUTE_32F,
-                             CUBLAS_GEMM_DEFAULT));
+  CHECK_LIBRARY(cublasGemmEx(handle, CUBLAS_OP_N, CUBLAS_OP_N, kRows, kColumns, kInner, &one, device_half_a.get(),
+                             CUDA_R_16BF, kRows, device_half_b.get(), CUDA_R_16BF, kInner, &zero, device_c.get(),
+                             CUDA_R_32F, kRows, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
   check::close("bf16", device_c.host(), check::product(rounded_a, rounded_b, kRows, kColumns, kInner), 1e-5);
   check::checksum("bf16", device_c.host());
 }
@@ -44,14 +44,16 @@ void doubles_in_a_batch(cublasHandle_t handle) {
   const auto a = random.values<double>(size_t(kBatch) * 48 * 32), b = random.values<double>(size_t(kBatch) * 32 * 40);
   std::vector<double> expected;
   for (int i = 0; i < kBatch; ++i) {
-    const auto one = check::product(std::vector<double>(a.begin() + i * 48 * 32, a.begin() + (i + 1) * 48 * 32),
-                                    std::vector<double>(b.begin() + i * 32 * 40, b.begin() + (i + 1) * 32 * 40), 48, 40, 32);
+    const auto one =
+        check::product(std::vector<double>(a.begin() + i * 48 * 32, a.begin() + (i + 1) * 48 * 32),
+                       std::vector<double>(b.begin() + i * 32 * 40, b.begin() + (i + 1) * 32 * 40), 48, 40, 32);
     expected.insert(expected.end(), one.begin(), one.end());
   }
   check::Device<double> device_a(a), device_b(b), device_c(expected.size());
   const double one = 1, zero = 0;
-  CHECK_LIBRARY(cublasDgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 48, 40, 32, &one, device_a.get(), 48, 48 * 32, device_b.get(), 32,
-                                          32 * 40, &zero, device_c.get(), 48, 48 * 40, kBatch));
+  CHECK_LIBRARY(cublasDgemmStridedBatched(handle, CUBLAS_OP_N, CUBLAS_OP_N, 48, 40, 32, &one, device_a.get(), 48,
+                                          48 * 32, device_b.get(), 32, 32 * 40, &zero, device_c.get(), 48, 48 * 40,
+                                          kBatch));
   check::close("fp64 batched", device_c.host(), expected, 1e-12);
   check::checksum("fp64 batched", device_c.host());
 }
@@ -83,8 +85,8 @@ void triangular_solve(cublasHandle_t handle) {
   }
   check::Device<double> device_a(a), device_b(check::product(a, x, kSize, kSides, kSize));
   const double one = 1;
-  CHECK_LIBRARY(cublasDtrsm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_NON_UNIT, kSize, kSides, &one,
-                            device_a.get(), kSize, device_b.get(), kSize));
+  CHECK_LIBRARY(cublasDtrsm(handle, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_NON_UNIT, kSize,
+                            kSides, &one, device_a.get(), kSize, device_b.get(), kSize));
   check::close("triangular solve", device_b.host(), x, 1e-12);
 }
 

@@ -1,4 +1,5 @@
-// cuBLASLt: matmul with the best algorithm of the heuristic in fp32, TF32, bfloat16 with bias and ReLU, and fp8 with scales, against the CPU.
+// cuBLASLt: matmul with the best algorithm of the heuristic in fp32, TF32, bfloat16 with bias and ReLU, and fp8 with
+// scales, against the CPU.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -42,14 +43,16 @@ class Matmul {
     cublasLtMatmulPreference_t preference;
     CHECK_LIBRARY(cublasLtMatmulPreferenceCreate(&preference));
     const size_t workspace_bytes = kWorkspaceBytes;
-    CHECK_LIBRARY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes));
+    CHECK_LIBRARY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                       &workspace_bytes, sizeof workspace_bytes));
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
     CHECK_LIBRARY(cublasLtMatmulAlgoGetHeuristic(handle_, operation_, a_, b_, d_, d_, preference, 1, &best, &found));
     EXPECT(found == 1);
     CHECK_LIBRARY(cublasLtMatmulPreferenceDestroy(preference));
     const float one = 1, zero = 0;
-    CHECK_LIBRARY(cublasLtMatmul(handle_, operation_, &one, a, a_, b, b_, &zero, d, d_, d, d_, &best.algo, workspace_.get(), kWorkspaceBytes, nullptr));
+    CHECK_LIBRARY(cublasLtMatmul(handle_, operation_, &one, a, a_, b, b_, &zero, d, d_, d, d_, &best.algo,
+                                 workspace_.get(), kWorkspaceBytes, nullptr));
   }
 
  private:
@@ -66,7 +69,8 @@ std::vector<double> expected_product(const std::vector<T>& a, const std::vector<
   for (int column = 0; column < kColumns; ++column) {
     for (int row = 0; row < kRows; ++row) {
       double sum = 0;
-      for (int k = 0; k < kInner; ++k) sum += double(float(a[row * kInner + k])) * double(float(b[column * kInner + k]));
+      for (int k = 0; k < kInner; ++k)
+        sum += double(float(a[row * kInner + k])) * double(float(b[column * kInner + k]));
       d[size_t(column) * kRows + row] = sum;
     }
   }
@@ -103,7 +107,8 @@ void half_precision_with_bias() {
   matmul.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(device_bias.get()));
   matmul.run(device_a.get(), device_b.get(), device_d.get());
   auto expected = expected_product(a, b);
-  for (size_t i = 0; i < expected.size(); ++i) expected[i] = std::fmax(0.0, expected[i] + double(float(bias[i % kRows])));
+  for (size_t i = 0; i < expected.size(); ++i)
+    expected[i] = std::fmax(0.0, expected[i] + double(float(bias[i % kRows])));
   check::close("bf16 with bias and ReLU", widened(device_d.host()), expected, 1e-2);
   check::checksum("bf16", device_d.host());
 }

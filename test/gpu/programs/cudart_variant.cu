@@ -29,7 +29,8 @@ int main() {
   CHECK_RUNTIME(cudaEventCreate(&begin));
   CHECK_RUNTIME(cudaEventCreate(&end));
   CHECK_RUNTIME(cudaEventRecord(begin, stream));
-  for (unsigned round = 0; round < kRounds; ++round) scale<<<(kCount + 255) / 256, 256, 0, stream>>>(device_in.get(), device_out.get(), kCount);
+  for (unsigned round = 0; round < kRounds; ++round)
+    scale<<<(kCount + 255) / 256, 256, 0, stream>>>(device_in.get(), device_out.get(), kCount);
   CHECK_RUNTIME(cudaGetLastError());
   CHECK_RUNTIME(cudaEventRecord(end, stream));
   CHECK_RUNTIME(cudaEventSynchronize(end));

@@ -11,7 +11,9 @@ constexpr int64_t kRow = kBatch * kHeads * kLength * kWidth;
 
 class Descriptor {
  public:
-  explicit Descriptor(cudnnBackendDescriptorType_t type) { CHECK_LIBRARY(cudnnBackendCreateDescriptor(type, &descriptor_)); }
+  explicit Descriptor(cudnnBackendDescriptorType_t type) {
+    CHECK_LIBRARY(cudnnBackendCreateDescriptor(type, &descriptor_));
+  }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   ~Descriptor() { cudnnBackendDestroyDescriptor(descriptor_); }
@@ -51,14 +53,16 @@ enum Id : int64_t { kQ = 1, kK, kV, kO, kScale };
 // Builds the plan of a finished operation graph: the first configuration of the heuristic that can be finalised.
 class Plan {
  public:
-  Plan(cudnnHandle_t handle, const Descriptor& graph) : heuristic_(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+  Plan(cudnnHandle_t handle, const Descriptor& graph)
+      : heuristic_(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), plan_(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     heuristic_.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     heuristic_.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     heuristic_.finish();
     int64_t count = 0;
     cudnnBackendDescriptor_t configuration = configuration_.get();
-    CHECK_LIBRARY(cudnnBackendGetAttribute(heuristic_.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &configuration));
+    CHECK_LIBRARY(cudnnBackendGetAttribute(heuristic_.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &configuration));
     EXPECT(count >= 1);
     plan_.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     plan_.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
@@ -66,7 +70,8 @@ class Plan {
   }
   void run(cudnnHandle_t handle, std::vector<int64_t> ids, std::vector<void*> pointers) {
     int64_t bytes = 0, count = 0;
-    CHECK_LIBRARY(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes));
+    CHECK_LIBRARY(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                                           &count, &bytes));
     check::Device<char> workspace(size_t(bytes) + 16);
     void* scratch = workspace.get();
     Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
@@ -84,7 +89,8 @@ class Plan {
   Descriptor plan_;
 };
 
-std::vector<double> expected_attention(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, double scale) {
+std::vector<double> expected_attention(const std::vector<float>& q, const std::vector<float>& k,
+                                       const std::vector<float>& v, double scale) {
   std::vector<double> out(q.size());
   for (int64_t head = 0; head < kBatch * kHeads; ++head) {
     const size_t base = size_t(head) * kLength * kWidth;
@@ -97,7 +103,8 @@ std::vector<double> expected_attention(const std::vector<float>& q, const std::v
         sum += weights[column] = std::exp(dot * scale);
       }
       for (int64_t column = 0; column < kLength; ++column)
-        for (int64_t i = 0; i < kWidth; ++i) out[base + row * kWidth + i] += weights[column] / sum * v[base + column * kWidth + i];
+        for (int64_t i = 0; i < kWidth; ++i)
+          out[base + row * kWidth + i] += weights[column] / sum * v[base + column * kWidth + i];
     }
   }
   return out;
@@ -115,9 +122,12 @@ int main() {
 
   cudnnHandle_t handle;
   CHECK_LIBRARY(cudnnCreate(&handle));
-  const std::vector<int64_t> shape{kBatch, kHeads, kLength, kWidth}, strides{kHeads * kLength * kWidth, kLength * kWidth, kWidth, 1};
-  const Tensor tensor_q(kQ, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory), tensor_k(kK, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory);
-  const Tensor tensor_v(kV, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory), tensor_o(kO, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory);
+  const std::vector<int64_t> shape{kBatch, kHeads, kLength, kWidth},
+      strides{kHeads * kLength * kWidth, kLength * kWidth, kWidth, 1};
+  const Tensor tensor_q(kQ, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory),
+      tensor_k(kK, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory);
+  const Tensor tensor_v(kV, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory),
+      tensor_o(kO, CUDNN_DATA_BFLOAT16, shape, strides, Tensor::kMemory);
   const Tensor tensor_scale(kScale, CUDNN_DATA_FLOAT, {1, 1, 1, 1}, {1, 1, 1, 1}, Tensor::kValue);
   Descriptor attention(CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR);
   attention.set(CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC, tensor_q);

@@ -1,4 +1,5 @@
-// cuDNN: a convolution forward, backward for the data and for the filter, pooling and softmax, in single precision, against the CPU.
+// cuDNN: a convolution forward, backward for the data and for the filter, pooling and softmax, in single precision,
+// against the CPU.
 #include <cudnn.h>
 
 #include "../../support/cuda_check.hpp"
@@ -40,14 +41,16 @@ struct Descriptors {
     CHECK_LIBRARY(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, kBatch, kIn, kSide, kSide));
     CHECK_LIBRARY(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, kBatch, kOut, kSide, kSide));
     CHECK_LIBRARY(cudnnSetFilter4dDescriptor(w, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, kOut, kIn, kKernel, kKernel));
-    CHECK_LIBRARY(cudnnSetConvolution2dDescriptor(convolution, kPad, kPad, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    CHECK_LIBRARY(cudnnSetConvolution2dDescriptor(convolution, kPad, kPad, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+                                                  CUDNN_DATA_FLOAT));
     CHECK_LIBRARY(cudnnSetConvolutionMathType(convolution, CUDNN_FMA_MATH));
   }
 };
 
 void convolutions(cudnnHandle_t handle) {
   check::Random random(1);
-  const auto x = random.values<float>(size_t(kBatch) * kIn * kSide * kSide), w = random.values<float>(size_t(kOut) * kIn * kKernel * kKernel);
+  const auto x = random.values<float>(size_t(kBatch) * kIn * kSide * kSide),
+             w = random.values<float>(size_t(kOut) * kIn * kKernel * kKernel);
   const auto dy = random.values<float>(size_t(kBatch) * kOut * kSide * kSide);
   Doubles expected_y(dy.size()), expected_dx(x.size()), expected_dw(w.size());
   every_product([&](size_t i, size_t k, size_t o) {
@@ -61,19 +64,23 @@ void convolutions(cudnnHandle_t handle) {
 
   int found = 0;
   cudnnConvolutionFwdAlgoPerf_t best;
-  CHECK_LIBRARY(cudnnGetConvolutionForwardAlgorithm_v7(handle, descriptors.x, descriptors.w, descriptors.convolution, descriptors.y, 1, &found, &best));
+  CHECK_LIBRARY(cudnnGetConvolutionForwardAlgorithm_v7(handle, descriptors.x, descriptors.w, descriptors.convolution,
+                                                       descriptors.y, 1, &found, &best));
   EXPECT(found == 1);
   check::Device<char> workspace(best.memory + (64 << 20));
-  CHECK_LIBRARY(cudnnConvolutionForward(handle, &one, descriptors.x, device_x.get(), descriptors.w, device_w.get(), descriptors.convolution,
-                                        best.algo, workspace.get(), best.memory, &zero, descriptors.y, y.get()));
+  CHECK_LIBRARY(cudnnConvolutionForward(handle, &one, descriptors.x, device_x.get(), descriptors.w, device_w.get(),
+                                        descriptors.convolution, best.algo, workspace.get(), best.memory, &zero,
+                                        descriptors.y, y.get()));
   check::close("forward", y.host(), expected_y, 1e-4);
   check::checksum("forward", y.host());
-  CHECK_LIBRARY(cudnnConvolutionBackwardData(handle, &one, descriptors.w, device_w.get(), descriptors.y, device_dy.get(), descriptors.convolution,
-                                             CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace.get(), 64 << 20, &zero, descriptors.x, dx.get()));
+  CHECK_LIBRARY(cudnnConvolutionBackwardData(
+      handle, &one, descriptors.w, device_w.get(), descriptors.y, device_dy.get(), descriptors.convolution,
+      CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, workspace.get(), 64 << 20, &zero, descriptors.x, dx.get()));
   check::close("backward data", dx.host(), expected_dx, 1e-4);
   check::checksum("backward data", dx.host());
-  CHECK_LIBRARY(cudnnConvolutionBackwardFilter(handle, &one, descriptors.x, device_x.get(), descriptors.y, device_dy.get(), descriptors.convolution,
-                                               CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, workspace.get(), 64 << 20, &zero, descriptors.w, dw.get()));
+  CHECK_LIBRARY(cudnnConvolutionBackwardFilter(
+      handle, &one, descriptors.x, device_x.get(), descriptors.y, device_dy.get(), descriptors.convolution,
+      CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, workspace.get(), 64 << 20, &zero, descriptors.w, dw.get()));
   check::close("backward filter", dw.host(), expected_dw, 1e-4);
   check::checksum("backward filter", dw.host());
 }
@@ -107,10 +114,11 @@ void pooling_and_softmax(cudnnHandle_t handle) {
   CHECK_LIBRARY(cudnnSetPooling2dDescriptor(pooling, CUDNN_POOLING_MAX, CUDNN_NOT_PROPAGATE_NAN, 2, 2, 0, 0, 2, 2));
   check::Device<float> device_x(x), device_pooled(pooled.size()), device_soft(x.size());
   const float one = 1, zero = 0;
-  CHECK_LIBRARY(cudnnPoolingForward(handle, pooling, &one, descriptors.x, device_x.get(), &zero, half, device_pooled.get()));
+  CHECK_LIBRARY(
+      cudnnPoolingForward(handle, pooling, &one, descriptors.x, device_x.get(), &zero, half, device_pooled.get()));
   check::close("pooling", device_pooled.host(), pooled, 0);
-  CHECK_LIBRARY(cudnnSoftmaxForward(handle, CUDNN_SOFTMAX_ACCURATE, CUDNN_SOFTMAX_MODE_CHANNEL, &one, descriptors.x, device_x.get(), &zero,
-                                    descriptors.x, device_soft.get()));
+  CHECK_LIBRARY(cudnnSoftmaxForward(handle, CUDNN_SOFTMAX_ACCURATE, CUDNN_SOFTMAX_MODE_CHANNEL, &one, descriptors.x,
+                                    device_x.get(), &zero, descriptors.x, device_soft.get()));
   check::close("softmax", device_soft.host(), soft, 1e-5);
   check::checksum("softmax", device_soft.host());
 }

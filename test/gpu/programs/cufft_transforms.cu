@@ -1,4 +1,5 @@
-// cuFFT: a batch of 1D transforms, real 2D both ways, doubles of an awkward length, against sums on the CPU and the way back.
+// cuFFT: a batch of 1D transforms, real 2D both ways, doubles of an awkward length, against sums on the CPU and the way
+// back.
 #include <complex>
 
 #include <cufft.h>
@@ -14,7 +15,8 @@ std::vector<Complex> transformed(const std::vector<Complex>& in, int sign) {
   const size_t count = in.size();
   std::vector<Complex> out(count);
   for (size_t k = 0; k < count; ++k)
-    for (size_t i = 0; i < count; ++i) out[k] += in[i] * std::polar(1.0, sign * kTurn * double(i * k % count) / double(count));
+    for (size_t i = 0; i < count; ++i)
+      out[k] += in[i] * std::polar(1.0, sign * kTurn * double(i * k % count) / double(count));
   return out;
 }
 
@@ -66,7 +68,8 @@ void real_plane() {
   const auto in = random.values<float>(kRows * kColumns);
   std::vector<Complex> rows(kRows * kColumns), expected(kRows * kHalf);
   for (int row = 0; row < kRows; ++row) {
-    const auto line = transformed(std::vector<Complex>(in.begin() + row * kColumns, in.begin() + (row + 1) * kColumns), -1);
+    const auto line =
+        transformed(std::vector<Complex>(in.begin() + row * kColumns, in.begin() + (row + 1) * kColumns), -1);
     std::copy(line.begin(), line.end(), rows.begin() + row * kColumns);
   }
   for (int column = 0; column < kHalf; ++column) {

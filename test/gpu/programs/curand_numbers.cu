@@ -1,4 +1,5 @@
-// cuRAND: generators of the host interface and the device interface in a kernel. Moments against theory; the numbers are compared between runs.
+// cuRAND: generators of the host interface and the device interface in a kernel. Moments against theory; the numbers
+// are compared between runs.
 #include <string>
 
 #include <curand.h>
@@ -26,7 +27,8 @@ void moments(const char* name, const std::vector<float>& values, double mean, do
   double sum = 0, squares = 0;
   for (float value : values) sum += value;
   for (float value : values) squares += (value - sum / values.size()) * (value - sum / values.size());
-  const std::vector<double> got{1 + sum / values.size() - mean, std::sqrt(squares / values.size())}, expected{1, deviation};
+  const std::vector<double> got{1 + sum / values.size() - mean, std::sqrt(squares / values.size())},
+      expected{1, deviation};
   check::close(name, got, expected, 1e-2);
   check::checksum(name, values);
 }
@@ -57,7 +59,8 @@ int main() {
   CHECK_RUNTIME(cudaGetLastError());
   double sum = 0;
   for (unsigned count : inside.host()) sum += count;
-  check::close("pi in a kernel", std::vector<double>{4 * sum / (double(kThreads) * kRounds)}, std::vector<double>{3.14159265}, 5e-3);
+  check::close("pi in a kernel", std::vector<double>{4 * sum / (double(kThreads) * kRounds)},
+               std::vector<double>{3.14159265}, 5e-3);
   check::checksum("pi in a kernel", inside.host());
   std::printf("PASSED\n");
 }

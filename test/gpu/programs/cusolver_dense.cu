@@ -1,4 +1,5 @@
-// cuSOLVER: Cholesky, LU, QR, singular values and eigenvalues of dense matrices in double, each checked by putting the factors together again.
+// cuSOLVER: Cholesky, LU, QR, singular values and eigenvalues of dense matrices in double, each checked by putting the
+// factors together again.
 #include <algorithm>
 
 #include <cusolverDn.h>
@@ -17,7 +18,9 @@ Matrix transposed(const Matrix& a) {
     for (int column = 0; column < kSize; ++column) t[size_t(row) * kSize + column] = a[size_t(column) * kSize + row];
   return t;
 }
-Matrix times(const Matrix& a, const Matrix& b, int columns = kSize) { return check::product(a, b, kSize, columns, kSize); }
+Matrix times(const Matrix& a, const Matrix& b, int columns = kSize) {
+  return check::product(a, b, kSize, columns, kSize);
+}
 Matrix identity() {
   Matrix one(size_t(kSize) * kSize);
   for (int i = 0; i < kSize; ++i) one[size_t(i) * kSize + i] = 1;
@@ -51,9 +54,11 @@ void cholesky(Solver& solver) {
   int count = 0;
   CHECK_LIBRARY(cusolverDnDpotrf_bufferSize(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, factor.get(), kSize, &count));
   check::Device<double> work(count + 1);
-  CHECK_LIBRARY(cusolverDnDpotrf(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, factor.get(), kSize, work.get(), count, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDpotrf(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, factor.get(), kSize, work.get(), count,
+                                 solver.info.get()));
   solver.succeeded();
-  CHECK_LIBRARY(cusolverDnDpotrs(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, kSides, factor.get(), kSize, b.get(), kSize, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDpotrs(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, kSides, factor.get(), kSize, b.get(),
+                                 kSize, solver.info.get()));
   solver.succeeded();
   check::close("Cholesky", b.host(), x, kTolerance);
 }
@@ -65,9 +70,11 @@ void lu(Solver& solver) {
   int count = 0;
   CHECK_LIBRARY(cusolverDnDgetrf_bufferSize(solver.handle, kSize, kSize, factors.get(), kSize, &count));
   check::Device<double> work(count + 1);
-  CHECK_LIBRARY(cusolverDnDgetrf(solver.handle, kSize, kSize, factors.get(), kSize, work.get(), pivots.get(), solver.info.get()));
+  CHECK_LIBRARY(
+      cusolverDnDgetrf(solver.handle, kSize, kSize, factors.get(), kSize, work.get(), pivots.get(), solver.info.get()));
   solver.succeeded();
-  CHECK_LIBRARY(cusolverDnDgetrs(solver.handle, CUBLAS_OP_N, kSize, kSides, factors.get(), kSize, pivots.get(), b.get(), kSize, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDgetrs(solver.handle, CUBLAS_OP_N, kSize, kSides, factors.get(), kSize, pivots.get(), b.get(),
+                                 kSize, solver.info.get()));
   check::close("LU", b.host(), x, 1e-9);
 }
 
@@ -76,14 +83,15 @@ void qr(Solver& solver) {
   check::Device<double> factors(a), tau(kSize), q(identity());
   int first = 0, second = 0;
   CHECK_LIBRARY(cusolverDnDgeqrf_bufferSize(solver.handle, kSize, kSize, factors.get(), kSize, &first));
-  CHECK_LIBRARY(cusolverDnDormqr_bufferSize(solver.handle, CUBLAS_SIDE_LEFT, CUBLAS_OP_N, kSize, kSize, kSize, factors.get(), kSize, tau.get(),
-                                            q.get(), kSize, &second));
+  CHECK_LIBRARY(cusolverDnDormqr_bufferSize(solver.handle, CUBLAS_SIDE_LEFT, CUBLAS_OP_N, kSize, kSize, kSize,
+                                            factors.get(), kSize, tau.get(), q.get(), kSize, &second));
   const int count = std::max(first, second);
   check::Device<double> work(count + 1);
-  CHECK_LIBRARY(cusolverDnDgeqrf(solver.handle, kSize, kSize, factors.get(), kSize, tau.get(), work.get(), count, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDgeqrf(solver.handle, kSize, kSize, factors.get(), kSize, tau.get(), work.get(), count,
+                                 solver.info.get()));
   solver.succeeded();
-  CHECK_LIBRARY(cusolverDnDormqr(solver.handle, CUBLAS_SIDE_LEFT, CUBLAS_OP_N, kSize, kSize, kSize, factors.get(), kSize, tau.get(), q.get(), kSize,
-                                 work.get(), count, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDormqr(solver.handle, CUBLAS_SIDE_LEFT, CUBLAS_OP_N, kSize, kSize, kSize, factors.get(),
+                                 kSize, tau.get(), q.get(), kSize, work.get(), count, solver.info.get()));
   solver.succeeded();
   Matrix r = factors.host();
   for (int column = 0; column < kSize; ++column)
@@ -98,8 +106,8 @@ void singular_values(Solver& solver) {
   int count = 0;
   CHECK_LIBRARY(cusolverDnDgesvd_bufferSize(solver.handle, kSize, kSize, &count));
   check::Device<double> work(count + 1);
-  CHECK_LIBRARY(cusolverDnDgesvd(solver.handle, 'A', 'A', kSize, kSize, data.get(), kSize, values.get(), u.get(), kSize, v.get(), kSize, work.get(),
-                                 count, nullptr, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDgesvd(solver.handle, 'A', 'A', kSize, kSize, data.get(), kSize, values.get(), u.get(), kSize,
+                                 v.get(), kSize, work.get(), count, nullptr, solver.info.get()));
   solver.succeeded();
   const Matrix singular = values.host();
   EXPECT(std::is_sorted(singular.rbegin(), singular.rend()) && singular.back() >= 0);
@@ -110,10 +118,11 @@ void eigenvalues(Solver& solver) {
   const Matrix a = solver.positive();
   check::Device<double> vectors(a), values(kSize);
   int count = 0;
-  CHECK_LIBRARY(cusolverDnDsyevd_bufferSize(solver.handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, kSize, vectors.get(), kSize, values.get(), &count));
+  CHECK_LIBRARY(cusolverDnDsyevd_bufferSize(solver.handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, kSize,
+                                            vectors.get(), kSize, values.get(), &count));
   check::Device<double> work(count + 1);
-  CHECK_LIBRARY(cusolverDnDsyevd(solver.handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, kSize, vectors.get(), kSize, values.get(), work.get(),
-                                 count, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDsyevd(solver.handle, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, kSize, vectors.get(),
+                                 kSize, values.get(), work.get(), count, solver.info.get()));
   solver.succeeded();
   const Matrix w = vectors.host();
   check::close("eigenvalues", times(scaled_columns(w, values.host()), transposed(w)), a, kTolerance);
@@ -127,7 +136,8 @@ void not_positive_definite(Solver& solver) {
   int count = 0;
   CHECK_LIBRARY(cusolverDnDpotrf_bufferSize(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, factor.get(), kSize, &count));
   check::Device<double> work(count + 1);
-  CHECK_LIBRARY(cusolverDnDpotrf(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, factor.get(), kSize, work.get(), count, solver.info.get()));
+  CHECK_LIBRARY(cusolverDnDpotrf(solver.handle, CUBLAS_FILL_MODE_LOWER, kSize, factor.get(), kSize, work.get(), count,
+                                 solver.info.get()));
   EXPECT(solver.info.host()[0] == 6);
 }
 

@@ -32,7 +32,8 @@ std::vector<double> times(const Csr& matrix, const std::vector<float>& dense, in
   for (int side = 0; side < sides; ++side)
     for (int row = 0; row < kRows; ++row)
       for (int i = matrix.starts[row]; i < matrix.starts[row + 1]; ++i)
-        out[size_t(side) * kRows + row] += double(matrix.values[i]) * dense[size_t(side) * kColumns + matrix.columns[i]];
+        out[size_t(side) * kRows + row] +=
+            double(matrix.values[i]) * dense[size_t(side) * kColumns + matrix.columns[i]];
   return out;
 }
 
@@ -43,48 +44,56 @@ int main() {
   check::Random random(2);
   const auto x = random.values<float>(kColumns), b = random.values<float>(kColumns * kSides);
   check::Device<int> starts(matrix.starts), columns(matrix.columns);
-  check::Device<float> values(matrix.values), device_x(x), y(kRows), device_b(b), c(size_t(kRows) * kSides), dense(size_t(kRows) * kColumns);
+  check::Device<float> values(matrix.values), device_x(x), y(kRows), device_b(b), c(size_t(kRows) * kSides),
+      dense(size_t(kRows) * kColumns);
 
   cusparseHandle_t handle;
   cusparseSpMatDescr_t sparse;
   cusparseDnVecDescr_t vector_x, vector_y;
   cusparseDnMatDescr_t matrix_b, matrix_c, matrix_dense;
   CHECK_LIBRARY(cusparseCreate(&handle));
-  CHECK_LIBRARY(cusparseCreateCsr(&sparse, kRows, kColumns, int64_t(matrix.values.size()), starts.get(), columns.get(), values.get(), CUSPARSE_INDEX_32I,
-                                  CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+  CHECK_LIBRARY(cusparseCreateCsr(&sparse, kRows, kColumns, int64_t(matrix.values.size()), starts.get(), columns.get(),
+                                  values.get(), CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO,
+                                  CUDA_R_32F));
   CHECK_LIBRARY(cusparseCreateDnVec(&vector_x, kColumns, device_x.get(), CUDA_R_32F));
   CHECK_LIBRARY(cusparseCreateDnVec(&vector_y, kRows, y.get(), CUDA_R_32F));
-  CHECK_LIBRARY(cusparseCreateDnMat(&matrix_b, kColumns, kSides, kColumns, device_b.get(), CUDA_R_32F, CUSPARSE_ORDER_COL));
+  CHECK_LIBRARY(
+      cusparseCreateDnMat(&matrix_b, kColumns, kSides, kColumns, device_b.get(), CUDA_R_32F, CUSPARSE_ORDER_COL));
   CHECK_LIBRARY(cusparseCreateDnMat(&matrix_c, kRows, kSides, kRows, c.get(), CUDA_R_32F, CUSPARSE_ORDER_COL));
-  CHECK_LIBRARY(cusparseCreateDnMat(&matrix_dense, kRows, kColumns, kRows, dense.get(), CUDA_R_32F, CUSPARSE_ORDER_COL));
+  CHECK_LIBRARY(
+      cusparseCreateDnMat(&matrix_dense, kRows, kColumns, kRows, dense.get(), CUDA_R_32F, CUSPARSE_ORDER_COL));
 
   const float one = 1, zero = 0;
   size_t bytes = 0;
-  CHECK_LIBRARY(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse, vector_x, &zero, vector_y, CUDA_R_32F,
-                                        CUSPARSE_SPMV_CSR_ALG2, &bytes));
+  CHECK_LIBRARY(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse, vector_x, &zero,
+                                        vector_y, CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2, &bytes));
   {
     check::Device<char> buffer(bytes + 1);
-    CHECK_LIBRARY(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse, vector_x, &zero, vector_y, CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2,
-                               buffer.get()));
+    CHECK_LIBRARY(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse, vector_x, &zero, vector_y,
+                               CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2, buffer.get()));
     check::close("SpMV", y.host(), times(matrix, x, 1), 1e-5);
     check::checksum("SpMV", y.host());
   }
-  CHECK_LIBRARY(cusparseSpMM_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse, matrix_b, &zero,
-                                        matrix_c, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, &bytes));
+  CHECK_LIBRARY(cusparseSpMM_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                                        &one, sparse, matrix_b, &zero, matrix_c, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3,
+                                        &bytes));
   {
     check::Device<char> buffer(bytes + 1);
-    CHECK_LIBRARY(cusparseSpMM(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse, matrix_b, &zero, matrix_c,
-                               CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, buffer.get()));
+    CHECK_LIBRARY(cusparseSpMM(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, sparse,
+                               matrix_b, &zero, matrix_c, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, buffer.get()));
     check::close("SpMM", c.host(), times(matrix, b, kSides), 1e-5);
     check::checksum("SpMM", c.host());
   }
-  CHECK_LIBRARY(cusparseSparseToDense_bufferSize(handle, sparse, matrix_dense, CUSPARSE_SPARSETODENSE_ALG_DEFAULT, &bytes));
+  CHECK_LIBRARY(
+      cusparseSparseToDense_bufferSize(handle, sparse, matrix_dense, CUSPARSE_SPARSETODENSE_ALG_DEFAULT, &bytes));
   {
     check::Device<char> buffer(bytes + 1);
-    CHECK_LIBRARY(cusparseSparseToDense(handle, sparse, matrix_dense, CUSPARSE_SPARSETODENSE_ALG_DEFAULT, buffer.get()));
+    CHECK_LIBRARY(
+        cusparseSparseToDense(handle, sparse, matrix_dense, CUSPARSE_SPARSETODENSE_ALG_DEFAULT, buffer.get()));
     std::vector<float> expected(size_t(kRows) * kColumns);
     for (int row = 0; row < kRows; ++row)
-      for (int i = matrix.starts[row]; i < matrix.starts[row + 1]; ++i) expected[size_t(matrix.columns[i]) * kRows + row] = matrix.values[i];
+      for (int i = matrix.starts[row]; i < matrix.starts[row + 1]; ++i)
+        expected[size_t(matrix.columns[i]) * kRows + row] = matrix.values[i];
     check::close("to dense", dense.host(), expected, 0);
   }
   CHECK_LIBRARY(cusparseDestroySpMat(sparse));

@@ -1,4 +1,5 @@
-// What a driver answers about pinned memory at the edges of what is documented: a line for each fact, the same natively and through the wire.
+// What a driver answers about pinned memory at the edges of what is documented: a line for each fact, the same natively
+// and through the wire.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -14,8 +15,7 @@ namespace {
 constexpr size_t kPage = 4096;
 
 __global__ void await_word(const volatile uint32_t* word) {
-  while (*word == 0) {
-  }
+  while (*word == 0) {}
 }
 __global__ void store(uint32_t* word, uint32_t value) { *word = value; }
 

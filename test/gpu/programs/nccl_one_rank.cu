@@ -1,4 +1,5 @@
-// NCCL with one rank: all-reduce, broadcast, all-gather, reduce-scatter and a send to itself, on a stream and in a captured graph.
+// NCCL with one rank: all-reduce, broadcast, all-gather, reduce-scatter and a send to itself, on a stream and in a
+// captured graph.
 #include <nccl.h>
 
 #include "../../support/cuda_check.hpp"

@@ -1,4 +1,5 @@
-// NVRTC and nvJitLink: a kernel compiled to PTX and loaded; two sources compiled to LTO and linked into one program for this device.
+// NVRTC and nvJitLink: a kernel compiled to PTX and loaded; two sources compiled to LTO and linked into one program for
+// this device.
 #include <string>
 
 #include <cuda.h>
@@ -59,7 +60,8 @@ std::string linked(const std::vector<std::string>& parts) {
   const char* options[] = {target.c_str(), "-lto"};
   nvJitLinkHandle handle;
   CHECK_LIBRARY(nvJitLinkCreate(&handle, 2, options));
-  for (const std::string& part : parts) CHECK_LIBRARY(nvJitLinkAddData(handle, NVJITLINK_INPUT_LTOIR, part.data(), part.size(), "part"));
+  for (const std::string& part : parts)
+    CHECK_LIBRARY(nvJitLinkAddData(handle, NVJITLINK_INPUT_LTOIR, part.data(), part.size(), "part"));
   CHECK_LIBRARY(nvJitLinkComplete(handle));
   size_t bytes = 0;
   CHECK_LIBRARY(nvJitLinkGetLinkedCubinSize(handle, &bytes));
@@ -92,14 +94,23 @@ void run(const char* name, const std::string& image, float expected_factor) {
 
 int main() {
   CHECK_RUNTIME(cudaFree(nullptr));
-  run("PTX of NVRTC", compiled(R"(extern "C" __global__ void scale(const float* in, float* out, unsigned count) {
+  run("PTX of NVRTC",
+      compiled(R"(extern "C" __global__ void scale(const float* in, float* out, unsigned count) {
       unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
       if (i < count) out[i] = in[i] * 3.0f + 1.0f;
-    })", false).ptx, 3);
-  run("LTO linked by nvJitLink", linked({compiled(R"(extern __device__ float factor(float value);
+    })",
+               false)
+          .ptx,
+      3);
+  run("LTO linked by nvJitLink",
+      linked({compiled(R"(extern __device__ float factor(float value);
     extern "C" __global__ void scale(const float* in, float* out, unsigned count) {
       unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
       if (i < count) out[i] = factor(in[i]) + 1.0f;
-    })", true).lto, compiled("__device__ float factor(float value) { return value * 5.0f; }", true).lto}), 5);
+    })",
+                       true)
+                  .lto,
+              compiled("__device__ float factor(float value) { return value * 5.0f; }", true).lto}),
+      5);
   std::printf("PASSED\n");
 }

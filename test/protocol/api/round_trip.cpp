@@ -63,7 +63,9 @@ class MockReplay final : public server::Replay, public server::Outbox {
   server::Outbox& outbox() override { return *this; }
   void wait_elsewhere(std::function<void()> work) override { work(); }
   CUcontext context() const override { return nullptr; }
-  void fail_posted(const wire::FrameHeader&, CUresult result, std::string) override { outcome->posted_failure = result; }
+  void fail_posted(const wire::FrameHeader&, CUresult result, std::string) override {
+    outcome->posted_failure = result;
+  }
   CUresult take_deferred() override { return CUDA_SUCCESS; }
   server::SessionState& state() override { std::abort(); }
   server::CompletionWatcher& watcher() override { std::abort(); }
@@ -101,7 +103,8 @@ class MemorySession final : public client::Session {
   client::SessionStats& stats() noexcept override { return stats_; }
   CUresult state() const noexcept override { return CUDA_SUCCESS; }
 
-  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk&, Slot& slot) noexcept override {
+  CUresult begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const client::Bulk&,
+                 Slot& slot) noexcept override {
     if (words_max > wire::kMessageWordsMax) return CUDA_ERROR_INVALID_VALUE;
     header_ = {};
     header_.kind = uint8_t(kind);
@@ -157,7 +160,9 @@ struct World::Parts {
   uint64_t next_native = 0;
 };
 
-World::World(uint64_t seed) : driver(seed * 2 + 1), program(*this, seed * 2), parts(std::make_unique<Parts>()) { g_world = this; }
+World::World(uint64_t seed) : driver(seed * 2 + 1), program(*this, seed * 2), parts(std::make_unique<Parts>()) {
+  g_world = this;
+}
 World::~World() { g_world = nullptr; }
 
 void World::run(const GeneratedCall& call) {
@@ -245,7 +250,8 @@ uint64_t Program::native(wire::HandleKind kind, uint64_t handle) {
 
 uint64_t Program::destroyed(wire::HandleKind kind, uint64_t handle) {
   void* native = nullptr;
-  if (client::known_handle(kind, handle) || world_.parts->replay.handles().find(kind, handle, native)) return ~uint64_t(0);
+  if (client::known_handle(kind, handle) || world_.parts->replay.handles().find(kind, handle, native))
+    return ~uint64_t(0);
   return natives_[handle];
 }
 
@@ -267,11 +273,14 @@ uint64_t create_handle(const Caller&, wire::HandleKind kind) noexcept {
   g_world->parts->known.insert(handle);
   return handle;
 }
-bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept { return wire::handle_kind(handle) == kind && g_world->parts->known.contains(handle); }
+bool known_handle(wire::HandleKind kind, uint64_t handle) noexcept {
+  return wire::handle_kind(handle) == kind && g_world->parts->known.contains(handle);
+}
 void forget_handle(wire::HandleKind, uint64_t handle) noexcept { g_world->parts->known.erase(handle); }
 uint64_t resolve_stream(const Caller&, CUstream stream, bool, CUresult& error) noexcept {
   uint64_t handle = word(stream);
-  error = handle <= wire::kStreamLegacy || known_handle(wire::HandleKind::stream, handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  error = handle <= wire::kStreamLegacy || known_handle(wire::HandleKind::stream, handle) ? CUDA_SUCCESS
+                                                                                          : CUDA_ERROR_INVALID_HANDLE;
   return handle;
 }
 void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}

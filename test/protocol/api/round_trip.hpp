@@ -1,5 +1,5 @@
-// What the generated round-trip tests (protocol/codegen/emit_mocks.py) are made of: a program that makes calls with random arguments, a
-// driver that makes up answers, and traces of what each of them saw, to be compared.
+// What the generated round-trip tests (protocol/codegen/emit_mocks.py) are made of: a program that makes calls with
+// random arguments, a driver that makes up answers, and traces of what each of them saw, to be compared.
 #pragma once
 
 #include <cstdint>
@@ -245,10 +245,10 @@ using Words = std::vector<uint64_t>;
 
 // One frame's way through the replay.
 struct Outcome {
-  bool fault = false;            // ProtocolFault or kj::Exception: the session would end
+  bool fault = false;  // ProtocolFault or kj::Exception: the session would end
   bool replied = false;
   CUresult posted_failure = CUDA_SUCCESS;
-  std::string unexpected;        // any other exception
+  std::string unexpected;  // any other exception
   Words reply;
   size_t largest_allocation = 0, allocated = 0;  // bytes
 };

@@ -13,7 +13,8 @@ constexpr uint64_t kSeed = 20261121;
 constexpr unsigned kRoundsPerCall = 8;
 constexpr unsigned kCorruptionsPerCall = 150;
 constexpr unsigned kForgedRepliesPerCall = 40;
-// Bounds on what one frame may make the server allocate, whatever it says. The largest list is kDataBytesMax, and some calls have three.
+// Bounds on what one frame may make the server allocate, whatever it says. The largest list is kDataBytesMax, and some
+// calls have three.
 constexpr size_t kLargestAllocationBytes = 1 << 20;
 constexpr size_t kAllocatedBytes = 16 << 20;
 
@@ -73,7 +74,8 @@ TEST_CASE("a call that the driver refuses fails with the driver's result and lea
       CHECK(world.program.result == CUDA_ERROR_INVALID_IMAGE);
       // All handles that are left are those that the arguments needed: the server has as many.
       size_t on_server = 0;
-      for (unsigned kind = 0; kind < wire::kHandleKinds; ++kind) on_server += world.server_handles(wire::HandleKind(kind));
+      for (unsigned kind = 0; kind < wire::kHandleKinds; ++kind)
+        on_server += world.server_handles(wire::HandleKind(kind));
       CHECK(world.client_handles() == on_server);
     }
   }
@@ -116,7 +118,8 @@ TEST_CASE("every truncation of every message is a fault or a failed call") {
     world.run(call);
     Words request = world.request;
     for (size_t words = 0; words < request.size(); ++words) {
-      check_survived(world.replay(call, wire::FrameKind(world.header.kind), Words(request.begin(), request.begin() + words)));
+      check_survived(
+          world.replay(call, wire::FrameKind(world.header.kind), Words(request.begin(), request.begin() + words)));
     }
   }
 }

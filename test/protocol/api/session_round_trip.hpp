@@ -30,7 +30,7 @@ class Contents : public Source {
   using Source::Source;
 
   template <class T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void fill(T& number) {
     if constexpr (std::is_same_v<T, bool>) {
       number = coin();
@@ -91,10 +91,8 @@ class Differences {
   const std::string& names() const { return names_; }
 
   template <class T>
-    requires std::is_arithmetic_v<T>
-  void same(const char* name, T sent, T got) {
-    note(name, std::memcmp(&sent, &got, sizeof sent) == 0);
-  }
+  requires std::is_arithmetic_v<T>
+  void same(const char* name, T sent, T got) { note(name, std::memcmp(&sent, &got, sizeof sent) == 0); }
   void same(const char* name, std::string_view sent, capnp::Text::Reader got) {
     note(name, sent == std::string_view(got.begin(), got.size()));
   }

@@ -8,12 +8,15 @@
 namespace gpuwire::client::trace {
 namespace {
 
-constexpr Parameter kParameters[] = {{"dptr", Format::pointer}, {"count", Format::number},  {"dev", Format::signed_number},
-                                     {"bias", Format::real},    {"name", Format::string}, {"location", Format::opaque}};
+constexpr Parameter kParameters[] = {{"dptr", Format::pointer},      {"count", Format::number},
+                                     {"dev", Format::signed_number}, {"bias", Format::real},
+                                     {"name", Format::string},       {"location", Format::opaque}};
 constexpr Layout kLayout{kParameters, 6};
 
 Arguments<6> sample() {
-  return {&kLayout, {word(uint64_t(0xabc)), word(7u), word(-1), word(1.5f), word(static_cast<const char*>("kernel")), word(uint64_t(0))}};
+  return {&kLayout,
+          {word(uint64_t(0xabc)), word(7u), word(-1), word(1.5f), word(static_cast<const char*>("kernel")),
+           word(uint64_t(0))}};
 }
 
 TEST_CASE("each argument is printed by its kind") {

@@ -29,19 +29,37 @@ const PrivateTableHost& fake_host() {
   static const PrivateTableHost host{
       .driver_version = 13000,
       .primary_context_handle = fake_primary,
-      .current_context = [](CUcontext* out) { *out = current; return CUDA_SUCCESS; },
-      .context_id = [](CUcontext context, unsigned long long* id) { *id = context == nullptr ? 0 : 5; return CUDA_SUCCESS; },
-      .stream_id = [](CUcontext, CUstream stream, unsigned long long* id) { *id = reinterpret_cast<uintptr_t>(stream) * 10; return CUDA_SUCCESS; },
-      .module_functions = [](CUcontext, CUmodule, std::vector<ModuleFunction>* out) {
-        out->push_back({reinterpret_cast<CUfunction>(0x5001), "first"});
-        out->push_back({reinterpret_cast<CUfunction>(0x5002), "second"});
-        return CUDA_SUCCESS;
-      },
-      .load_module = [](CUmodule* module, const void* image) {
-        *module = image ? reinterpret_cast<CUmodule>(0x6001) : nullptr;
-        return image ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
-      },
-      .self_test_devices = [](std::vector<SelfTestDevice>* out) { out->push_back({.pci_bus = 9}); return CUDA_SUCCESS; },
+      .current_context =
+          [](CUcontext* out) {
+            *out = current;
+            return CUDA_SUCCESS;
+          },
+      .context_id =
+          [](CUcontext context, unsigned long long* id) {
+            *id = context == nullptr ? 0 : 5;
+            return CUDA_SUCCESS;
+          },
+      .stream_id =
+          [](CUcontext, CUstream stream, unsigned long long* id) {
+            *id = reinterpret_cast<uintptr_t>(stream) * 10;
+            return CUDA_SUCCESS;
+          },
+      .module_functions =
+          [](CUcontext, CUmodule, std::vector<ModuleFunction>* out) {
+            out->push_back({reinterpret_cast<CUfunction>(0x5001), "first"});
+            out->push_back({reinterpret_cast<CUfunction>(0x5002), "second"});
+            return CUDA_SUCCESS;
+          },
+      .load_module =
+          [](CUmodule* module, const void* image) {
+            *module = image ? reinterpret_cast<CUmodule>(0x6001) : nullptr;
+            return image ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
+          },
+      .self_test_devices =
+          [](std::vector<SelfTestDevice>* out) {
+            out->push_back({.pci_bus = 9});
+            return CUDA_SUCCESS;
+          },
       .report = [](const char* line) { reported = line; },
   };
   return host;
@@ -83,8 +101,9 @@ constexpr const char* kModules = "6E163FBEB958444D835CE182AFF1991E";
 }  // namespace
 
 TEST_CASE("Tables have the driver's sizes and stay where they are") {
-  const std::pair<const char*, size_t> sizes[] = {{kCudartInterface, 0x68}, {kHooks, 0x38}, {kTls, 0x18}, {kChecks, 0x78}, {kIntegrity, 0x18},
-                                                  {kIdentities, 0x2E8}, {kMultiprocessors, 0x88}, {kModules, 0x318}};
+  const std::pair<const char*, size_t> sizes[] = {{kCudartInterface, 0x68}, {kHooks, 0x38},     {kTls, 0x18},
+                                                  {kChecks, 0x78},          {kIntegrity, 0x18}, {kIdentities, 0x2E8},
+                                                  {kMultiprocessors, 0x88}, {kModules, 0x318}};
   for (const auto& [id, bytes] : sizes) {
     CHECK(reinterpret_cast<size_t>(table(id)[0]) == bytes);
     CHECK(table(id) == table(id));
@@ -186,7 +205,10 @@ TEST_CASE("A stream resolves to a token whose id is the stream's, and NULL is th
 TEST_CASE("The functions of a module are all handed to the callback and counted") {
   std::vector<std::string> names;
   const auto each = at<int(CUcontext, CUmodule, void (*)(void*, CUfunction, const char*), void*)>(kModules, 7);
-  const int count = each(context(1), nullptr, [](void* user, CUfunction, const char* name) { static_cast<std::vector<std::string>*>(user)->push_back(name); }, &names);
+  const int count = each(
+      context(1), nullptr,
+      [](void* user, CUfunction, const char* name) { static_cast<std::vector<std::string>*>(user)->push_back(name); },
+      &names);
   CHECK(count == 2);
   CHECK(names == std::vector<std::string>{"first", "second"});
 }
@@ -197,15 +219,16 @@ TEST_CASE("The self-test is answered for this process, this thread and these tab
 #ifdef GPUWIRE_CUDART_SELF_TEST
   REQUIRE(ask(13002, 1700000000, answer) == CUDA_SUCCESS);
   const SelfTestDevice device{.pci_bus = 9};
-  const auto expected = self_test_answer({.driver_version = 13000,
-                                          .version = 13002,
-                                          .process_id = static_cast<uint32_t>(getpid()),
-                                          .thread_id = static_cast<uint32_t>(pthread_self()),
-                                          .cudart_interface_table = reinterpret_cast<uintptr_t>(table(kCudartInterface)),
-                                          .integrity_table = reinterpret_cast<uintptr_t>(table(kIntegrity)),
-                                          .integrity_function = reinterpret_cast<uintptr_t>(table(kIntegrity)[1]),
-                                          .unix_seconds = 1700000000,
-                                          .devices = {&device, 1}});
+  const auto expected =
+      self_test_answer({.driver_version = 13000,
+                        .version = 13002,
+                        .process_id = static_cast<uint32_t>(getpid()),
+                        .thread_id = static_cast<uint32_t>(pthread_self()),
+                        .cudart_interface_table = reinterpret_cast<uintptr_t>(table(kCudartInterface)),
+                        .integrity_table = reinterpret_cast<uintptr_t>(table(kIntegrity)),
+                        .integrity_function = reinterpret_cast<uintptr_t>(table(kIntegrity)[1]),
+                        .unix_seconds = 1700000000,
+                        .devices = {&device, 1}});
   CHECK(answer[0] == expected[0]);
   CHECK(answer[1] == expected[1]);
 #else

@@ -40,8 +40,10 @@ std::vector<Rule> read_rules() {
     }
     const size_t space = line.find(' '), bar = line.find('|');
     Rule rule{.name = line.substr(0, space)};
-    rule.legacy = read_steps(rule.name, std::istringstream(line.substr(space, bar == std::string::npos ? bar : bar - space)));
-    rule.per_thread = bar == std::string::npos ? rule.legacy : read_steps(rule.name, std::istringstream(line.substr(bar + 1)));
+    rule.legacy =
+        read_steps(rule.name, std::istringstream(line.substr(space, bar == std::string::npos ? bar : bar - space)));
+    rule.per_thread =
+        bar == std::string::npos ? rule.legacy : read_steps(rule.name, std::istringstream(line.substr(bar + 1)));
     rules.push_back(rule);
   }
   return rules;
@@ -97,7 +99,8 @@ TEST_CASE("Every rule resolves at and just below each of its versions, for every
 
 TEST_CASE("A version newer than the driver is an invalid value for every name") {
   for (const char* name : {"cuMemAlloc", "cuInit", "cuNoSuchFunction", ""}) {
-    CHECK(resolve_proc_address(name, kDriver + 10, CU_GET_PROC_ADDRESS_DEFAULT, kDriver).result == CUDA_ERROR_INVALID_VALUE);
+    CHECK(resolve_proc_address(name, kDriver + 10, CU_GET_PROC_ADDRESS_DEFAULT, kDriver).result ==
+          CUDA_ERROR_INVALID_VALUE);
   }
   CHECK(resolve_proc_address("cuMemAlloc", 13010, CU_GET_PROC_ADDRESS_DEFAULT, 13010).result == CUDA_SUCCESS);
 }
@@ -113,7 +116,8 @@ TEST_CASE("Known traps: a suffix that is not the newest, and a per-thread varian
   check_found("cuGraphInstantiate", 13000, 0, "cuGraphInstantiate_v2");
   check_found("cuDeviceGetUuid", 9020, 0, "cuDeviceGetUuid");
   check_found("cuMemcpy", 4000, 0, "cuMemcpy");
-  check_absent("cuMemcpy", 6050, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+  check_absent("cuMemcpy", 6050, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+               CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
   check_found("cuMemcpy", 7000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, "cuMemcpy_ptds");
 }
 

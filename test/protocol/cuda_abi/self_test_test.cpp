@@ -9,7 +9,9 @@ namespace {
 
 using namespace gpuwire::cuda_abi;
 
-std::span<const uint8_t> bytes_of(std::string_view text) { return {reinterpret_cast<const uint8_t*>(text.data()), text.size()}; }
+std::span<const uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
 
 std::string hex(const std::array<uint8_t, 16>& bytes) {
   std::string out;
@@ -48,7 +50,8 @@ TEST_CASE("MD2 gives the digests of RFC 1319, appendix A.5") {
   CHECK(hex(md2(bytes_of("abc"))) == "da853b0d3f88d99b30283a69e6ded6bb");
   CHECK(hex(md2(bytes_of("message digest"))) == "ab4f496bfb2a530b219ff33031fe06b0");
   CHECK(hex(md2(bytes_of("abcdefghijklmnopqrstuvwxyz"))) == "4e8ddff3650292ab5a4108c3aa47940b");
-  CHECK(hex(md2(bytes_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"))) == "da33def2a42df13975352846c30338cd");
+  CHECK(hex(md2(bytes_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"))) ==
+        "da33def2a42df13975352846c30338cd");
   CHECK(hex(md2(bytes_of("12345678901234567890123456789012345678901234567890123456789012345678901234567890"))) ==
         "d5976f79d83d3a0dc9806c3c66f3efd8");
 }
@@ -63,8 +66,10 @@ TEST_CASE("HMAC-MD2 agrees with an independent implementation") {
 
 TEST_CASE("The answer is the digest of the question's fields and every device in order") {
   const SelfTestDevice devices[] = {device_counting_from(0x10, 1, 2, 3), device_counting_from(0x80, 0, 0x65, 4)};
-  CHECK(self_test_answer(sample_question({devices, 1})) == std::array<uint64_t, 2>{0xD40255D3BE1E0353, 0x7C39845BBCFB9763});
-  CHECK(self_test_answer(sample_question({devices, 2})) == std::array<uint64_t, 2>{0x004A3D723618840C, 0x18D2F03F1DAE053D});
+  CHECK(self_test_answer(sample_question({devices, 1})) ==
+        std::array<uint64_t, 2>{0xD40255D3BE1E0353, 0x7C39845BBCFB9763});
+  CHECK(self_test_answer(sample_question({devices, 2})) ==
+        std::array<uint64_t, 2>{0x004A3D723618840C, 0x18D2F03F1DAE053D});
 }
 
 TEST_CASE("Questions whose version ends in 0 or 1 have constant answers") {

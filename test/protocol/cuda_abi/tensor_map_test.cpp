@@ -43,8 +43,9 @@ Record parse(const std::string& line) {
   record.line = line;
   std::istringstream stream(line);
   std::string address, sizes, strides, box, steps, lower, upper, words;
-  stream >> record.function >> record.type >> record.rank >> address >> sizes >> strides >> box >> steps >> lower >> upper >> record.channels >> record.pixels >>
-      record.interleave >> record.swizzle >> record.promotion >> record.fill >> record.mode >> record.result >> words;
+  stream >> record.function >> record.type >> record.rank >> address >> sizes >> strides >> box >> steps >> lower >>
+      upper >> record.channels >> record.pixels >> record.interleave >> record.swizzle >> record.promotion >>
+      record.fill >> record.mode >> record.result >> words;
   REQUIRE_MESSAGE(stream, line);
   record.address = std::stoull(address, nullptr, 16);
   record.sizes = list<uint64_t>(sizes);
@@ -86,14 +87,16 @@ CUresult encode(const Record& r, const std::string& function, CUtensorMap* map) 
   auto promotion = as<CUtensorMapL2promotion>(r.promotion);
   auto fill = as<CUtensorMapFloatOOBfill>(r.fill);
   if (function == "tiled")
-    return encode_tensor_map_tiled(map, type, r.rank, address, r.sizes.data(), r.strides.data(), r.box.data(), r.steps.data(), interleave, swizzle, promotion,
-                                   fill);
+    return encode_tensor_map_tiled(map, type, r.rank, address, r.sizes.data(), r.strides.data(), r.box.data(),
+                                   r.steps.data(), interleave, swizzle, promotion, fill);
   if (function == "im2col")
-    return encode_tensor_map_im2col(map, type, r.rank, address, r.sizes.data(), r.strides.data(), r.lower.data(), r.upper.data(), r.channels, r.pixels,
-                                    r.steps.data(), interleave, swizzle, promotion, fill);
+    return encode_tensor_map_im2col(map, type, r.rank, address, r.sizes.data(), r.strides.data(), r.lower.data(),
+                                    r.upper.data(), r.channels, r.pixels, r.steps.data(), interleave, swizzle,
+                                    promotion, fill);
   REQUIRE_EQ(function, "wide");
-  return encode_tensor_map_im2col_wide(map, type, r.rank, address, r.sizes.data(), r.strides.data(), r.lower[0], r.upper[0], r.channels, r.pixels,
-                                       r.steps.data(), interleave, swizzle, promotion, fill);
+  return encode_tensor_map_im2col_wide(map, type, r.rank, address, r.sizes.data(), r.strides.data(), r.lower[0],
+                                       r.upper[0], r.channels, r.pixels, r.steps.data(), interleave, swizzle, promotion,
+                                       fill);
 }
 
 CUtensorMap untouched() {
@@ -102,7 +105,9 @@ CUtensorMap untouched() {
   return map;
 }
 
-bool same(const CUtensorMap& map, const std::array<uint32_t, kWords>& words) { return std::memcmp(&map, words.data(), sizeof map) == 0; }
+bool same(const CUtensorMap& map, const std::array<uint32_t, kWords>& words) {
+  return std::memcmp(&map, words.data(), sizeof map) == 0;
+}
 
 bool same(const CUtensorMap& a, const CUtensorMap& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
@@ -137,7 +142,8 @@ TEST_CASE("an address is replaced as a driver does it, and nothing else") {
     CAPTURE(record.line);
     CUtensorMap map;
     std::memcpy(static_cast<void*>(&map), record.words.data(), sizeof map);
-    if (record.result == CUDA_SUCCESS) CHECK_EQ(replace_tensor_map_address(&map, reinterpret_cast<void*>(uint64_t(16) << 30)), CUDA_SUCCESS);
+    if (record.result == CUDA_SUCCESS)
+      CHECK_EQ(replace_tensor_map_address(&map, reinterpret_cast<void*>(uint64_t(16) << 30)), CUDA_SUCCESS);
     uint64_t address = uint32_t(record.lower[0]) | uint64_t(uint32_t(record.lower[1])) << 32;
     CHECK_EQ(uint32_t(replace_tensor_map_address(&map, reinterpret_cast<void*>(address))), record.result);
     CHECK(same(map, record.words));
@@ -151,9 +157,11 @@ TEST_CASE("missing arguments are refused, strides even where none is read") {
   CUtensorMap map = untouched();
   auto type = as<CUtensorMapDataType>(one.type);
   auto interleave = CU_TENSOR_MAP_INTERLEAVE_NONE;
-  auto tiled = [&](CUtensorMap* out, const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps) {
-    return encode_tensor_map_tiled(out, type, 1, nullptr, sizes, strides, box, steps, interleave, CU_TENSOR_MAP_SWIZZLE_NONE,
-                                   CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  auto tiled = [&](CUtensorMap* out, const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                   const cuuint32_t* steps) {
+    return encode_tensor_map_tiled(out, type, 1, nullptr, sizes, strides, box, steps, interleave,
+                                   CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   const cuuint64_t sizes[] = {64}, strides[] = {0};
   const cuuint32_t box[] = {64}, steps[] = {1};

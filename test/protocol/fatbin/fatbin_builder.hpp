@@ -34,8 +34,9 @@ inline Bytes build_entry(const EntrySpec& spec) {
   Bytes payload(spec.contents.begin(), spec.contents.end());
   if ((spec.flags & kLz4) != 0) {
     payload.resize(static_cast<size_t>(LZ4_compressBound(static_cast<int>(spec.contents.size()))));
-    payload.resize(static_cast<size_t>(LZ4_compress_default(spec.contents.data(), reinterpret_cast<char*>(payload.data()),
-                                                            static_cast<int>(spec.contents.size()), static_cast<int>(payload.size()))));
+    payload.resize(static_cast<size_t>(
+        LZ4_compress_default(spec.contents.data(), reinterpret_cast<char*>(payload.data()),
+                             static_cast<int>(spec.contents.size()), static_cast<int>(payload.size()))));
   } else if ((spec.flags & kZstd) != 0) {
     payload.resize(ZSTD_compressBound(spec.contents.size()));
     payload.resize(ZSTD_compress(payload.data(), payload.size(), spec.contents.data(), spec.contents.size(), 3));

@@ -11,7 +11,9 @@ namespace {
 using namespace gpuwire::fatbin;
 using namespace gpuwire::fatbin::test;
 
-constexpr std::string_view kText = ".version 9.0\n.target sm_75\n.address_size 64\n// aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n";
+constexpr std::string_view kText =
+    ".version 9.0\n.target sm_75\n.address_size 64\n// "
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n";
 
 std::string contents(const Entry& entry) {
   const auto bytes = decompress(entry);
@@ -36,7 +38,11 @@ void exercise(std::span<const uint8_t> bytes) {
 }  // namespace
 
 TEST_CASE("Entries come back with their kind, architecture and contents, whatever their compression") {
-  const Bytes bytes = build_container({{kPtx, 75, kText}, {kPtx, 80, kText, kLz4}, {kElf, 90, kText, kZstd | kExactly}, {kPtx, 100, kText, kFamily}, {64, 75, "x"}});
+  const Bytes bytes = build_container({{kPtx, 75, kText},
+                                       {kPtx, 80, kText, kLz4},
+                                       {kElf, 90, kText, kZstd | kExactly},
+                                       {kPtx, 100, kText, kFamily},
+                                       {64, 75, "x"}});
   const auto entries = read_container(bytes);
   REQUIRE(entries.has_value());
   REQUIRE(entries->size() == 5);
@@ -57,7 +63,8 @@ TEST_CASE("Entries come back with their kind, architecture and contents, whateve
 }
 
 TEST_CASE("Relocatable PTX is known by the option recorded with it") {
-  const Bytes bytes = build_container({{kPtx, 75, kText, 0, "--compile-only  "}, {kPtx, 75, kText, 0, "-g"}, {kPtx, 75, kText}});
+  const Bytes bytes =
+      build_container({{kPtx, 75, kText, 0, "--compile-only  "}, {kPtx, 75, kText, 0, "-g"}, {kPtx, 75, kText}});
   const auto entries = read_container(bytes);
   REQUIRE(entries.has_value());
   CHECK((*entries)[0].relocatable);
@@ -67,7 +74,8 @@ TEST_CASE("Relocatable PTX is known by the option recorded with it") {
 }
 
 TEST_CASE("A container cut short at any byte is refused, and nothing behind the cut is read") {
-  const Bytes bytes = build_container({{kPtx, 75, kText, kZstd}, {kElf, 75, kText, kLz4}, {kPtx, 80, kText, 0, "--compile-only"}});
+  const Bytes bytes =
+      build_container({{kPtx, 75, kText, kZstd}, {kElf, 75, kText, kLz4}, {kPtx, 80, kText, 0, "--compile-only"}});
   for (size_t length = 0; length < bytes.size(); ++length) {
     const Bytes cut(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(length));
     CHECK_FALSE(read_container(cut).has_value());
@@ -111,12 +119,14 @@ TEST_CASE("Damaged compressed data is an error, not a shorter text") {
 }
 
 TEST_CASE("The choice is the newest cubin of the device's generation, else the newest PTX it may compile") {
-  const Bytes bytes = build_container({{kElf, 70, "70"}, {kElf, 75, "75"}, {kElf, 80, "80"}, {kPtx, 60, "p60"}, {kPtx, 70, "p70"}, {kPtx, 80, "p80"}});
+  const Bytes bytes = build_container(
+      {{kElf, 70, "70"}, {kElf, 75, "75"}, {kElf, 80, "80"}, {kPtx, 60, "p60"}, {kPtx, 70, "p70"}, {kPtx, 80, "p80"}});
   const auto entries = read_container(bytes);
   REQUIRE(entries.has_value());
   const auto chosen = [&](uint32_t major, uint32_t minor, bool ptx_only = false) {
     const Entry* entry = select_entry(*entries, {major, minor}, ptx_only);
-    return entry == nullptr ? std::string("none") : std::string(entry->kind == Kind::ptx ? "p" : "") + std::to_string(entry->sm);
+    return entry == nullptr ? std::string("none")
+                            : std::string(entry->kind == Kind::ptx ? "p" : "") + std::to_string(entry->sm);
   };
   CHECK(chosen(7, 5) == "75");
   CHECK(chosen(7, 2) == "70");
@@ -128,7 +138,8 @@ TEST_CASE("The choice is the newest cubin of the device's generation, else the n
 }
 
 TEST_CASE("Code for one exact architecture or family runs nowhere else") {
-  const Bytes bytes = build_container({{kElf, 90, "e", kExactly}, {kPtx, 90, "p", kExactly}, {kElf, 100, "f", kFamily}, {kPtx, 100, "g", kFamily}});
+  const Bytes bytes = build_container(
+      {{kElf, 90, "e", kExactly}, {kPtx, 90, "p", kExactly}, {kElf, 100, "f", kFamily}, {kPtx, 100, "g", kFamily}});
   const auto entries = read_container(bytes);
   REQUIRE(entries.has_value());
   CHECK(select_entry(*entries, {9, 0}) == &(*entries)[0]);

@@ -13,10 +13,13 @@ namespace {
 using test::build_container;
 using Bytes = std::vector<uint8_t>;
 
-Bytes container(const char* contents) { return build_container({{.kind = test::kPtx, .sm = 75, .contents = contents}}); }
+Bytes container(const char* contents) {
+  return build_container({{.kind = test::kPtx, .sm = 75, .contents = contents}});
+}
 
 TEST_CASE("The containers of a linked program come out as they went in") {
-  const std::vector<Bytes> containers{container("linked"), container("a unit"), container("another unit, longer than the first")};
+  const std::vector<Bytes> containers{container("linked"), container("a unit"),
+                                      container("another unit, longer than the first")};
   const std::vector<std::span<const uint8_t>> spans(containers.begin(), containers.end());
   const Bytes image = write_linked_image(spans).value();
   CHECK(is_linked_image(image));
@@ -34,7 +37,8 @@ TEST_CASE("A linked image that is cut short anywhere, or says more than it holds
   const Bytes unit = container("a unit");
   const std::vector<std::span<const uint8_t>> spans{unit, unit};
   const Bytes image = write_linked_image(spans).value();
-  for (size_t bytes = 0; bytes + 16 <= image.size(); ++bytes) CHECK_FALSE(read_linked_image({image.data(), bytes}).has_value());
+  for (size_t bytes = 0; bytes + 16 <= image.size(); ++bytes)
+    CHECK_FALSE(read_linked_image({image.data(), bytes}).has_value());
   for (const uint32_t count : {0u, 3u, ~0u}) {
     Bytes other = image;
     std::memcpy(other.data() + 4, &count, sizeof count);

@@ -21,7 +21,8 @@ constexpr std::chrono::seconds kInterval{3};
 
 // A link that outlives its connections and looks at its heartbeat; nobody's clock runs.
 struct End {
-  explicit End(std::unique_ptr<transport::Transport> first, GivingUp how = GivingUp::closes) : link(std::move(first)), heartbeat(link, how, kInterval) {
+  explicit End(std::unique_ptr<transport::Transport> first, GivingUp how = GivingUp::closes)
+      : link(std::move(first)), heartbeat(link, how, kInterval) {
     link.outlive_connections();
     link.observe([this](Link::State state) { losses += state == Link::State::detached; });
   }
@@ -56,11 +57,15 @@ struct End {
   unsigned losses = 0;
 };
 
-Heartbeat::Clock::time_point at(int64_t ms) { return Heartbeat::Clock::time_point(std::chrono::hours(1) + std::chrono::milliseconds(ms)); }
+Heartbeat::Clock::time_point at(int64_t ms) {
+  return Heartbeat::Clock::time_point(std::chrono::hours(1) + std::chrono::milliseconds(ms));
+}
 
 }  // namespace
 
-TEST_CASE("two idle ends keep their connection for as long as they like, on every transport, with one heartbeat of each in an interval") {
+TEST_CASE(
+    "two idle ends keep their connection for as long as they like, on every transport, with one heartbeat of each in "
+    "an interval") {
   for (const auto& kind : test::pair_kinds()) {
     INFO(kind.name);
     auto ends = kind.make(test::test_seed());
@@ -85,7 +90,9 @@ TEST_CASE("two idle ends keep their connection for as long as they like, on ever
   }
 }
 
-TEST_CASE("a connection that swallows everything without a word is given up within four intervals, by an idle end and by one whose bytes are stuck") {
+TEST_CASE(
+    "a connection that swallows everything without a word is given up within four intervals, by an idle end and by one "
+    "whose bytes are stuck") {
   for (bool posts : {false, true}) {
     CAPTURE(posts);
     auto ends = transport::simulated_pair({.window_bytes = 64, .swallow_first_to_second = 96});
@@ -122,7 +129,8 @@ TEST_CASE("a connection that swallows everything without a word is given up with
   }
 }
 
-TEST_CASE("an end that is busy and receives nothing itself does not take its peer for gone, whose bytes lie in the system") {
+TEST_CASE(
+    "an end that is busy and receives nothing itself does not take its peer for gone, whose bytes lie in the system") {
   auto ends = transport::simulated_pair({.window_bytes = 1 << 20});
   End busy(std::move(ends.first)), peer(std::move(ends.second));
   for (int64_t ms = 0; ms < 60 * 60'000; ms += 3000) {
@@ -207,7 +215,7 @@ TEST_CASE("how a connection was lost is told apart: closed, reset, given up, on 
       }
       return one.link.kind_of_loss();
     };
-    CHECK(lose([](auto& peer) { peer.reset(); }) == Loss::closed);          // its process has ended
+    CHECK(lose([](auto& peer) { peer.reset(); }) == Loss::closed);  // its process has ended
     CHECK(lose([](auto& peer) { peer->shutdown(); }) == Loss::closed);
     if (tcp) CHECK(lose([](auto& peer) { peer->reset(); }) == Loss::reset);  // it has given the connection up
     auto ends = kind.make(test::test_seed());

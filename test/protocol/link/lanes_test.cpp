@@ -22,7 +22,8 @@ using transport::IoStatus;
 namespace {
 
 constexpr size_t kInRing = 4096;
-constexpr link::LinkLimits kLimits{.ring_bytes = 1 << 16, .bulk_bytes_max = 8 << 20, .bulk_in_ring_max = kInRing, .lane_part_bytes_min = 64 << 10};
+constexpr link::LinkLimits kLimits{
+    .ring_bytes = 1 << 16, .bulk_bytes_max = 8 << 20, .bulk_in_ring_max = kInRing, .lane_part_bytes_min = 64 << 10};
 constexpr size_t kLanes = 3;
 
 const test::PairKind& kind(const char* name) {
@@ -48,7 +49,9 @@ class Breaking final : public transport::Transport {
     return result;
   }
   IoResult try_receive(std::span<std::byte> out) noexcept override { return inner_->try_receive(out); }
-  unsigned wait(unsigned interest, transport::Nanoseconds timeout) noexcept override { return inner_->wait(interest, timeout); }
+  unsigned wait(unsigned interest, transport::Nanoseconds timeout) noexcept override {
+    return inner_->wait(interest, timeout);
+  }
   void wake() noexcept override { inner_->wake(); }
   void finish() noexcept override { inner_->finish(); }
   void shutdown() noexcept override { inner_->shutdown(); }
@@ -69,7 +72,8 @@ std::byte expected_byte(uint64_t frame, size_t at) { return std::byte(frame * 13
 // One end: a thread appends frames, another takes those of the peer's apart.
 class End {
  public:
-  End(std::unique_ptr<transport::Transport> first, wire::Sender peer, bool comes_back) : link(std::move(first), kLimits), peer_(peer), comes_back_(comes_back) {
+  End(std::unique_ptr<transport::Transport> first, wire::Sender peer, bool comes_back)
+      : link(std::move(first), kLimits), peer_(peer), comes_back_(comes_back) {
     link.outlive_connections();
     link.observe([this](Link::State state) { losses += state == Link::State::detached; });
     REQUIRE(link.begin_parts(comes_back));
@@ -138,7 +142,10 @@ class End {
       {
         std::unique_lock lock(link);
         if (std::byte* at = link.reserve(bytes, external ? bulk->size() : 0, 0)) {
-          wire::FrameHeader header{.kind = uint8_t(comes_back_ ? wire::FrameKind::posted : wire::FrameKind::notice), .ordinal = 1, .sequence = number, .bulk_bytes = bulk->size()};
+          wire::FrameHeader header{.kind = uint8_t(comes_back_ ? wire::FrameKind::posted : wire::FrameKind::notice),
+                                   .ordinal = 1,
+                                   .sequence = number,
+                                   .bulk_bytes = bulk->size()};
           std::memcpy(at, &header, sizeof header);
           if (!external && !bulk->empty()) std::memcpy(at + sizeof header, bulk->data(), bulk->size());
           link::ExternalBulk outside{bulk->data(), bulk->size(), nullptr, bulk};
@@ -175,7 +182,8 @@ class End {
   const bool comes_back_;
 };
 
-std::shared_ptr<LaneSet> set_of(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first) {
+std::shared_ptr<LaneSet> set_of(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number,
+                                bool sends_first) {
   return std::make_shared<LaneSet>(std::move(lanes), number, sends_first);
 }
 
@@ -221,12 +229,15 @@ struct Talk {
 
 }  // namespace
 
-TEST_CASE("bulk arrives whole over lanes, both ways at once, into memory of any size and thrown away, on each kind of connection") {
+TEST_CASE(
+    "bulk arrives whole over lanes, both ways at once, into memory of any size and thrown away, on each kind of "
+    "connection") {
   for (const char* name : {"tcp", "tls", "simulated"}) {
     INFO(std::string(name));
     auto make = [&] { return kind(name).make(test::test_seed()); };
     auto ends = make();
-    End client(std::move(ends.first), wire::Sender::server, true), server(std::move(ends.second), wire::Sender::client, false);
+    End client(std::move(ends.first), wire::Sender::server, true),
+        server(std::move(ends.second), wire::Sender::client, false);
     add_lanes(client, server, 1, make);
     bool right[2];
     {
@@ -245,8 +256,8 @@ TEST_CASE("bulk arrives whole over lanes, both ways at once, into memory of any 
   }
 }
 
-// Now and then (one of some ten runs under the thread sanitizer) a sender waits for ever here, which is why sessions have no lanes unless the
-// configuration says so. `lanes_test --no-skip` runs it.
+// Now and then (one of some ten runs under the thread sanitizer) a sender waits for ever here, which is why sessions
+// have no lanes unless the configuration says so. `lanes_test --no-skip` runs it.
 TEST_CASE("streams stay whole when connections and lanes break at any byte" * doctest::skip()) {
   unsigned cuts = 0;
   uint64_t over_lanes = 0;
@@ -262,11 +273,14 @@ TEST_CASE("streams stay whole when connections and lanes break at any byte" * do
       return ends;
     };
     auto ends = make();
-    End client(std::move(ends.first), wire::Sender::server, true), server(std::move(ends.second), wire::Sender::client, false);
+    End client(std::move(ends.first), wire::Sender::server, true),
+        server(std::move(ends.second), wire::Sender::client, false);
     Talk talk(client, server, 40, seed);
     add_lanes(client, server, 1, make);
     for (uint32_t number = 2; talk.running != 0; ++number) {
-      while (talk.running != 0 && client.link.state() == Link::State::attached && server.link.state() == Link::State::attached) std::this_thread::yield();
+      while (talk.running != 0 && client.link.state() == Link::State::attached &&
+             server.link.state() == Link::State::attached)
+        std::this_thread::yield();
       if (talk.running == 0) break;
       uint64_t client_received = client.link.detach(), server_received = server.link.detach();
       auto next = make();
@@ -291,7 +305,8 @@ TEST_CASE("streams stay whole when connections and lanes break at any byte" * do
 TEST_CASE("lanes that are lost with nothing under way take nothing with them") {
   auto make = [&] { return kind("tcp").make(1); };
   auto ends = make();
-  End client(std::move(ends.first), wire::Sender::server, true), server(std::move(ends.second), wire::Sender::client, false);
+  End client(std::move(ends.first), wire::Sender::server, true),
+      server(std::move(ends.second), wire::Sender::client, false);
   add_lanes(client, server, 1, make);
   {
     // The first word of the client's on each lane has come when the server may use them.
@@ -319,7 +334,9 @@ TEST_CASE("lanes that are lost with nothing under way take nothing with them") {
 
 namespace {
 
-wire::StripeHeader stripe(uint64_t position, uint32_t bytes, uint32_t set = 7) { return {.lane_set = set, .position = position, .bytes = bytes}; }
+wire::StripeHeader stripe(uint64_t position, uint32_t bytes, uint32_t set = 7) {
+  return {.lane_set = set, .position = position, .bytes = bytes};
+}
 
 }  // namespace
 
@@ -382,8 +399,11 @@ TEST_CASE("stripes that cannot be end the set, and not a byte of them lands outs
 
 TEST_CASE("parts that cannot be damage the connection") {
   wire::FrameHeader frame{.kind = uint8_t(wire::FrameKind::posted), .sequence = 1, .bulk_bytes = 10'000};
-  auto part = [](uint8_t way, uint64_t bytes, uint16_t magic = wire::PartHeader::kMagic) { return wire::PartHeader{.magic = magic, .way = way, .bytes = bytes}; };
-  for (auto header : {part(1, 0), part(2, 0), part(1, 10'001), part(2, 10'001), part(2, ~0ull), part(0, 100), part(3, 100), part(1, 100, 1)}) {
+  auto part = [](uint8_t way, uint64_t bytes, uint16_t magic = wire::PartHeader::kMagic) {
+    return wire::PartHeader{.magic = magic, .way = way, .bytes = bytes};
+  };
+  for (auto header : {part(1, 0), part(2, 0), part(1, 10'001), part(2, 10'001), part(2, ~0ull), part(0, 100),
+                      part(3, 100), part(1, 100, 1)}) {
     auto ends = kind("tcp").make(1);
     End server(std::move(ends.second), wire::Sender::client, false);
     iovec pieces[2] = {{&frame, sizeof frame}, {&header, sizeof header}};
@@ -401,7 +421,9 @@ TEST_CASE("parts that cannot be damage the connection") {
   }
 }
 
-TEST_CASE("the headers of parts are found however the connection cuts its bytes, and what follows a part of the lanes is kept") {
+TEST_CASE(
+    "the headers of parts are found however the connection cuts its bytes, and what follows a part of the lanes is "
+    "kept") {
   for (uint64_t seed = test::test_seed(); seed < test::test_seed() + 50; ++seed) {
     INFO("seed ", seed);
     std::mt19937_64 random(seed);
@@ -410,9 +432,14 @@ TEST_CASE("the headers of parts are found however the connection cuts its bytes,
       size_t at, bytes;  // in the stream
     };
     std::vector<ByLanes> by_lanes;
-    auto add = [](std::vector<std::byte>& to, const void* from, size_t bytes) { to.insert(to.end(), static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes); };
+    auto add = [](std::vector<std::byte>& to, const void* from, size_t bytes) {
+      to.insert(to.end(), static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
+    };
     for (unsigned frame = 1; frame < 40; ++frame) {
-      wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::posted), .sequence = frame, .message_words = uint32_t(random() % 5), .bulk_bytes = random() % 300};
+      wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::posted),
+                               .sequence = frame,
+                               .message_words = uint32_t(random() % 5),
+                               .bulk_bytes = random() % 300};
       std::vector<std::byte> rest(header.message_words * 8 + header.bulk_bytes);
       for (auto& byte : rest) byte = std::byte(random());
       add(connection, &header, sizeof header);
@@ -427,7 +454,8 @@ TEST_CASE("the headers of parts are found however the connection cuts its bytes,
       for (size_t at = header.message_words * 8; at < rest.size();) {
         size_t bytes = 1 + random() % (rest.size() - at);
         bool lanes = random() % 2;
-        wire::PartHeader part{.way = uint8_t(lanes ? wire::PartWay::lanes : wire::PartWay::here), .lane_set = 5, .bytes = bytes};
+        wire::PartHeader part{
+            .way = uint8_t(lanes ? wire::PartWay::lanes : wire::PartWay::here), .lane_set = 5, .bytes = bytes};
         add(connection, &part, sizeof part);
         if (lanes) by_lanes.push_back({stream.size(), bytes});
         else add(connection, rest.data() + at, bytes);
@@ -476,12 +504,14 @@ TEST_CASE("as many lanes are used as pay, and it is looked again now and then") 
   };
   SUBCASE("each lane adds as much: all") {
     link::LaneCount count(4);
-    run(count, [](size_t lanes) { return double(lanes); }, 50);
+    run(
+        count, [](size_t lanes) { return double(lanes); }, 50);
     CHECK(count.now() == 4);
   }
   SUBCASE("one is as fast as four: one") {
     link::LaneCount count(4);
-    run(count, [](size_t) { return 1.25; }, 50);
+    run(
+        count, [](size_t) { return 1.25; }, 50);
     CHECK(count.now() == 1);
   }
   SUBCASE("two fill the link: two, until it gets faster") {

@@ -22,7 +22,9 @@ constexpr size_t kExternalMin = 600;  // bulk from here on stays outside the rin
 
 // One end of a link that outlives its connections, and what should come out of the other.
 struct End {
-  explicit End(std::unique_ptr<transport::Transport> first) : link(std::move(first), kSmall) { link.outlive_connections(); }
+  explicit End(std::unique_ptr<transport::Transport> first) : link(std::move(first), kSmall) {
+    link.outlive_connections();
+  }
 
   void note(const void* bytes, size_t count) {
     auto from = static_cast<const std::byte*>(bytes);
@@ -80,8 +82,12 @@ TEST_CASE("both streams arrive whole and once, over connections that break at ev
     // Breaks after so many bytes in one direction.
     auto connection = [&](uint64_t cut) {
       bool first = random() % 2;
-      return transport::simulated_pair({.seed = random(), .piece_bytes_max = 97, .window_bytes = 4096, .delay_looks_max = unsigned(random() % 3),
-                                        .cut_first_to_second = first ? cut : ~0ull, .cut_second_to_first = first ? ~0ull : cut});
+      return transport::simulated_pair({.seed = random(),
+                                        .piece_bytes_max = 97,
+                                        .window_bytes = 4096,
+                                        .delay_looks_max = unsigned(random() % 3),
+                                        .cut_first_to_second = first ? cut : ~0ull,
+                                        .cut_second_to_first = first ? ~0ull : cut});
     };
     auto first = connection(~0ull);
     End one(std::move(first.first)), other(std::move(first.second));
@@ -124,7 +130,8 @@ TEST_CASE("threads that send, receive and wait on both ends notice nothing of co
   constexpr uint64_t kFrames = 1500;
   constexpr transport::Nanoseconds kWait = std::chrono::seconds(1);
   std::atomic<unsigned> busy{4};
-  // The receiver alone notes acknowledgements and the sender alone frames, so their order is not known here: frames are compared instead.
+  // The receiver alone notes acknowledgements and the sender alone frames, so their order is not known here: frames are
+  // compared instead.
   std::vector<std::byte> frames_of[2];
   auto send = [&](End& end, std::vector<std::byte>& frames, uint64_t own_seed) {
     std::mt19937_64 sizes(own_seed);
@@ -135,7 +142,8 @@ TEST_CASE("threads that send, receive and wait on both ends notice nothing of co
       for (;;) {
         end.link.lock();
         uint64_t seen = end.link.room_changes();
-        std::byte* at = end.link.reserve(sizeof(wire::FrameHeader) + (external ? 0 : bulk_bytes), external ? bulk_bytes : 0, 0);
+        std::byte* at =
+            end.link.reserve(sizeof(wire::FrameHeader) + (external ? 0 : bulk_bytes), external ? bulk_bytes : 0, 0);
         if (at) {
           wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::posted), .sequence = i, .bulk_bytes = bulk_bytes};
           std::memcpy(at, &header, sizeof header);
@@ -189,8 +197,9 @@ TEST_CASE("threads that send, receive and wait on both ends notice nothing of co
       }
     }
   };
-  std::thread threads[] = {std::thread([&] { send(one, frames_of[0], seed); }), std::thread([&] { send(other, frames_of[1], seed + 1); }),
-                           std::thread([&] { receive(other, received[0]); }), std::thread([&] { receive(one, received[1]); })};
+  std::thread threads[] = {
+      std::thread([&] { send(one, frames_of[0], seed); }), std::thread([&] { send(other, frames_of[1], seed + 1); }),
+      std::thread([&] { receive(other, received[0]); }), std::thread([&] { receive(one, received[1]); })};
   unsigned replaced = 0;
   while (busy != 0) {
     // Some bytes pass, then the connection is cut, by one end or by itself.
@@ -235,7 +244,8 @@ TEST_CASE("bulk that its owner has taken back is not read again, and zeros stand
   reconnect(one, other, transport::simulated_pair({}));
   CHECK(gathered == 1);
   while (other.received.size() < end) other.take(5000, false);
-  for (size_t i = sizeof(wire::FrameHeader); i < other.received.size(); ++i) REQUIRE(other.received[i] == std::byte(i < 2500));
+  for (size_t i = sizeof(wire::FrameHeader); i < other.received.size(); ++i)
+    REQUIRE(other.received[i] == std::byte(i < 2500));
 }
 
 TEST_CASE("gathered bulk goes on from any offset over the next connection") {
@@ -306,7 +316,8 @@ TEST_CASE("who waits is woken by the end of the link, attached or not") {
     uint64_t seen = one.room_changes();
     std::thread reader([&] {
       std::byte byte;
-      while (one.try_receive({&byte, 1}).status == transport::IoStatus::would_block) one.wait(transport::kReadable, std::chrono::seconds(60));
+      while (one.try_receive({&byte, 1}).status == transport::IoStatus::would_block)
+        one.wait(transport::kReadable, std::chrono::seconds(60));
     });
     std::thread sender([&] {
       while (one.await_room(seen, std::chrono::seconds(60)) && one.room_changes() == seen) {}

@@ -34,7 +34,10 @@ TEST_CASE("acknowledgements are found however the stream is cut, and nowhere els
         expected.push_back(i);
         add_frame(stream, {.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = i});
       } else {
-        add_frame(stream, {.kind = uint8_t(wire::FrameKind::posted), .sequence = i, .message_words = uint32_t(random() % 20), .bulk_bytes = random() % 3 ? 0 : random() % 500});
+        add_frame(stream, {.kind = uint8_t(wire::FrameKind::posted),
+                           .sequence = i,
+                           .message_words = uint32_t(random() % 20),
+                           .bulk_bytes = random() % 3 ? 0 : random() % 500});
       }
     }
     link::AcknowledgementScanner scanner;

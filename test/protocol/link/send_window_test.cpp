@@ -24,14 +24,17 @@ size_t take(SendWindow& window, std::vector<std::byte>& out, size_t limit) {
     bytes += count;
   };
   if (next.external) add(next.external->data + next.offset, next.external->bytes - next.offset);
-  for (size_t i = 0; i < next.ring_pieces; ++i) add(static_cast<const std::byte*>(next.ring[i].iov_base), next.ring[i].iov_len);
+  for (size_t i = 0; i < next.ring_pieces; ++i)
+    add(static_cast<const std::byte*>(next.ring[i].iov_base), next.ring[i].iov_len);
   window.sent(bytes);
   return bytes;
 }
 
 }  // namespace
 
-TEST_CASE("the window hands out every byte in order, again from wherever the peer says, and never one that is not acknowledged") {
+TEST_CASE(
+    "the window hands out every byte in order, again from wherever the peer says, and never one that is not "
+    "acknowledged") {
   for (uint64_t seed = test::test_seed(); seed < test::test_seed() + 20; ++seed) {
     INFO("seed ", seed);
     std::mt19937_64 random(seed);

@@ -38,7 +38,8 @@ tls::Certificate bare(const std::string& name, EVP_PKEY* key, long from_s, long 
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), from_s);
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), until_s);
   X509_set_pubkey(certificate.get(), key);
-  X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_UTF8,
+                             reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
   return certificate;
 }
 
@@ -114,7 +115,8 @@ File::~File() { unlink(path_.c_str()); }
 tls::Context server_context(const tls::Credentials& own, const tls::Certificate& clients_authority) {
   tls::Context context(SSL_CTX_new(TLS_server_method()));
   need(context && tls::restrict_server(context.get()));
-  need(SSL_CTX_use_certificate(context.get(), own.certificate.get()) == 1 && SSL_CTX_use_PrivateKey(context.get(), own.key.get()) == 1);
+  need(SSL_CTX_use_certificate(context.get(), own.certificate.get()) == 1 &&
+       SSL_CTX_use_PrivateKey(context.get(), own.key.get()) == 1);
   if (clients_authority) need(X509_STORE_add_cert(SSL_CTX_get_cert_store(context.get()), clients_authority.get()) == 1);
   return context;
 }

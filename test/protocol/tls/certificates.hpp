@@ -43,7 +43,8 @@ tls::Certificate share(const tls::Certificate& certificate);
 
 // The first handshake's server as the login process makes it.
 tls::Context server_context(const tls::Credentials& own, const tls::Certificate& clients_authority);
-// A client that trusts `authority`, with a certificate or (null) without. The authority's file is called "ca.pem" in texts.
+// A client that trusts `authority`, with a certificate or (null) without. The authority's file is called "ca.pem" in
+// texts.
 tls::Context client_context(const Authority& authority, const tls::Credentials* own = nullptr);
 
 }  // namespace gpuwire::test

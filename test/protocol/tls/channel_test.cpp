@@ -160,7 +160,8 @@ TEST_CASE("a side changes its key in time, and nobody notices") {
   }
 }
 
-// Not under the address sanitizer: its allocator does not survive a fork() of a process with threads (its locks stay taken in the child).
+// Not under the address sanitizer: its allocator does not survive a fork() of a process with threads (its locks stay
+// taken in the child).
 #ifndef __SANITIZE_ADDRESS__
 TEST_CASE("a child after fork() can shake hands, whatever the parent's threads were doing") {
   std::atomic<bool> stop{false};
@@ -181,7 +182,8 @@ TEST_CASE("a child after fork() can shake hands, whatever the parent's threads w
       met.client = tls::TlsChannel::connect(client, met.sockets.client);
       met.server = tls::TlsChannel::accept(server, met.sockets.server);
       auto near = tls::TlsChannel::Step::wants_read, far = near;
-      for (int step = 0; step < 10 && (near != tls::TlsChannel::Step::done || far != tls::TlsChannel::Step::done); ++step) {
+      for (int step = 0; step < 10 && (near != tls::TlsChannel::Step::done || far != tls::TlsChannel::Step::done);
+           ++step) {
         near = met.client->step();
         far = met.server->step();
       }

@@ -40,7 +40,8 @@ TEST_CASE("a secret that others can read is refused with what to do about it") {
   Bundle bundle;
   for (unsigned mode : {0640u, 0604u, 0660u}) {
     File identity(bundle.text, mode), token("gpuwire_0123456789abcdef\n", mode);
-    CHECK(identity_error(identity) == identity.path() + " holds a secret that others can read: chmod 600 " + identity.path());
+    CHECK(identity_error(identity) ==
+          identity.path() + " holds a secret that others can read: chmod 600 " + identity.path());
     auto read = tls::read_token(token.path());
     REQUIRE_FALSE(read);
     CHECK(read.error() == token.path() + " holds a secret that others can read: chmod 600 " + token.path());
@@ -57,7 +58,8 @@ TEST_CASE("what is no bundle is refused with what is missing") {
   CHECK(error("") == " holds no private key: it is no identity");
   CHECK(error(pem(bundle.alice.certificate)) == " holds no private key: it is no identity");
   CHECK(error(pem(bundle.alice.key)) == " holds no certificate: it is no identity");
-  CHECK(error(pem(bundle.alice.key) + pem(bundle.authority.certificate)) == ": the private key does not belong to the first certificate");
+  CHECK(error(pem(bundle.alice.key) + pem(bundle.authority.certificate)) ==
+        ": the private key does not belong to the first certificate");
   CHECK(error(bundle.text + pem(bundle.alice.key)) == " holds more than one private key");
   CHECK(error(bundle.text.substr(0, bundle.text.size() - 100)) == " is damaged: not in PEM format to its end");
   CHECK(error(std::string(tls::kCredentialBytesMax + 1, '\n')) == " is longer than 262144 bytes");
@@ -80,7 +82,8 @@ TEST_CASE("a file of authorities replaces those of the bundle and may be read by
 }
 
 TEST_CASE("a token is the first line that says something") {
-  File file("# alice at gpu7\n\n  gpuwire_0123456789abcdef \r\nsecond\n"), none("# nothing\n"), strange("gpuwire_0123456789 abcdef\n");
+  File file("# alice at gpu7\n\n  gpuwire_0123456789abcdef \r\nsecond\n"), none("# nothing\n"),
+      strange("gpuwire_0123456789 abcdef\n");
   CHECK(tls::read_token(file.path()) == std::string("gpuwire_0123456789abcdef"));
   CHECK_FALSE(tls::read_token(none.path()));
   CHECK(tls::read_token(strange.path()).error() == strange.path() + " holds no token");

@@ -14,7 +14,8 @@ namespace {
 // A server with a certificate of the client's authority for gpu7 and 127.0.0.1, but for what `wish` says otherwise.
 struct Lab {
   Authority authority = make_authority();
-  tls::Credentials server = issue(&authority, {.name = "gpu7", .hosts = {"DNS:gpu7", "DNS:gpu7.lab", "IP:127.0.0.1"}, .server = true});
+  tls::Credentials server =
+      issue(&authority, {.name = "gpu7", .hosts = {"DNS:gpu7", "DNS:gpu7.lab", "IP:127.0.0.1"}, .server = true});
   tls::Context server_side() const { return server_context(server, authority.certificate); }
 };
 
@@ -32,7 +33,8 @@ std::string told_after_handshake(Met& met) {
 
 }  // namespace
 
-TEST_CASE("a client takes a server whose certificate its authority has signed for the name or the address that it called") {
+TEST_CASE(
+    "a client takes a server whose certificate its authority has signed for the name or the address that it called") {
   Lab lab;
   for (const char* host : {"gpu7", "gpu7.lab", "127.0.0.1"}) {
     CAPTURE(host);
@@ -101,7 +103,8 @@ TEST_CASE("the server sees the certificate that the client shows, and none where
   meet(without, client_context(lab.authority), lab.server_side(), {"gpu7", "ca.pem"});
   CHECK(with.server_error == "");
   CHECK(without.server_error == "");
-  tls::Certificate shown(SSL_get1_peer_certificate(with.server->native())), none(SSL_get1_peer_certificate(without.server->native()));
+  tls::Certificate shown(SSL_get1_peer_certificate(with.server->native())),
+      none(SSL_get1_peer_certificate(without.server->native()));
   REQUIRE(shown);
   CHECK(X509_cmp(shown.get(), alice.certificate.get()) == 0);
   CHECK_FALSE(none);
@@ -110,7 +113,8 @@ TEST_CASE("the server sees the certificate that the client shows, and none where
 TEST_CASE("a client hears why its certificate is refused") {
   Lab lab;
   Authority foreign = make_authority("foreign CA");
-  tls::Credentials stranger = issue(&foreign, {.name = "alice"}), old = issue(&lab.authority, {.name = "alice", .from_s = -7200, .until_s = -3600});
+  tls::Credentials stranger = issue(&foreign, {.name = "alice"}),
+                   old = issue(&lab.authority, {.name = "alice", .from_s = -7200, .until_s = -3600});
   Met by_foreign, too_late;
   meet(by_foreign, client_context(lab.authority, &stranger), lab.server_side(), {"gpu7", "ca.pem"});
   CHECK(by_foreign.server_error != "");
@@ -167,7 +171,8 @@ TEST_CASE("a peer that is no TLS server, says nothing, or leaves is told apart")
     return done.error();
   };
   const char http[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
-  CHECK(shake([&](SocketPair& s) { CHECK(::write(s.server, http, sizeof http) > 0); }, kLimit) == "the server does not speak TLS where it should");
+  CHECK(shake([&](SocketPair& s) { CHECK(::write(s.server, http, sizeof http) > 0); }, kLimit) ==
+        "the server does not speak TLS where it should");
   CHECK(shake([](SocketPair& s) { s.close_server(); }, kLimit) != "");
   CHECK(shake([](SocketPair& s) { ::shutdown(s.server, SHUT_WR); }, kLimit) == "the server closed the connection");
   CHECK(shake([](SocketPair&) {}, std::chrono::milliseconds(30)) == "the TLS handshake was not finished in time");

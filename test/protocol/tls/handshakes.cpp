@@ -26,10 +26,8 @@ bool send_all(tls::TlsChannel& channel, int descriptor, std::span<const std::byt
   while (!bytes.empty()) {
     iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
     auto result = channel.try_send({&piece, 1});
-    if (result.status == transport::IoStatus::would_block)
-      wait_for(descriptor, POLLOUT);
-    else if (result.status != transport::IoStatus::ok)
-      return false;
+    if (result.status == transport::IoStatus::would_block) wait_for(descriptor, POLLOUT);
+    else if (result.status != transport::IoStatus::ok) return false;
     bytes = bytes.subspan(result.bytes);
   }
   return true;

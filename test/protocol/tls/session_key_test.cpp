@@ -21,7 +21,8 @@ TEST_CASE("both ends of a first connection take the same key out of it, and two 
   Authority authority = make_authority();
   tls::Credentials own = issue(&authority, {.hosts = {"DNS:gpu7"}, .server = true});
   Met first, second;
-  for (Met* met : {&first, &second}) meet(*met, client_context(authority), server_context(own, nullptr), {"gpu7", "ca.pem"});
+  for (Met* met : {&first, &second})
+    meet(*met, client_context(authority), server_context(own, nullptr), {"gpu7", "ca.pem"});
   auto key = first.client->exported_key();
   REQUIRE(key);
   CHECK(*key == *tls::exported_key(first.server->native()));
@@ -78,7 +79,8 @@ TEST_CASE("the second handshake follows the first on the same connection, with t
   REQUIRE(receive_some(*first.client, first.sockets.client, out).bytes == 1);
   CHECK(first.client->drained());
   CHECK(first.server->drained());
-  tls::Context client = tls::key_client_context(*first.client->exported_key()), server = tls::key_server_context(*first.server->exported_key());
+  tls::Context client = tls::key_client_context(*first.client->exported_key()),
+               server = tls::key_server_context(*first.server->exported_key());
   auto near = tls::TlsChannel::connect(client, first.sockets.client);
   auto far = tls::TlsChannel::accept(server, first.sockets.server);
   bool met = false;

@@ -117,8 +117,7 @@ TEST_CASE("a sender that was held up goes on when the receiver has made room") {
   on_every_transport([](Transport& a, Transport& b, Ends&) {
     auto bytes = random_bytes(1 << 20, 5);
     iovec piece{bytes.data(), bytes.size()};
-    while (a.try_send({&piece, 1}).status == IoStatus::ok) {
-    }
+    while (a.try_send({&piece, 1}).status == IoStatus::ok) {}
     std::thread waiter([&] { CHECK((a.wait(kWritable, kLimit) & kWritable)); });
     std::vector<std::byte> sink(1 << 16);
     while (!a.wait(kWritable, std::chrono::nanoseconds(0)))
@@ -195,8 +194,7 @@ TEST_CASE("sending to a side that is gone fails, in the end, without a signal") 
 TEST_CASE("a bounded receive returns what it got when time runs out") {
   on_every_transport([](Transport& a, Transport& b, Ends&) {
     CHECK(send_all_of(a, random_bytes(10, 9)).status == IoStatus::ok);
-    while (!b.wait(kReadable, kLimit)) {
-    }
+    while (!b.wait(kReadable, kLimit)) {}
     std::vector<std::byte> out(20);
     auto result = receive_all(b, out, std::chrono::milliseconds(20));
     CHECK(result.status == IoStatus::would_block);

@@ -29,9 +29,11 @@ TEST_CASE("frames with messages and bulk of any length come out whole on every t
     SUBCASE(kind.name.c_str()) {
       auto ends = kind.make(test::test_seed());
       std::vector<std::byte> stream;
-      std::vector<std::pair<size_t, size_t>> sizes = {{0, 0}, {1, 1}, {3, 7}, {60'000, 3}, {2, 300'001}, {1, 0}, {wire::kMessageWordsMax, 13}, {1, 64}};
+      std::vector<std::pair<size_t, size_t>> sizes = {
+          {0, 0}, {1, 1}, {3, 7}, {60'000, 3}, {2, 300'001}, {1, 0}, {wire::kMessageWordsMax, 13}, {1, 64}};
       for (size_t i = 0; i < sizes.size(); ++i)
-        append(stream, {.kind = uint8_t(wire::FrameKind::posted), .ordinal = 1000, .sequence = i + 1}, sizes[i].first, sizes[i].second);
+        append(stream, {.kind = uint8_t(wire::FrameKind::posted), .ordinal = 1000, .sequence = i + 1}, sizes[i].first,
+               sizes[i].second);
       std::thread sender([&] {
         iovec piece{stream.data(), stream.size()};
         CHECK(send_all(*ends.first, {&piece, 1}, kLimit).status == IoStatus::ok);

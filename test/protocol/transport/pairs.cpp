@@ -50,7 +50,8 @@ Ends small_shared_ends(uint64_t) {
 Ends simulated_ends(uint64_t seed) { return transport::simulated_pair({.seed = seed}); }
 
 Ends unkind_ends(uint64_t seed) {
-  return transport::simulated_pair({.seed = seed, .piece_bytes_max = 4096, .window_bytes = 32 * 1024, .delay_looks_max = 5});
+  return transport::simulated_pair(
+      {.seed = seed, .piece_bytes_max = 4096, .window_bytes = 32 * 1024, .delay_looks_max = 5});
 }
 
 // The second handshake of a session, over `ends`.
@@ -58,13 +59,15 @@ Ends inside_tls(Ends ends) {
   constexpr std::chrono::seconds kLimit{20};
   tls::SessionKey key{};
   tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
-  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()), far = tls::TlsChannel::accept(server, ends.second->descriptor());
+  auto near = tls::TlsChannel::connect(client, ends.first->descriptor()),
+       far = tls::TlsChannel::accept(server, ends.second->descriptor());
   bool met = false;
   std::thread other([&] { met = bool(far->handshake(kLimit)); });
   bool met_too = bool(near->handshake(kLimit));
   other.join();
   if (!met || !met_too) throw std::runtime_error("no TLS: " + near->failure() + far->failure());
-  return {tls::tls_transport(std::move(ends.first), std::move(near)), tls::tls_transport(std::move(ends.second), std::move(far))};
+  return {tls::tls_transport(std::move(ends.first), std::move(near)),
+          tls::tls_transport(std::move(ends.second), std::move(far))};
 }
 
 Ends tls_ends(uint64_t seed) { return inside_tls(tcp_ends(seed)); }

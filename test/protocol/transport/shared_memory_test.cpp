@@ -120,8 +120,8 @@ TEST_CASE("what an end has written of its own is not read back: the other side's
   Exposed exposed;
   REQUIRE(send_text(*exposed.client, "hello").status == IoStatus::ok);
   CHECK(receive_text(*exposed.server, 5) == "hello");
-  exposed.to_server().read.store(1u << 20);      // the server's own
-  exposed.to_client().written.store(1u << 20);   // the same
+  exposed.to_server().read.store(1u << 20);     // the server's own
+  exposed.to_client().written.store(1u << 20);  // the same
   CHECK(send_text(*exposed.server, "back").status == IoStatus::ok);
   exposed.to_server().read.store(5);
   CHECK(receive_text(*exposed.client, 4) == "back");
@@ -359,8 +359,7 @@ TEST_CASE(
     Exposed exposed;
     std::vector<std::byte> data(kRingBytesMin);
     iovec piece{data.data(), data.size()};
-    while (exposed.client->try_send({&piece, 1}).status == IoStatus::ok) {
-    }
+    while (exposed.client->try_send({&piece, 1}).status == IoStatus::ok) {}
     std::thread bytes([&] { CHECK((exposed.client->wait(kReadable, kLimit) & kReadable)); });
     std::thread room([&] { CHECK((exposed.client->wait(kWritable, kLimit) & kWritable)); });
     std::thread woken([&] { CHECK((exposed.client->wait(kWoken, kLimit) & kWoken)); });

@@ -35,7 +35,8 @@ TEST_CASE("an address is a host, a port or both") {
 }
 
 TEST_CASE("an address that is none is refused with what is wrong in it") {
-  for (const char* bad : {"", ":81", "gpu7:", "gpu7:port", "gpu7:65536", "gpu7:-1", "gpu7:8 ", "::1", "[::1", "[::1]81", "[::1]:", "[]:81"}) {
+  for (const char* bad : {"", ":81", "gpu7:", "gpu7:port", "gpu7:65536", "gpu7:-1", "gpu7:8 ", "::1", "[::1", "[::1]81",
+                          "[::1]:", "[]:81"}) {
     INFO(bad);
     auto endpoint = parse_endpoint(bad);
     CHECK_FALSE(endpoint);
@@ -77,10 +78,8 @@ TEST_CASE("connecting gives up when the time is over") {
   std::string error;
   for (int tries = 0; tries < 16 && error.empty(); ++tries) {
     auto attempt = connect_tcp({"127.0.0.1", ntohs(address.sin_port)}, std::chrono::milliseconds(100));
-    if (attempt)
-      connected.push_back(std::move(*attempt));
-    else
-      error = attempt.error();
+    if (attempt) connected.push_back(std::move(*attempt));
+    else error = attempt.error();
   }
   CHECK(error == "no answer within 0.1 s");
   close(listening);
@@ -157,7 +156,8 @@ TEST_CASE("a Unix socket in the file system connects two sides") {
   rmdir(folder);
 }
 
-TEST_CASE("of a name's addresses one that does not answer leaves the others their time, and one that refuses costs none") {
+TEST_CASE(
+    "of a name's addresses one that does not answer leaves the others their time, and one that refuses costs none") {
   auto answers = TcpListener::listen({"127.0.0.1", 0});
   REQUIRE(answers);
   uint16_t port = (*answers)->endpoint().port;
@@ -174,7 +174,8 @@ TEST_CASE("of a name's addresses one that does not answer leaves the others thei
     waiting.push_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     connect(waiting.back(), reinterpret_cast<sockaddr*>(&address), sizeof address);
   }
-  auto connected = connect_first({{"127.0.0.3", port}, {"127.0.0.2", port}, {"127.0.0.1", port}}, std::chrono::milliseconds(600));
+  auto connected =
+      connect_first({{"127.0.0.3", port}, {"127.0.0.2", port}, {"127.0.0.1", port}}, std::chrono::milliseconds(600));
   CHECK(connected);
   auto nobody = connect_first({{"127.0.0.2", port}}, std::chrono::milliseconds(10));
   REQUIRE_FALSE(nobody);
@@ -183,12 +184,17 @@ TEST_CASE("of a name's addresses one that does not answer leaves the others thei
   close(silent);
 }
 
-TEST_CASE("who is silent is asked after 5 s and lost after 15; what it does not take counts only without heartbeats, and never on loopback") {
+TEST_CASE(
+    "who is silent is asked after 5 s and lost after 15; what it does not take counts only without heartbeats, and "
+    "never on loopback") {
   int pair[2] = {socket(AF_INET, SOCK_STREAM, 0), socket(AF_INET, SOCK_STREAM, 0)};
-  for (auto [how, lost_ms] : {std::pair{LostPeer::is_the_end, kPeerLostMs}, {LostPeer::replaceable, kReplaceablePeerLostMs}, {LostPeer::by_heartbeat, 0}}) {
+  for (auto [how, lost_ms] : {std::pair{LostPeer::is_the_end, kPeerLostMs},
+                              {LostPeer::replaceable, kReplaceablePeerLostMs},
+                              {LostPeer::by_heartbeat, 0}}) {
     notice_lost_peer(pair[0], how);
     CHECK(option(pair[0], IPPROTO_TCP, TCP_USER_TIMEOUT) == lost_ms);
-    int idle = option(pair[0], IPPROTO_TCP, TCP_KEEPIDLE), interval = option(pair[0], IPPROTO_TCP, TCP_KEEPINTVL), probes = option(pair[0], IPPROTO_TCP, TCP_KEEPCNT);
+    int idle = option(pair[0], IPPROTO_TCP, TCP_KEEPIDLE), interval = option(pair[0], IPPROTO_TCP, TCP_KEEPINTVL),
+        probes = option(pair[0], IPPROTO_TCP, TCP_KEEPCNT);
     CHECK((idle + interval * probes) * 1000 == (how == LostPeer::is_the_end ? kPeerLostMs : kReplaceablePeerLostMs));
   }
   auto listener = TcpListener::listen({"127.0.0.1", 0});

@@ -17,11 +17,14 @@ TEST_CASE("sizes are read with their units, binary and decimal") {
 TEST_CASE("a number without a unit is refused, and the units are named") {
   auto bare = parse_byte_size("4096");
   REQUIRE_FALSE(bare);
-  CHECK(bare.error() == "\"4096\" is no size: a unit is missing, one of B, KB, MB, GB, TB (by 1000), KiB, MiB, GiB, TiB (by 1024); as in \"20GiB\"");
+  CHECK(bare.error() ==
+        "\"4096\" is no size: a unit is missing, one of B, KB, MB, GB, TB (by 1000), KiB, MiB, GiB, TiB (by 1024); as "
+        "in \"20GiB\"");
 }
 
 TEST_CASE("what is no size is refused") {
-  for (const char* none : {"", "GiB", "-1GiB", "1Q", "20G", "20gib", "1GiBs", "1e30GiB", "nan", "inf", "99999999999TiB", " 1GiB"}) {
+  for (const char* none :
+       {"", "GiB", "-1GiB", "1Q", "20G", "20gib", "1GiBs", "1e30GiB", "nan", "inf", "99999999999TiB", " 1GiB"}) {
     CAPTURE(none);
     CHECK_FALSE(parse_byte_size(none));
   }

@@ -37,7 +37,8 @@ TEST_CASE("what is shown brings another copy up to date, names only bytes that c
       std::vector<std::byte> there = other;
       for (size_t i = 0; i < size; i += 3) there[i] = own[i];
       wire::take_changes(memory.data(), shadow, [&](const wire::ByteChanges& changes) {
-        for (size_t i = 0; i < changes.bytes.size(); ++i) named += changes.mask.empty() || (changes.mask[i / 8] >> (i % 8) & 1);
+        for (size_t i = 0; i < changes.bytes.size(); ++i)
+          named += changes.mask.empty() || (changes.mask[i / 8] >> (i % 8) & 1);
         std::vector<std::byte> ignored(size);
         REQUIRE(wire::apply_changes(there.data(), ignored, changes.offset, changes.bytes, changes.mask));
         REQUIRE(wire::apply_changes(other.data(), ignored, changes.offset, changes.bytes, changes.mask));

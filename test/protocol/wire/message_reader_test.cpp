@@ -18,7 +18,9 @@ std::vector<capnp::word> words_of(capnp::MessageBuilder& message) {
   return {segment.begin(), segment.end()};
 }
 
-kj::ArrayPtr<const capnp::word> view(const std::vector<capnp::word>& words) { return kj::arrayPtr(words.data(), words.size()); }
+kj::ArrayPtr<const capnp::word> view(const std::vector<capnp::word>& words) {
+  return kj::arrayPtr(words.data(), words.size());
+}
 
 // Structure pointer to `data` words and `pointers` pointers, `offset` words behind itself.
 uint64_t struct_pointer(int32_t offset, uint16_t data, uint16_t pointers) {

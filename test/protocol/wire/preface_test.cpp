@@ -9,7 +9,9 @@ using namespace gpuwire::wire;
 
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 PrefaceBytes with_version(uint16_t major, uint16_t minor, const char* release) {
   Preface preface = own_preface();

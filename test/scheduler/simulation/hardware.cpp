@@ -20,7 +20,8 @@ std::optional<unsigned> HardwareDevice::after(unsigned context) const {
 Time HardwareDevice::slice_end() const {
   if (!after(current_)) return Time::max();
   if (contexts_[current_].lone) return at_;
-  // The slices of a context that runs alone go on one after the other; a newcomer waits for the end of the one that runs.
+  // The slices of a context that runs alone go on one after the other; a newcomer waits for the end of the one that
+  // runs.
   const auto slices = std::max<int64_t>(1, (at_ - slice_begun_ + times_.slice - Duration(1)) / times_.slice);
   return slice_begun_ + slices * times_.slice;
 }

@@ -1,4 +1,5 @@
-// One GPU as several contexts see it, with the times measured on an H200: slices, switches, and a context that loses the GPU when its queue is empty.
+// One GPU as several contexts see it, with the times measured on an H200: slices, switches, and a context that loses
+// the GPU when its queue is empty.
 #pragma once
 
 #include <optional>
@@ -10,10 +11,12 @@ namespace gpuwire::scheduler::test {
 
 struct HardwareTimes {
   Duration slice = std::chrono::microseconds(2050);
-  Duration switch_from_idle = std::chrono::microseconds(145);  // submission to first instruction, after another context has run
+  Duration switch_from_idle =
+      std::chrono::microseconds(145);  // submission to first instruction, after another context has run
   Duration switch_from_busy = std::chrono::microseconds(230);
-  Duration switch_from_lone = std::chrono::microseconds(190);  // from a kernel that has run for a slice and has nothing behind it
-  Duration start = std::chrono::microseconds(7);               // the same, in the context that ran last
+  Duration switch_from_lone =
+      std::chrono::microseconds(190);             // from a kernel that has run for a slice and has nothing behind it
+  Duration start = std::chrono::microseconds(7);  // the same, in the context that ran last
 };
 
 struct HardwareEvent {
@@ -32,7 +35,8 @@ class HardwareDevice {
   void advance(Time now, std::vector<HardwareEvent>& events);
   // Call advance(now) before these. `stretch` >= 1: how much longer the work takes than when enough of it is queued.
   void give(unsigned context, Duration work, double stretch, Time now);
-  // Nothing more of the context's work than this remains. `lone`: it is one kernel that has run for a slice already, with nothing behind it.
+  // Nothing more of the context's work than this remains. `lone`: it is one kernel that has run for a slice already,
+  // with nothing behind it.
   void keep(unsigned context, Duration work, bool lone);
   // Takes all of it away, unless the context runs; says whether it did.
   bool drop(unsigned context);

@@ -10,7 +10,8 @@ using namespace std::chrono_literals;
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 Duration random_log(Choices& choices, Duration low, Duration high) {
-  return Duration(static_cast<int64_t>(choices.log_between(static_cast<double>(low.count()), static_cast<double>(high.count()))));
+  return Duration(
+      static_cast<int64_t>(choices.log_between(static_cast<double>(low.count()), static_cast<double>(high.count()))));
 }
 
 // What a scenario is made of, as far as the checks must know.
@@ -26,9 +27,13 @@ struct Plan {
 
   Duration turn_max() const { return std::max(settings.turn_min, settings.turn_min_batch); }
   double weight_min() const {
-    return std::min_element(tenants.begin(), tenants.end(), [](const TenantPolicy& a, const TenantPolicy& b) { return a.weight < b.weight; })->weight;
+    return std::min_element(tenants.begin(), tenants.end(),
+                            [](const TenantPolicy& a, const TenantPolicy& b) { return a.weight < b.weight; })
+        ->weight;
   }
-  const TenantPolicy& policy_of(const SessionSpec& session) const { return tenants[static_cast<uint32_t>(session.tenant) - 1]; }
+  const TenantPolicy& policy_of(const SessionSpec& session) const {
+    return tenants[static_cast<uint32_t>(session.tenant) - 1];
+  }
   Duration turn_of(const SessionSpec& session) const {
     return Duration(static_cast<int64_t>(seconds(turn_max()) * 1e9 * policy_of(session).weight / weight_min()));
   }
@@ -82,8 +87,10 @@ TenantPolicy random_policy(Choices& choices, bool one_class) {
   policy.weight = choices.chance(0.4) ? 1 : choices.log_between(1, 10);
   if (one_class) return policy;
   policy.service_class = static_cast<ServiceClass>(choices.between(0, kServiceClasses - 1));
-  if (policy.service_class == ServiceClass::realtime && choices.chance(0.7)) policy.share_max = 0.2 + 0.7 * choices.unit();
-  if (policy.service_class == ServiceClass::scavenger && choices.chance(0.5)) policy.share_min = 0.02 + 0.2 * choices.unit();
+  if (policy.service_class == ServiceClass::realtime && choices.chance(0.7))
+    policy.share_max = 0.2 + 0.7 * choices.unit();
+  if (policy.service_class == ServiceClass::scavenger && choices.chance(0.5))
+    policy.share_min = 0.02 + 0.2 * choices.unit();
   return policy;
 }
 
@@ -108,7 +115,8 @@ void plan_anything(Choices& choices, Plan& plan) {
       }
       if (spec.devices.empty()) spec.devices = {0};
     }
-    spec.arrives = 1s + (choices.chance(0.7) ? Duration(choices.between(0, turn.count() / 2)) : Duration(choices.between(0, plan.length.count())));
+    spec.arrives = 1s + (choices.chance(0.7) ? Duration(choices.between(0, turn.count() / 2))
+                                             : Duration(choices.between(0, plan.length.count())));
     if (choices.chance(0.1)) {
       spec.ends = spec.arrives + Duration(choices.between(1000, plan.length.count()));
       plan.dies = true;
@@ -116,10 +124,12 @@ void plan_anything(Choices& choices, Plan& plan) {
     plan.sessions.push_back(spec);
   }
   if (choices.chance(0.1))
-    plan.jumps.push_back({1s + Duration(choices.between(0, plan.length.count())), random_log(choices, 1us, 1h) * (choices.chance(0.5) ? 1 : -1)});
+    plan.jumps.push_back({1s + Duration(choices.between(0, plan.length.count())),
+                          random_log(choices, 1us, 1h) * (choices.chance(0.5) ? 1 : -1)});
 }
 
-// Tenants that always have work, for many turns: who gets how much, and who waits how long. On several devices some want more than one of them.
+// Tenants that always have work, for many turns: who gets how much, and who waits how long. On several devices some
+// want more than one of them.
 void plan_saturation(Choices& choices, Plan& plan, bool several_devices) {
   const Duration turn = plan.settings.turn_min;
   plan.devices = several_devices ? static_cast<size_t>(choices.between(2, 3)) : 1;
@@ -127,7 +137,8 @@ void plan_saturation(Choices& choices, Plan& plan, bool several_devices) {
   for (int64_t i = 0; i < tenants; ++i) {
     plan.tenants.push_back(random_policy(choices, true));
     if (several_devices) plan.tenants.back().weight = 1;
-    SessionSpec spec{.tenant = TenantId(static_cast<uint32_t>(i + 1)), .devices = {static_cast<DeviceIndex>(i % static_cast<int64_t>(plan.devices))}};
+    SessionSpec spec{.tenant = TenantId(static_cast<uint32_t>(i + 1)),
+                     .devices = {static_cast<DeviceIndex>(i % static_cast<int64_t>(plan.devices))}};
     spec.workload.kernel = random_log(choices, 20us, turn / 2);
     if (several_devices && i >= static_cast<int64_t>(plan.devices)) spec.devices = {0, 1};
     spec.arrives = 1s + Duration(choices.between(0, 1000000));
@@ -150,22 +161,26 @@ Plan make_plan(Choices& choices) {
   plan.spikes = choices.chance(0.2) ? 0.02 : 0;
   if (kind < 0.8) plan_anything(choices, plan);
   else plan_saturation(choices, plan, kind < 0.9);
-  plan.gangs = std::any_of(plan.sessions.begin(), plan.sessions.end(), [](const SessionSpec& spec) { return spec.devices.size() > 1; });
+  plan.gangs = std::any_of(plan.sessions.begin(), plan.sessions.end(),
+                           [](const SessionSpec& spec) { return spec.devices.size() > 1; });
   return plan;
 }
 
-// How long a session whose class is the highest may stand at its gate: the turns of the others until its credit is positive again, once for each
-// session of its tenant.
+// How long a session whose class is the highest may stand at its gate: the turns of the others until its credit is
+// positive again, once for each session of its tenant.
 Duration wait_max(const Plan& plan, const SessionSpec& session) {
   constexpr Duration kOverhead = 3ms;  // drains, switches, wake-ups
-  const auto work = [&](const SessionSpec& of) { return std::min<Duration>(of.workload.kernel, plan.settings.drain_wait_max) + kOverhead; };
+  const auto work = [&](const SessionSpec& of) {
+    return std::min<Duration>(of.workload.kernel, plan.settings.drain_wait_max) + kOverhead;
+  };
   Duration round{};
   size_t siblings = 0;
   for (const SessionSpec& other : plan.sessions) {
     round += plan.turn_of(other) + work(other);
     siblings += other.tenant == session.tenant ? 1 : 0;
   }
-  const int64_t overdrawn = 2 + (work(session) + plan.settings.drain_wait_max * (plan.endless ? 1 : 0)) / plan.turn_of(session);
+  const int64_t overdrawn =
+      2 + (work(session) + plan.settings.drain_wait_max * (plan.endless ? 1 : 0)) / plan.turn_of(session);
   return round * overdrawn * static_cast<int64_t>(siblings) * (plan.gangs ? 2 : 1);
 }
 
@@ -177,7 +192,8 @@ class Watch {
     const Policy& policy = world_.policy();
     for (DeviceIndex device = 0; device < plan_.devices; ++device) {
       Duration charged{};
-      for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant) charged += policy.gpu_time(TenantId(tenant), device);
+      for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant)
+        charged += policy.gpu_time(TenantId(tenant), device);
       if (charged + policy.system_time(device) + policy.idle_time(device) != policy.settled_time(device))
         return "the tenants' charges, the system's and idle time are not the device's time";
       const Duration leap = plan_.jumps.empty() ? 0ms : 250ms;
@@ -185,12 +201,14 @@ class Watch {
     }
     // Side by side, and beside work that outlasts its turn, times overlap, and what each had is not known.
     bool co_runs = false;
-    for (const World::SessionState& session : world_.sessions()) co_runs |= policy.account(session.id).regime == Regime::co_run;
+    for (const World::SessionState& session : world_.sessions())
+      co_runs |= policy.account(session.id).regime == Regime::co_run;
     const Duration since = world_.now() - decided_at_;
     if (co_runs || co_ran_last_) co_ran_ += since;
     if (overlapped_last_) overlapped_ += since;
     co_ran_last_ = co_runs;
-    overlapped_last_ = std::count_if(world_.sessions().begin(), world_.sessions().end(), [](const auto& session) { return session.in_flight; }) > 1;
+    overlapped_last_ = std::count_if(world_.sessions().begin(), world_.sessions().end(),
+                                     [](const auto& session) { return session.in_flight; }) > 1;
     decided_at_ = world_.now();
     if (!plan_.jumps.empty() || !plan_.one_class || plan_.awkward) return starved_by_awkward();
     for (const World::SessionState& session : world_.sessions()) {
@@ -201,33 +219,40 @@ class Watch {
     return idle_device();
   }
 
-  // Tenants that always had work since all had come share by weight, to the turn; and what was charged is what the hardware did for them.
+  // Tenants that always had work since all had come share by weight, to the turn; and what was charged is what the
+  // hardware did for them.
   std::string at_end() {
-    const bool simple = plan_.one_class && plan_.jumps.empty() && !plan_.dies && !plan_.endless && !plan_.awkward && plan_.devices == 1;
+    const bool simple =
+        plan_.one_class && plan_.jumps.empty() && !plan_.dies && !plan_.endless && !plan_.awkward && plan_.devices == 1;
     if (!simple) return {};
     std::vector<const World::SessionState*> saturating;
     for (const World::SessionState& session : world_.sessions()) {
-      const bool sole = std::count_if(plan_.sessions.begin(), plan_.sessions.end(),
-                                      [&](const SessionSpec& other) { return other.tenant == session.spec.tenant; }) == 1;
-      if (sole && session.alive && session.spec.workload.burst == HardwareDevice::kEndless) saturating.push_back(&session);
+      const bool sole = std::count_if(plan_.sessions.begin(), plan_.sessions.end(), [&](const SessionSpec& other) {
+                          return other.tenant == session.spec.tenant;
+                        }) == 1;
+      if (sole && session.alive && session.spec.workload.burst == HardwareDevice::kEndless)
+        saturating.push_back(&session);
     }
     for (const World::SessionState* one : saturating) {
       for (const World::SessionState* other : saturating) {
         if (one->spec.arrives > other->spec.arrives) continue;
-        const double ahead = (charged(*one) - before(*one)) / weight(*one) - (charged(*other) - before(*other)) / weight(*other);
+        const double ahead =
+            (charged(*one) - before(*one)) / weight(*one) - (charged(*other) - before(*other)) / weight(*other);
         if (std::abs(ahead) > slack(*one) + slack(*other)) {
           return "tenants " + std::to_string(static_cast<uint32_t>(one->spec.tenant)) + " and " +
-                 std::to_string(static_cast<uint32_t>(other->spec.tenant)) + " do not share by weight: off by " + std::to_string(ahead * 1e3) +
-                 " ms, " + std::to_string((slack(*one) + slack(*other)) * 1e3) + " allowed";
+                 std::to_string(static_cast<uint32_t>(other->spec.tenant)) + " do not share by weight: off by " +
+                 std::to_string(ahead * 1e3) + " ms, " + std::to_string((slack(*one) + slack(*other)) * 1e3) +
+                 " allowed";
         }
       }
     }
     for (const World::SessionState* session : saturating) {
       if (co_ran_ != Duration::zero()) break;
-      const double executed = seconds(world_.executed(session->id)), openings = static_cast<double>(session->openings + 1);
+      const double executed = seconds(world_.executed(session->id)),
+                   openings = static_cast<double>(session->openings + 1);
       if (std::abs(charged(*session) - executed) > openings * kOpeningSlack + kEndSlack + seconds(overlapped_)) {
-        return "tenant " + std::to_string(static_cast<uint32_t>(session->spec.tenant)) + " was charged " + std::to_string(charged(*session) * 1e3) +
-               " ms and got " + std::to_string(executed * 1e3);
+        return "tenant " + std::to_string(static_cast<uint32_t>(session->spec.tenant)) + " was charged " +
+               std::to_string(charged(*session) * 1e3) + " ms and got " + std::to_string(executed * 1e3);
       }
     }
     return {};
@@ -235,7 +260,8 @@ class Watch {
 
   // Call it when all sessions have come.
   void all_have_come() {
-    for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant) before_.push_back(world_.policy().gpu_time(TenantId(tenant), 0));
+    for (uint32_t tenant = 1; tenant <= plan_.tenants.size(); ++tenant)
+      before_.push_back(world_.policy().gpu_time(TenantId(tenant), 0));
   }
 
  private:
@@ -249,7 +275,8 @@ class Watch {
     }
     return {};
   }
-  // A device that nobody uses while a session stands at its gate: for longer than a lease lingers and the wake-ups take.
+  // A device that nobody uses while a session stands at its gate: for longer than a lease lingers and the wake-ups
+  // take.
   std::string idle_device() {
     if (plan_.gangs) return {};  // a gang's devices wait for the one that drains last
     constexpr Duration kIdleMax = 6ms;
@@ -259,7 +286,9 @@ class Watch {
       bool wanted = false, used = false;
       uint64_t bursts = 0;
       for (const World::SessionState& session : world_.sessions()) {
-        if (!session.alive || std::find(session.spec.devices.begin(), session.spec.devices.end(), device) == session.spec.devices.end()) continue;
+        if (!session.alive ||
+            std::find(session.spec.devices.begin(), session.spec.devices.end(), device) == session.spec.devices.end())
+          continue;
         wanted |= session.waiting && !session.gate_open;
         used |= session.in_flight;
         bursts += session.bursts;
@@ -275,11 +304,17 @@ class Watch {
   }
 
   double weight(const World::SessionState& session) const { return plan_.policy_of(session.spec).weight; }
-  double charged(const World::SessionState& session) const { return seconds(world_.policy().gpu_time(session.spec.tenant, 0)); }
-  double before(const World::SessionState& session) const { return seconds(before_[static_cast<uint32_t>(session.spec.tenant) - 1]); }
+  double charged(const World::SessionState& session) const {
+    return seconds(world_.policy().gpu_time(session.spec.tenant, 0));
+  }
+  double before(const World::SessionState& session) const {
+    return seconds(before_[static_cast<uint32_t>(session.spec.tenant) - 1]);
+  }
   // A turn that is under way or was cut short, a kernel that ran over its end, and what was tried side by side.
   double slack(const World::SessionState& session) const {
-    return (seconds(3 * plan_.turn_of(session.spec)) + seconds(2 * session.spec.workload.kernel) + seconds(co_ran_) + 0.003) / weight(session);
+    return (seconds(3 * plan_.turn_of(session.spec)) + seconds(2 * session.spec.workload.kernel) + seconds(co_ran_) +
+            0.003) /
+           weight(session);
   }
 
   // From a drain to where the worker sees it, and a wake-up at the end that has not been decided about.
@@ -309,11 +344,13 @@ std::string scenario(uint64_t seed, bool verbose) {
     last_arrival = std::max(last_arrival, spec.arrives);
     if (verbose) {
       std::printf(
-          "tenant %u (class %u, weight %.2f) on %zu devices from device %u: kernels %.3f ms, bursts %.3f ms x %u, rests %.3f to %.3f ms, %u "
+          "tenant %u (class %u, weight %.2f) on %zu devices from device %u: kernels %.3f ms, bursts %.3f ms x %u, "
+          "rests %.3f to %.3f ms, %u "
           "contexts\n",
-          static_cast<unsigned>(spec.tenant), static_cast<unsigned>(plan.policy_of(spec).service_class), plan.policy_of(spec).weight,
-          spec.devices.size(), spec.devices[0], seconds(spec.workload.kernel) * 1e3, seconds(spec.workload.burst) * 1e3,
-          spec.workload.bursts_per_request, seconds(spec.workload.rest_min) * 1e3, seconds(spec.workload.rest_max) * 1e3, spec.workload.contexts);
+          static_cast<unsigned>(spec.tenant), static_cast<unsigned>(plan.policy_of(spec).service_class),
+          plan.policy_of(spec).weight, spec.devices.size(), spec.devices[0], seconds(spec.workload.kernel) * 1e3,
+          seconds(spec.workload.burst) * 1e3, spec.workload.bursts_per_request, seconds(spec.workload.rest_min) * 1e3,
+          seconds(spec.workload.rest_max) * 1e3, spec.workload.contexts);
     }
   }
   for (const auto& [at, by] : plan.jumps) world.jump_clock(at, by);

@@ -50,7 +50,8 @@ Outcome together(const std::vector<Party>& parties, Duration length, uint64_t se
   for (size_t i = 0; i < parties.size(); ++i) {
     world.tenant(TenantId(i + 1), parties[i].policy);
     for (unsigned s = 0; s < parties[i].sessions; ++s)
-      ids[i].push_back(world.add({.tenant = TenantId(i + 1), .workload = parties[i].workload, .arrives = 1s + 3ms * i + 1ms * s}));
+      ids[i].push_back(
+          world.add({.tenant = TenantId(i + 1), .workload = parties[i].workload, .arrives = 1s + 3ms * i + 1ms * s}));
   }
   world.run(2s);
   std::vector<double> before(parties.size()), after(parties.size());
@@ -70,11 +71,14 @@ Outcome together(const std::vector<Party>& parties, Duration length, uint64_t se
   return outcome;
 }
 
-void shares(const char* name, const std::vector<double>& weights, const std::vector<Workload>& loads, std::vector<unsigned> sessions = {}) {
+void shares(const char* name, const std::vector<double>& weights, const std::vector<Workload>& loads,
+            std::vector<unsigned> sessions = {}) {
   std::vector<Party> parties;
   double all = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
-    parties.push_back({.policy = {.weight = weights[i]}, .workload = loads[i % loads.size()], .sessions = sessions.empty() ? 1 : sessions[i]});
+    parties.push_back({.policy = {.weight = weights[i]},
+                       .workload = loads[i % loads.size()],
+                       .sessions = sessions.empty() ? 1 : sessions[i]});
     all += weights[i];
   }
   const Outcome outcome = together(parties, 10s, 7, true);
@@ -85,7 +89,8 @@ void shares(const char* name, const std::vector<double>& weights, const std::vec
     error = std::max(error, std::abs(share - weights[i] / all));
     std::printf(" %6.2f", 100 * share);
   }
-  std::printf("   error %.2f points, total %.1f%%%s\n", 100 * error, 100 * outcome.sum, error > 0.01 || outcome.sum < 0.98 ? "   MISSED" : "");
+  std::printf("   error %.2f points, total %.1f%%%s\n", 100 * error, 100 * outcome.sum,
+              error > 0.01 || outcome.sum < 0.98 ? "   MISSED" : "");
 }
 
 double percentile(std::vector<double> values, double part) {
@@ -110,16 +115,17 @@ void latency(const char* name, Workload request, const Workload& beside, unsigne
     return world.sessions()[static_cast<uint64_t>(id) - 1].request_seconds;
   };
   const std::vector<double> solo = run(false), shared = run(true);
-  std::printf("%-44s alone p50 %.3f p99 %.3f ms; beside p50 %.3f p99 %.3f ms: %.2fx, +%.3f ms\n", name, percentile(solo, 0.5) * 1e3,
-              percentile(solo, 0.99) * 1e3, percentile(shared, 0.5) * 1e3, percentile(shared, 0.99) * 1e3,
-              percentile(shared, 0.99) / percentile(solo, 0.99), (percentile(shared, 0.99) - percentile(solo, 0.99)) * 1e3);
+  std::printf("%-44s alone p50 %.3f p99 %.3f ms; beside p50 %.3f p99 %.3f ms: %.2fx, +%.3f ms\n", name,
+              percentile(solo, 0.5) * 1e3, percentile(solo, 0.99) * 1e3, percentile(shared, 0.5) * 1e3,
+              percentile(shared, 0.99) * 1e3, percentile(shared, 0.99) / percentile(solo, 0.99),
+              (percentile(shared, 0.99) - percentile(solo, 0.99)) * 1e3);
 }
 
 void pair(const char* name, const Workload& a, const Workload& b) {
   const std::vector<Party> parties = {{.workload = a}, {.workload = b}};
   const Outcome plain = together(parties, 4s, 3, false), ours = together(parties, 4s, 3, true);
-  std::printf("%-44s plain %5.1f + %5.1f = %5.1f%%, gpuwire %5.1f + %5.1f = %5.1f%%%s\n", name, 100 * plain.rates[0], 100 * plain.rates[1],
-              100 * plain.sum, 100 * ours.rates[0], 100 * ours.rates[1], 100 * ours.sum,
+  std::printf("%-44s plain %5.1f + %5.1f = %5.1f%%, gpuwire %5.1f + %5.1f = %5.1f%%%s\n", name, 100 * plain.rates[0],
+              100 * plain.rates[1], 100 * plain.sum, 100 * ours.rates[0], 100 * ours.rates[1], 100 * ours.sum,
               ours.sum < 0.95 * plain.sum || ours.sum < 0.97 ? "   MISSED" : "");
 }
 
@@ -135,7 +141,8 @@ void all_shares() {
   shares("2:1 of 20 us, 50 ms", {2, 1}, {stream(20us), stream(50ms)});
   shares("9:1 of 50 ms, 20 us", {9, 1}, {stream(50ms), stream(20us)});
   shares("9:1 of 20 us, 1 ms", {9, 1}, {stream(20us), stream(1ms)});
-  shares("8:4:2:1 of 100 us, 1 ms, 20 us, 10 ms", {8, 4, 2, 1}, {stream(100us), stream(1ms), stream(20us), stream(10ms)});
+  shares("8:4:2:1 of 100 us, 1 ms, 20 us, 10 ms", {8, 4, 2, 1},
+         {stream(100us), stream(1ms), stream(20us), stream(10ms)});
   shares("2:1 graphs of 5 ms", {2, 1}, {graph(5ms)});
   shares("9:1 graphs of 5 ms, 100 us kernels", {9, 1}, {graph(5ms), stream(100us)});
   shares("2:1 sync loops 100 us + 20 us", {2, 1}, {loop(100us, 20us)});
@@ -143,7 +150,8 @@ void all_shares() {
   shares("8:4:2:1 sync loops 1 ms + 30 us", {8, 4, 2, 1}, {loop(1ms, 30us)});
   shares("2:1 sync loop 20 us + 20 us beside stream", {2, 1}, {loop(20us, 20us), stream(1ms)});
   for (const unsigned contexts : {1u, 8u, 64u}) {
-    const Outcome outcome = together({{.workload = stream(100us)}, {.workload = {.kernel = 100us, .contexts = contexts}}}, 10s, 7, true);
+    const Outcome outcome =
+        together({{.workload = stream(100us)}, {.workload = {.kernel = 100us, .contexts = contexts}}}, 10s, 7, true);
     std::printf("beside a tenant with %2u contexts                %.2f%% of alone\n", contexts, 100 * outcome.rates[0]);
   }
   shares("1:1, second with 8 sessions", {1, 1}, {stream(100us)}, {1, 8});
@@ -153,7 +161,8 @@ void all_shares() {
 
 void all_latencies() {
   std::printf(
-      "requests of an interactive tenant, every 2-8 ms, beside batch (goals: >= 5 ms 1.08x; 0.1 ms + 0.4 ms beside <= 100 us, + 1.2 ms beside 1 "
+      "requests of an interactive tenant, every 2-8 ms, beside batch (goals: >= 5 ms 1.08x; 0.1 ms + 0.4 ms beside <= "
+      "100 us, + 1.2 ms beside 1 "
       "ms)\n");
   const std::pair<const char*, Workload> requests[] = {
       {"0.1 ms", {.kernel = 97us, .burst = 97us}},
@@ -206,7 +215,8 @@ void all_classes() {
     for (const double rate : outcome.rates) std::printf(" %6.2f", 100 * rate);
     std::printf("   total %.1f%%\n", 100 * outcome.sum);
   };
-  const Party realtime{.policy = {.service_class = ServiceClass::realtime, .share_max = 0.5}, .workload = stream(100us)};
+  const Party realtime{.policy = {.service_class = ServiceClass::realtime, .share_max = 0.5},
+                       .workload = stream(100us)};
   const Party interactive{.policy = {.service_class = ServiceClass::interactive}, .workload = stream(100us)};
   const Party batch{.policy = {.service_class = ServiceClass::batch}, .workload = stream(100us)};
   const Party floor{.policy = {.service_class = ServiceClass::scavenger, .share_min = 0.05}, .workload = stream(100us)};

@@ -44,7 +44,9 @@ void World::jump_clock(Time at, Duration by) {
   post(at, What::jump, static_cast<uint32_t>(jumps_.size() - 1));
 }
 
-void World::post(Time at, What what, uint32_t index, uint64_t generation) { events_.push({std::max(at, now_), ++order_, what, index, generation}); }
+void World::post(Time at, What what, uint32_t index, uint64_t generation) {
+  events_.push({std::max(at, now_), ++order_, what, index, generation});
+}
 
 void World::run(Time until) {
   while (wrong_.empty() && !events_.empty() && events_.top().at <= until) {
@@ -279,7 +281,8 @@ void World::close(SessionState& session) {
       const int64_t kernels = std::min(rest, std::max<int64_t>(1, deep / load.contexts));
       rest -= kernels;
       const Duration queued = kernels > 0 ? load.kernel * kernels - done % load.kernel : Duration::zero();
-      hardware_[device].keep(context, std::min(ready, queued), kernels == 1 && done % load.kernel >= HardwareTimes{}.slice);
+      hardware_[device].keep(context, std::min(ready, queued),
+                             kernels == 1 && done % load.kernel >= HardwareTimes{}.slice);
       left = std::max(left, ready >= HardwareDevice::kEndless ? ready : ready - std::min(ready, queued));
     }
     post_device(device);
@@ -304,7 +307,8 @@ void World::drain_seen(SessionState& session) {
   session.in_flight = session.begun = false;
   session.last_end = now_ + clock_offset_;
   if (!session.gate_open) wake_scheduler();
-  if (!session.gate_open && session.spec.workload.unasked > Duration::zero() && choices_.chance(0.5)) return pass_unasked(session);
+  if (!session.gate_open && session.spec.workload.unasked > Duration::zero() && choices_.chance(0.5))
+    return pass_unasked(session);
   if (session.waiting) return;  // the rest of the burst stands at the gate
   session.quiet_begun = now_;
   const Workload& load = session.spec.workload;
@@ -337,7 +341,8 @@ void World::die(SessionState& session) {
   for (size_t i = 0; i < session.spec.devices.size(); ++i) {
     const DeviceIndex device = session.spec.devices[i];
     advance_device(device);
-    for (unsigned c = 0; c < session.spec.workload.contexts; ++c) hardware_[device].remove_context(session.first_context[i] + c, now_);
+    for (unsigned c = 0; c < session.spec.workload.contexts; ++c)
+      hardware_[device].remove_context(session.first_context[i] + c, now_);
     post_device(device);
   }
   post(now_ + wake(), What::death_seen, static_cast<uint32_t>(&session - sessions_.data()));
@@ -393,8 +398,11 @@ void World::decide() {
       session.first_start = Time{};
       // A worker that waits must be woken; another reads the gate before its next submission.
       const Workload& load = session.spec.workload;
-      const Duration late = load.late_probability > 0 && choices_.chance(load.late_probability) ? load.late : Duration::zero();
-      if (session.waiting) post(now_ + wake() + late, What::gate_seen, static_cast<uint32_t>(&session - sessions_.data()), ++session.gate_generation);
+      const Duration late =
+          load.late_probability > 0 && choices_.chance(load.late_probability) ? load.late : Duration::zero();
+      if (session.waiting)
+        post(now_ + wake() + late, What::gate_seen, static_cast<uint32_t>(&session - sessions_.data()),
+             ++session.gate_generation);
       else session.passes = true;
     }
     if (opens) {
@@ -409,7 +417,8 @@ void World::decide() {
   decide_at_ = Time::max();
   ++decide_generation_;
   if (const std::optional<Time> next = policy_.next_decision()) {
-    decide_at_ = std::max(now_ + std::chrono::microseconds(5), *next - clock_offset_) + between(Duration::zero(), latencies_.wake_max / 4);
+    decide_at_ = std::max(now_ + std::chrono::microseconds(5), *next - clock_offset_) +
+                 between(Duration::zero(), latencies_.wake_max / 4);
     post(decide_at_, What::decide, 0, decide_generation_);
   }
 }
@@ -427,7 +436,9 @@ std::string World::check_opening(const SessionState& opened, const GateChange& c
   if (change.regime != Regime::lease) return {};
   for (const SessionState& other : sessions_) {
     if (&other == &opened || !other.alive || !other.in_flight || other.gate_open) continue;
-    if (now_ - other.closed_at >= std::min(policy_.account(opened.id).drain_wait_max, policy_.account(other.id).drain_wait)) continue;
+    if (now_ - other.closed_at >=
+        std::min(policy_.account(opened.id).drain_wait_max, policy_.account(other.id).drain_wait))
+      continue;
     if (class_of(other) != class_of(opened)) continue;
     for (const DeviceIndex device : opened.spec.devices) {
       if (std::find(other.spec.devices.begin(), other.spec.devices.end(), device) != other.spec.devices.end())
@@ -449,18 +460,20 @@ void World::print_sessions() const {
   constexpr const char* kRegimes[] = {"free", "co-run", "lease"};
   for (const SessionState& session : sessions_) {
     const SessionAccount account = policy_.account(session.id);
-    std::printf("session %llu (tenant %u): %s, %s%s%s%s, charged %.3f ms, credit %.3f ms\n", static_cast<unsigned long long>(session.id),
-                static_cast<unsigned>(session.spec.tenant), kRegimes[static_cast<unsigned>(account.regime)], session.gate_open ? "open" : "closed",
-                account.holds_lease ? ", holds the lease" : "", session.waiting ? ", waiting" : "", session.in_flight ? ", in flight" : "",
-                seconds(account.gpu_time) * 1e3, seconds(account.deficit) * 1e3);
+    std::printf("session %llu (tenant %u): %s, %s%s%s%s, charged %.3f ms, credit %.3f ms\n",
+                static_cast<unsigned long long>(session.id), static_cast<unsigned>(session.spec.tenant),
+                kRegimes[static_cast<unsigned>(account.regime)], session.gate_open ? "open" : "closed",
+                account.holds_lease ? ", holds the lease" : "", session.waiting ? ", waiting" : "",
+                session.in_flight ? ", in flight" : "", seconds(account.gpu_time) * 1e3,
+                seconds(account.deficit) * 1e3);
   }
 }
 
 void World::print(const char* what, const SessionState& session) const {
   if (!verbose) return;
   std::printf("%12.6f ms  session %llu (tenant %u) %s%s%s\n", seconds(now_ - std::chrono::seconds(1)) * 1e3,
-              static_cast<unsigned long long>(session.id), static_cast<unsigned>(session.spec.tenant), what, session.in_flight ? ", in flight" : "",
-              session.waiting ? ", waiting" : "");
+              static_cast<unsigned long long>(session.id), static_cast<unsigned>(session.spec.tenant), what,
+              session.in_flight ? ", in flight" : "", session.waiting ? ", waiting" : "");
 }
 
 }  // namespace gpuwire::scheduler::test

@@ -14,20 +14,24 @@
 
 namespace gpuwire::scheduler::test {
 
-// What a session does: bursts of GPU work with rests between them, some of them in groups (a request that synchronizes on its way).
+// What a session does: bursts of GPU work with rests between them, some of them in groups (a request that synchronizes
+// on its way).
 struct Workload {
-  Duration kernel = std::chrono::microseconds(100);  // one submission: a kernel, or a graph; cut by the hardware, not by the gate
-  Duration burst = HardwareDevice::kEndless;         // GPU time from one rest to the next; endless: never synchronizes
-  Duration gap{};                                    // after a burst, within a request
+  Duration kernel =
+      std::chrono::microseconds(100);  // one submission: a kernel, or a graph; cut by the hardware, not by the gate
+  Duration burst = HardwareDevice::kEndless;  // GPU time from one rest to the next; endless: never synchronizes
+  Duration gap{};                             // after a burst, within a request
   unsigned bursts_per_request = 1;
   Duration rest_min{}, rest_max{};  // after a request
   unsigned contexts = 1;
   unsigned bursts_seen = 1;                                // as how many its worker counts each burst
   Duration submission_gap = std::chrono::microseconds(4);  // between kernels when only one is in flight at a time
-  // Its worker may not come when the gate is opened, for so long: the machine does not run it, or it is kept in a driver call.
+  // Its worker may not come when the gate is opened, for so long: the machine does not run it, or it is kept in a
+  // driver call.
   double late_probability = 0;
   Duration late{};
-  // Work that comes behind the closed gate, half the time that it has drained: pages that the host wants, answers to host functions.
+  // Work that comes behind the closed gate, half the time that it has drained: pages that the host wants, answers to
+  // host functions.
   Duration unasked{};
   // Not zero: the host launches so many kernels, one after the other, then waits for all of them and rests; `burst`,
   // `gap` and `contexts` say nothing. The queue runs empty wherever the GPU is faster than the host.
@@ -49,7 +53,8 @@ struct Latencies {
   Duration wake_min = std::chrono::microseconds(8), wake_max = std::chrono::microseconds(45);
   Duration spike = std::chrono::milliseconds(1);  // of a wake-up, now and then
   double spike_probability = 0;
-  Duration notice_min = std::chrono::microseconds(5), notice_max = std::chrono::microseconds(20);  // of a drain by the worker
+  Duration notice_min = std::chrono::microseconds(5),
+           notice_max = std::chrono::microseconds(20);  // of a drain by the worker
 };
 
 class World {
@@ -86,8 +91,8 @@ class World {
     uint64_t openings = 0;
     std::vector<double> request_seconds;
     std::vector<double> drain_seconds;  // from the gate's closing to the last work's end
-    unsigned launches_left = 0;      // of this iteration
-    bool syncs = false;              // all are launched, and their end is awaited
+    unsigned launches_left = 0;         // of this iteration
+    bool syncs = false;                 // all are launched, and their end is awaited
     uint64_t iterations = 0;
     Duration busy_wall(Time now) const { return busy + (in_flight && begun ? now - burst_begun : Duration::zero()); }
   };
@@ -155,8 +160,10 @@ class World {
   // Caps and floors move a tenant to another class for a while: told apart, so that it is compared with nobody.
   int class_of(const SessionState& session) const {
     const ServiceClass of = classes_.at(session.spec.tenant);
-    const bool floors = std::any_of(classes_.begin(), classes_.end(), [](const auto& entry) { return entry.second == ServiceClass::interactive; });
-    const bool moves = of == ServiceClass::realtime || of == ServiceClass::scavenger || (of == ServiceClass::batch && floors);
+    const bool floors = std::any_of(classes_.begin(), classes_.end(),
+                                    [](const auto& entry) { return entry.second == ServiceClass::interactive; });
+    const bool moves =
+        of == ServiceClass::realtime || of == ServiceClass::scavenger || (of == ServiceClass::batch && floors);
     return moves ? -static_cast<int>(session.id) : static_cast<int>(of);
   }
   void print(const char* what, const SessionState& session) const;
@@ -168,7 +175,8 @@ class World {
   std::map<TenantId, ServiceClass> classes_;
   std::vector<HardwareDevice> hardware_;
   std::vector<Time> device_posted_;
-  std::vector<std::vector<std::pair<uint32_t, unsigned>>> owner_;  // of each device's contexts: session, which of its devices
+  std::vector<std::vector<std::pair<uint32_t, unsigned>>>
+      owner_;  // of each device's contexts: session, which of its devices
   std::vector<SessionState> sessions_;
   std::vector<HardwareEvent> happened_;
   std::priority_queue<Event> events_;

@@ -52,7 +52,9 @@ struct Desk {
     return session;
   }
   SessionId ask(const char* tenant) { return ask(LoginRequest{.tenant = tenant}); }
-  std::vector<scheduler::DeviceIndex> devices(SessionId session) const { return registry.find(session) ? registry.find(session)->devices : std::vector<scheduler::DeviceIndex>{}; }
+  std::vector<scheduler::DeviceIndex> devices(SessionId session) const {
+    return registry.find(session) ? registry.find(session)->devices : std::vector<scheduler::DeviceIndex>{};
+  }
   const AdmissionRefused* refused(SessionId session) const { return last<AdmissionRefused>(session); }
   // 0: does not wait.
   size_t place(SessionId session) const {
@@ -127,11 +129,14 @@ TEST_CASE("the server's limit of sessions counts those of programs and those of 
   CHECK(desk.placed.size() == 4);
 }
 
-TEST_CASE("a tenant that fills the queue keeps out neither a tenant with a guarantee nor one that has no session, in whatever order they come") {
-  Desk desk({{.name = "greedy", .sessions_max = 8, .queued_max = 1000},
-             {.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.guaranteed_bytes = kGiB}},
-             {.name = "ben"},
-             {.name = "carl", .gpu_memory = {{2, {.guaranteed_bytes = kGiB}}}}});
+TEST_CASE(
+    "a tenant that fills the queue keeps out neither a tenant with a guarantee nor one that has no session, in "
+    "whatever order they come") {
+  Desk desk(
+      {{.name = "greedy", .sessions_max = 8, .queued_max = 1000},
+       {.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.guaranteed_bytes = kGiB}},
+       {.name = "ben"},
+       {.name = "carl", .gpu_memory = {{2, {.guaranteed_bytes = kGiB}}}}});
   size_t in = 0;
   for (int i = 0; i < 70; ++i) in += !desk.refused(desk.ask("greedy"));
   CHECK(in == 64 - 3);
@@ -153,8 +158,10 @@ TEST_CASE("no more than half of the places wait for tenants without a guarantee 
   for (int i = 1; i <= 5; ++i) CHECK_FALSE(desk.refused(desk.ask(("student" + std::to_string(i)).c_str())));
 }
 
-TEST_CASE("a tenant has as many waiting sessions, and as many that ask NVML, as it may, and those of others do not count") {
-  Desk desk({{.name = "anna", .sessions_max = 1, .queued_max = 2, .management_max = 3}, {.name = "ben", .sessions_max = 1, .queued_max = 1}});
+TEST_CASE(
+    "a tenant has as many waiting sessions, and as many that ask NVML, as it may, and those of others do not count") {
+  Desk desk({{.name = "anna", .sessions_max = 1, .queued_max = 2, .management_max = 3},
+             {.name = "ben", .sessions_max = 1, .queued_max = 1}});
   desk.ask("anna");
   SessionId waits = desk.ask("anna");
   desk.ask("anna");
@@ -167,7 +174,8 @@ TEST_CASE("a tenant has as many waiting sessions, and as many that ask NVML, as 
   desk.leave(waits);
   CHECK(desk.place(desk.ask("anna")) != 0);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(desk.refused(desk.ask({.tenant = "anna", .management = true})));
-  CHECK(desk.refused(desk.ask({.tenant = "anna", .management = true}))->reason == "the tenant has as many sessions that ask NVML as it may (3)");
+  CHECK(desk.refused(desk.ask({.tenant = "anna", .management = true}))->reason ==
+        "the tenant has as many sessions that ask NVML as it may (3)");
   CHECK_FALSE(desk.refused(desk.ask({.tenant = "ben", .management = true})));
 }
 
@@ -197,7 +205,9 @@ TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant ma
 }
 
 TEST_CASE("who waits is told its place at every change, and begins when its turn comes") {
-  Desk desk({{.name = "anna", .sessions_max = 1}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}}, {.sessions_per_gpu_max = 1}, 1);
+  Desk desk(
+      {{.name = "anna", .sessions_max = 1}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}},
+      {.sessions_per_gpu_max = 1}, 1);
   SessionId running = desk.ask("ben"), first = desk.ask("anna"), second = desk.ask("anna");
   CHECK(desk.place(first) == 1);
   CHECK(desk.place(second) == 2);
@@ -217,7 +227,9 @@ TEST_CASE("who waits is told its place at every change, and begins when its turn
 }
 
 TEST_CASE("memory that comes back lets who waits for it begin, and what its tenant can never have is refused") {
-  Desk desk({{.name = "anna", .memory = {.limit_bytes = 12 * kGiB}}, {.name = "ben", .memory = {.guaranteed_bytes = 6 * kGiB}}}, {}, 1);
+  Desk desk({{.name = "anna", .memory = {.limit_bytes = 12 * kGiB}},
+             {.name = "ben", .memory = {.guaranteed_bytes = 6 * kGiB}}},
+            {}, 1);
   uint64_t free_bytes = 4 * kGiB;
   desk.admission.set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes; });
   SessionId waits = desk.ask({.tenant = "anna", .memory_bytes = 8 * kGiB});
@@ -225,11 +237,13 @@ TEST_CASE("memory that comes back lets who waits for it begin, and what its tena
   free_bytes = 9 * kGiB;
   desk.admission.reconsider();
   CHECK(desk.devices(waits).size() == 1);
-  CHECK(desk.refused(desk.ask({.tenant = "anna", .memory_bytes = 11 * kGiB})));   // ben's guarantee leaves 10
+  CHECK(desk.refused(desk.ask({.tenant = "anna", .memory_bytes = 11 * kGiB})));  // ben's guarantee leaves 10
   CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
 }
 
-TEST_CASE("a reload reaches who waits: a higher class goes in front, a tenant that is gone is refused, and what runs goes on") {
+TEST_CASE(
+    "a reload reaches who waits: a higher class goes in front, a tenant that is gone is refused, and what runs goes "
+    "on") {
   Desk desk({{.name = "anna"}, {.name = "ben"}, {.name = "carl"}}, {.sessions_per_gpu_max = 1}, 1);
   SessionId running = desk.ask("carl"), anna = desk.ask("anna"), ben = desk.ask("ben"), carl = desk.ask("carl");
   CHECK(desk.place(carl) == 3);
@@ -256,7 +270,10 @@ TEST_CASE("a server that does not know its devices has none to give") {
   TenantDirectory tenants({{.name = "anna"}});
   SessionRegistry registry;
   std::optional<RefusalCause> cause;
-  Admission admission(registry, tenants, {}, {.placed = [](SessionId, auto) {}, .queued = [](SessionId, auto) {}, .refused = [&](SessionId, RefusalCause why, auto) { cause = why; }});
+  Admission admission(registry, tenants, {},
+                      {.placed = [](SessionId, auto) {},
+                       .queued = [](SessionId, auto) {},
+                       .refused = [&](SessionId, RefusalCause why, auto) { cause = why; }});
   admission.ask(registry.add(admission.record_of({.tenant = "anna"})).number, 0);
   CHECK(cause == RefusalCause::no_device);
 }
@@ -266,7 +283,8 @@ TEST_CASE("queries take no GPU, and are shown as many as a program would get, th
   desk.ask("anna");
   SessionId second = desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7});
   CHECK(desk.devices(second) == std::vector<unsigned>{1});
-  CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7, .management = true})) == std::vector<unsigned>{1});
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 7, .management = true})) ==
+        std::vector<unsigned>{1});
   CHECK(desk.devices(desk.ask({.tenant = "anna", .host = "pc", .client_pid = 8, .management = true})).size() == 1);
   CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 3, .management = true})).size() == 3);
   CHECK(desk.devices(desk.ask("anna")) == std::vector<unsigned>{2});
@@ -293,7 +311,8 @@ TEST_CASE("a job's sessions share the GPUs that its token is for, on whichever o
   const auto chosen = desk.devices(first);
   const std::set<scheduler::DeviceIndex> of_job(chosen.begin(), chosen.end());
   for (int i = 0; i < 6; ++i) {
-    SessionId next = desk.ask({.tenant = "anna", .gpus = unsigned(1 + i % 2), .credential = i % 2 ? "A, node 1" : "A, node 2"});
+    SessionId next =
+        desk.ask({.tenant = "anna", .gpus = unsigned(1 + i % 2), .credential = i % 2 ? "A, node 1" : "A, node 2"});
     for (scheduler::DeviceIndex device : desk.devices(next)) CHECK(of_job.contains(device));
   }
   SessionId other = desk.ask({.tenant = "anna", .gpus = 2, .credential = "of a person"});
@@ -308,7 +327,8 @@ TEST_CASE("a job whose sessions begin with one GPU each has no more than its num
   give_jobs(desk);
   std::set<scheduler::DeviceIndex> used;
   for (int i = 0; i < 8; ++i)
-    for (scheduler::DeviceIndex device : desk.devices(desk.ask({.tenant = "anna", .gpus = 1, .credential = "A"}))) used.insert(device);
+    for (scheduler::DeviceIndex device : desk.devices(desk.ask({.tenant = "anna", .gpus = 1, .credential = "A"})))
+      used.insert(device);
   CHECK(used.size() == 2);
 }
 
@@ -332,7 +352,8 @@ TEST_CASE("sessions of a job that wait begin on the same GPUs") {
   give_jobs(desk);
   std::vector<SessionId> full;
   for (int i = 0; i < 16; ++i) full.push_back(desk.ask({.tenant = "anna", .gpus = 1}));
-  SessionId one = desk.ask({.tenant = "anna", .credential = "B"}), other = desk.ask({.tenant = "anna", .credential = "B"});
+  SessionId one = desk.ask({.tenant = "anna", .credential = "B"}),
+            other = desk.ask({.tenant = "anna", .credential = "B"});
   CHECK(desk.place(one) == 1);
   CHECK(desk.place(other) == 2);
   for (SessionId session : full) desk.end(session);
@@ -343,14 +364,21 @@ TEST_CASE("sessions of a job that wait begin on the same GPUs") {
 TEST_CASE("sessions that an earlier broker began keep later ones of their job on their GPUs") {
   Desk desk({{.name = "anna"}});
   give_jobs(desk);
-  SessionRecord adopted{.number = SessionId(77), .tenant = "anna", .tenant_id = desk.tenants.find("anna")->id, .devices = {3}, .credential = "B", .state = SessionState::running};
+  SessionRecord adopted{.number = SessionId(77),
+                        .tenant = "anna",
+                        .tenant_id = desk.tenants.find("anna")->id,
+                        .devices = {3},
+                        .credential = "B",
+                        .state = SessionState::running};
   desk.registry.restore(adopted);
   desk.admission.adopted(adopted.number);
   CHECK(desk.devices(desk.ask({.tenant = "anna", .credential = "B"})) == std::vector<scheduler::DeviceIndex>{3});
 }
 
-TEST_CASE("who has waited under an earlier broker keeps its place, and nobody behind it gets it before its client is back") {
-  Desk desk({{.name = "anna"}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}}, {.sessions_per_gpu_max = 1}, 1);
+TEST_CASE(
+    "who has waited under an earlier broker keeps its place, and nobody behind it gets it before its client is back") {
+  Desk desk({{.name = "anna"}, {.name = "ben", .service_class = scheduler::ServiceClass::interactive}},
+            {.sessions_per_gpu_max = 1}, 1);
   auto from_before = [&](uint64_t number, const char* tenant) {
     SessionRecord record = desk.admission.record_of({.tenant = tenant});
     record.number = SessionId(number);

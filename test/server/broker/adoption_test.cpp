@@ -187,7 +187,8 @@ TEST_CASE("a worker that has died while there was no broker is accounted for") {
 }
 
 TEST_CASE(
-    "what a session shares with others of its tenant is found under the next broker, and can be shared again by who has not heard the answer") {
+    "what a session shares with others of its tenant is found under the next broker, and can be shared again by who "
+    "has not heard the answer") {
   Left left(41);
   const ShareToken token{1, 2, 3};
   std::vector<KeptEntry> entries = entries_of(left.entry());
@@ -250,8 +251,11 @@ struct Told {
   SessionAnswer answer() {
     return [this](scheduler::SessionId number, const AdmissionAnswer& what) {
       session = number;
-      if (auto* queued = std::get_if<AdmissionQueued>(&what)) answers.push_back("place " + std::to_string(queued->place));
-      else answers.push_back(std::holds_alternative<AdmissionGranted>(what) ? "granted" : std::get<AdmissionRefused>(what).reason);
+      if (auto* queued = std::get_if<AdmissionQueued>(&what))
+        answers.push_back("place " + std::to_string(queued->place));
+      else
+        answers.push_back(std::holds_alternative<AdmissionGranted>(what) ? "granted"
+                                                                         : std::get<AdmissionRefused>(what).reason);
     };
   }
 };
@@ -270,17 +274,21 @@ Configuration one_at_a_time() {
 
 }  // namespace
 
-TEST_CASE("those who wait when their broker is killed are admitted by the next one in the order that they had, whoever comes back first") {
+TEST_CASE(
+    "those who wait when their broker is killed are admitted by the next one in the order that they had, whoever comes "
+    "back first") {
   Folder folder;
   std::vector<std::string> tickets;
   Left left(41);
   {
-    // The earlier broker, with one session that runs and three that wait. It is told to leave, which lays down nothing that a kill would not.
+    // The earlier broker, with one session that runs and three that wait. It is told to leave, which lays down nothing
+    // that a kill would not.
     folder.leave(entries_of(left.entry()));
     RunningBroker broker(1, folder.path(), one_at_a_time());
     REQUIRE(broker.port());
     std::array<Told, 3> waiting;
-    for (Told& one : waiting) broker.act([&](Broker& of) { of.sessions().request({.tenant = kOpenTenant}, one.answer()); });
+    for (Told& one : waiting)
+      broker.act([&](Broker& of) { of.sessions().request({.tenant = kOpenTenant}, one.answer()); });
     broker.act([&](Broker& of) {
       for (Told& one : waiting) {
         REQUIRE(of.registry().find(one.session)->state == SessionState::queued);
@@ -296,7 +304,10 @@ TEST_CASE("those who wait when their broker is killed are admitted by the next o
   CHECK(in_book(broker, 41));
   std::array<Told, 4> back;
   auto come_back = [&](size_t which) {
-    broker.act([&](Broker& of) { CHECK(of.sessions().return_to_queue(tickets[which], {.tenant = kOpenTenant, .peer = "another place"}, back[which].answer())); });
+    broker.act([&](Broker& of) {
+      CHECK(of.sessions().return_to_queue(tickets[which], {.tenant = kOpenTenant, .peer = "another place"},
+                                          back[which].answer()));
+    });
   };
   // The last one first, and somebody new before the others.
   come_back(2);
@@ -320,7 +331,8 @@ TEST_CASE("those who wait when their broker is killed are admitted by the next o
   for (size_t turn = 0; turn < 4; ++turn) {
     INFO("turn ", turn);
     CHECK(eventually([&] { return last(broker, back[turn]) == "granted"; }));
-    for (size_t later = turn + 1; later < 4; ++later) CHECK(last(broker, back[later]) == "place " + std::to_string(later - turn));
+    for (size_t later = turn + 1; later < 4; ++later)
+      CHECK(last(broker, back[later]) == "place " + std::to_string(later - turn));
     broker.act([&](Broker& of) { of.sessions().cancel(back[turn].session, "it leaves"); });
   }
 }

@@ -34,7 +34,10 @@ class Caller {
  public:
   Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
     broker_.act([&](Broker& of) {
-      session_ = of.sessions().request(std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) { hear(of, session, answer); });
+      session_ = of.sessions().request(
+          std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+            hear(of, session, answer);
+          });
     });
   }
   // The devices that its worker sees; "": it is not served before the deadline.
@@ -71,12 +74,9 @@ class Caller {
       of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
     }
     std::lock_guard lock(mutex_);
-    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer))
-      told_ = "place " + std::to_string(queued->place);
-    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer))
-      told_ = refused->reason;
-    else
-      told_ = "granted";
+    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer)) told_ = "place " + std::to_string(queued->place);
+    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer)) told_ = refused->reason;
+    else told_ = "granted";
   }
 
   RunningBroker& broker_;
@@ -161,7 +161,8 @@ TEST_CASE("a preface may come in pieces") {
   CHECK(answer->status == 0);
 }
 
-TEST_CASE("a stranger is told after its first bytes, and reads the reason although the broker has not read all it sent") {
+TEST_CASE(
+    "a stranger is told after its first bytes, and reads the reason although the broker has not read all it sent") {
   RunningBroker broker("serves");
   WireClient client;
   REQUIRE(client.connect(broker.port()));
@@ -239,7 +240,8 @@ TEST_CASE("each session's worker sees the GPUs that the session was given, and n
   configuration.tenants = {{.name = "anna"}, {.name = "ben", .gpus_wanted = 0}};
   RunningBroker broker(3, std::move(configuration));
   REQUIRE(broker.port() != 0);
-  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), pair(broker, {.tenant = "anna", .gpus = 2}), whole(broker, {.tenant = "ben"});
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}),
+      pair(broker, {.tenant = "anna", .gpus = 2}), whole(broker, {.tenant = "ben"});
   CHECK(first.served_with() == "0");
   CHECK(second.served_with() == "1");
   CHECK(pair.served_with() == "0,2");
@@ -252,7 +254,8 @@ TEST_CASE("a session that waits for a GPU begins when another's process has ende
   configuration.tenants = {{.name = "anna"}};
   RunningBroker broker(2, std::move(configuration));
   REQUIRE(broker.port() != 0);
-  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), third(broker, {.tenant = "anna"}), fourth(broker, {.tenant = "anna"});
+  Caller first(broker, {.tenant = "anna"}), second(broker, {.tenant = "anna"}), third(broker, {.tenant = "anna"}),
+      fourth(broker, {.tenant = "anna"});
   CHECK(first.served_with() == "0");
   CHECK(second.served_with() == "1");
   CHECK(third.told() == "place 1");
@@ -269,7 +272,9 @@ TEST_CASE("a session that waits for memory begins when a running one has freed i
   configuration.tenants = {{.name = "anna"}};
   RunningBroker broker(1, std::move(configuration));
   REQUIRE(broker.port() != 0);
-  broker.act([&](Broker& of) { of.admission().set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes.load(); }); });
+  broker.act([&](Broker& of) {
+    of.admission().set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes.load(); });
+  });
   Caller waits(broker, {.tenant = "anna", .memory_bytes = 1 << 20});
   CHECK(waits.told() == "place 1");
   free_bytes = 1 << 20;
@@ -291,7 +296,8 @@ TEST_CASE("a session can be stopped whether it runs or waits, and the next one b
   CHECK(third.served_with() == "all");
 }
 
-TEST_CASE("a session that is stopped between its grant and its client's arrival tells the client why, through its worker") {
+TEST_CASE(
+    "a session that is stopped between its grant and its client's arrival tells the client why, through its worker") {
   RunningBroker broker("serves");
   REQUIRE(broker.port() != 0);
   bool granted = false;
@@ -300,9 +306,10 @@ TEST_CASE("a session that is stopped between its grant and its client's arrival 
   server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
   scheduler::SessionId session{};
   broker.act([&](Broker& of) {
-    session = of.sessions().request({.tenant = "open"}, [&](scheduler::SessionId, const server::AdmissionAnswer& answer) {
-      granted = std::holds_alternative<server::AdmissionGranted>(answer);
-    });
+    session =
+        of.sessions().request({.tenant = "open"}, [&](scheduler::SessionId, const server::AdmissionAnswer& answer) {
+          granted = std::holds_alternative<server::AdmissionGranted>(answer);
+        });
   });
   auto is_granted = [&] {
     bool yes = false;
@@ -334,12 +341,15 @@ TEST_CASE("a granted session whose worker dies before it has the client gets ano
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   server::OwnedDescriptor own(ends[0]), theirs(ends[1]);
   scheduler::SessionId session{};
-  broker.act([&](Broker& of) { session = of.sessions().request({.tenant = "open"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  broker.act([&](Broker& of) {
+    session = of.sessions().request({.tenant = "open"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {});
+  });
   pid_t first = 0;
   auto worker = [&] {
     pid_t pid = 0;
     broker.act([&](Broker& of) {
-      if (auto* record = of.registry().find(session); record && record->state == server::SessionState::granted) pid = record->worker_pid;
+      if (auto* record = of.registry().find(session); record && record->state == server::SessionState::granted)
+        pid = record->worker_pid;
     });
     return pid;
   };
@@ -358,7 +368,9 @@ TEST_CASE("a client that does not begin its session within the time limit gives 
   configuration.sessions_per_gpu_max = 1;
   RunningBroker broker(1, std::move(configuration), {}, 2000);
   REQUIRE(broker.port() != 0);
-  broker.act([&](Broker& of) { of.sessions().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {}); });
+  broker.act([&](Broker& of) {
+    of.sessions().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {});
+  });
   Caller next(broker, {.tenant = "anna"});
   CHECK(next.served_with() == "all");
 }
@@ -381,7 +393,8 @@ TEST_CASE("a session whose worker does not hear that it is to end was stopped, f
     broker.act([&](Broker&) { text = ended; });
     return text;
   };
-  CHECK(eventually([&] { return reason() == "a kernel has been running for 2 h (its process ended with signal 9 (Killed))"; }));
+  CHECK(eventually(
+      [&] { return reason() == "a kernel has been running for 2 h (its process ended with signal 9 (Killed))"; }));
   CHECK(cause == uint32_t(server::EndCause::stopped));
 }
 
@@ -404,10 +417,12 @@ TEST_CASE("a worker that floods the broker is ended, and others come in meanwhil
     return count;
   };
   CHECK(eventually([&] { return ends() == clients.size(); }));
-  broker.act([&](Broker&) { CHECK(std::count(causes.begin(), causes.end(), uint32_t(server::EndCause::internal)) == 4); });
+  broker.act(
+      [&](Broker&) { CHECK(std::count(causes.begin(), causes.end(), uint32_t(server::EndCause::internal)) == 4); });
 }
 
-TEST_CASE("a configuration that does not fit the devices stops a start, and is refused by a reload that changes nothing") {
+TEST_CASE(
+    "a configuration that does not fit the devices stops a start, and is refused by a reload that changes nothing") {
   server::Configuration fits, too_much;
   fits.tenants = {{.name = "anna", .gpus_wanted = 1}};
   too_much.tenants = {{.name = "ben", .memory = {.guaranteed_bytes = uint64_t(1) << 40}}};

@@ -1,4 +1,5 @@
-// How callers become sessions: through a real login process, as tenants by token and by user, and out again when they are revoked.
+// How callers become sessions: through a real login process, as tenants by token and by user, and out again when they
+// are revoked.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -180,7 +181,8 @@ TEST_CASE("a server whose identity cannot be used does not begin") {
 TEST_CASE("a server with an identity takes nobody before its login process has read it, however long that takes") {
   Lab lab;
   // A login process that begins when the test says so.
-  const std::string gate = (lab.temporary.path() / "gate").string(), program = (lab.temporary.path() / "login").string();
+  const std::string gate = (lab.temporary.path() / "gate").string(),
+                    program = (lab.temporary.path() / "login").string();
   REQUIRE(::mkfifo(gate.c_str(), 0600) == 0);
   std::ofstream(program) << "#!/bin/sh\nread word < " << gate << "\nexec " << GPUWIRE_TEST_LOGIN << "\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);

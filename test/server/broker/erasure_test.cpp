@@ -1,4 +1,5 @@
-// Objects that go while something that belongs to them is on its way: under the address sanitizer each touch of what has gone is found.
+// Objects that go while something that belongs to them is on its way: under the address sanitizer each touch of what
+// has gone is found.
 #include <csignal>
 #include <memory>
 
@@ -69,8 +70,7 @@ TEST_CASE("a pool of workers may go between the end of its timer and the handler
   });
   // Both are over before either is looked at.
   auto over = std::chrono::steady_clock::now() + std::chrono::milliseconds(kRestartDelayMinMs + 5);
-  while (std::chrono::steady_clock::now() < over) {
-  }
+  while (std::chrono::steady_clock::now() < over) {}
   while (pool.pool) io.run_one();
   io.poll();
   CHECK_FALSE(pool.pool);

@@ -30,7 +30,9 @@ std::string visible_devices() {
 
 Inventory inventory(unsigned devices) {
   Inventory inventory{std::to_string(devices) + " x fake device, fake driver", {}};
-  for (unsigned i = 0; i < devices; ++i) inventory.devices.push_back({.index = i, .bytes = 1 << 30, .name = "fake device", .uuid = "GPU-" + std::to_string(i)});
+  for (unsigned i = 0; i < devices; ++i)
+    inventory.devices.push_back(
+        {.index = i, .bytes = 1 << 30, .name = "fake device", .uuid = "GPU-" + std::to_string(i)});
   return inventory;
 }
 
@@ -41,8 +43,7 @@ void converse(int socket) {
   std::string devices = visible_devices() + "\n";
   ::send(socket, devices.data(), devices.size(), MSG_NOSIGNAL);
   char byte;
-  while (::recv(socket, &byte, 1, 0) > 0) {
-  }
+  while (::recv(socket, &byte, 1, 0) > 0) {}
 }
 
 }  // namespace
@@ -58,7 +59,8 @@ int main(int argc, char** argv) {
   }
   say(IpcMessageKind::ready, encode(inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)));
   IpcMessage session;
-  if (receive_ipc_message(kIpcMessageDescriptor, true, session) != IpcMessageReceived::message || !session.socket) return 0;
+  if (receive_ipc_message(kIpcMessageDescriptor, true, session) != IpcMessageReceived::message || !session.socket)
+    return 0;
   say(IpcMessageKind::begun, "fake client");
   if (mode == "crashes") std::abort();
   if (mode == "floods") {

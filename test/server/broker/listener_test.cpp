@@ -1,4 +1,5 @@
-// The listener without a broker behind it: connections that arrive while there are no descriptors, and who has to make room.
+// The listener without a broker behind it: connections that arrive while there are no descriptors, and who has to make
+// room.
 #include "server/broker/admission/listener.hpp"
 
 #include <arpa/inet.h>
@@ -25,7 +26,8 @@ namespace {
 struct Door {
   Door() {
     spdlog::set_level(spdlog::level::off);
-    REQUIRE(door.listen({{boost::asio::ip::tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0), {}}, {std::nullopt, unix_path}}));
+    REQUIRE(door.listen(
+        {{boost::asio::ip::tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0), {}}, {std::nullopt, unix_path}}));
     port = door.addresses().front().tcp->port();
     door.open();
   }
@@ -43,10 +45,10 @@ struct Door {
   boost::asio::io_context io{1};
   size_t entered = 0, refused = 0;
   Listener door{io,
-                 {.judge = [](const Caller&) { return std::nullopt; },
-                  .enter = [this](Caller, OwnedDescriptor) { ++entered; },
-                  .refused = [this](const Caller&, const Listener::Refusal&) { ++refused; },
-                  .emptied = [] {}}};
+                {.judge = [](const Caller&) { return std::nullopt; },
+                 .enter = [this](Caller, OwnedDescriptor) { ++entered; },
+                 .refused = [this](const Caller&, const Listener::Refusal&) { ++refused; },
+                 .emptied = [] {}}};
   uint16_t port = 0;
 };
 

@@ -23,21 +23,24 @@ namespace gpuwire::test {
 // A broker on a thread of its own.
 class RunningBroker {
  public:
-  explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8, unsigned drain_seconds = 30) {
+  explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8,
+                         unsigned drain_seconds = 30) {
     server::Configuration configuration = server::open_configuration();
     configuration.sessions_max = sessions_max;
     begin({worker_mode}, spares, drain_seconds, std::move(configuration));
   }
   // `unix_path`: where it listens, too.
-  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {}, uint32_t begin_ms = server::kSessionBeginMs,
-                const std::string& login = GPUWIRE_TEST_LOGIN) {
+  RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {},
+                uint32_t begin_ms = server::kSessionBeginMs, const std::string& login = GPUWIRE_TEST_LOGIN) {
     begin_ms_ = begin_ms;
     login_ = login;
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration), unix_path);
   }
   // One that finds what an earlier broker has left in the folder.
-  RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory, server::Configuration configuration = server::open_configuration()) {
-    auto keeping = server::Keeping::open(io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+  RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory,
+                server::Configuration configuration = server::open_configuration()) {
+    auto keeping = server::Keeping::open(
+        io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
     REQUIRE(keeping);
     keeping_ = std::move(*keeping);
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration));
@@ -70,18 +73,21 @@ class RunningBroker {
   const std::string& devices() const { return devices_; }
 
  private:
-  void begin(std::vector<std::string> worker_arguments, unsigned spares, unsigned drain_seconds, server::Configuration configuration, const std::string& unix_path = {}) {
+  void begin(std::vector<std::string> worker_arguments, unsigned spares, unsigned drain_seconds,
+             server::Configuration configuration, const std::string& unix_path = {}) {
     spdlog::set_level(spdlog::level::off);
-    std::vector<server::ListenAddress> listen{{boost::asio::ip::tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0), {}}};
+    std::vector<server::ListenAddress> listen{
+        {boost::asio::ip::tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0), {}}};
     if (!unix_path.empty()) listen.push_back({std::nullopt, unix_path});
-    broker_ = std::make_unique<server::Broker>(io_, server::BrokerOptions{.listen = listen,
-                                                                  .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
-                                                                  .login_program = login_,
-                                                                  .spare_workers = spares,
-                                                                  .drain_seconds = drain_seconds,
-                                                                  .session_begin_ms = begin_ms_,
-                                                                  .configuration = std::move(configuration),
-                                                                  .keeping = keeping_.get()});
+    broker_ = std::make_unique<server::Broker>(
+        io_, server::BrokerOptions{.listen = listen,
+                                   .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
+                                   .login_program = login_,
+                                   .spare_workers = spares,
+                                   .drain_seconds = drain_seconds,
+                                   .session_begin_ms = begin_ms_,
+                                   .configuration = std::move(configuration),
+                                   .keeping = keeping_.get()});
     auto started = broker_->start([this](const std::vector<server::ListenAddress>& where, const std::string& devices) {
       devices_ = devices;
       port_ = where.front().tcp->port();
@@ -98,7 +104,7 @@ class RunningBroker {
   boost::asio::io_context io_{1};
   std::unique_ptr<server::Keeping> keeping_;
   std::unique_ptr<server::Broker> broker_;
-  std::string devices_;           // written before port_
+  std::string devices_;  // written before port_
   std::atomic<uint16_t> port_{0};
   std::atomic<bool> ended_{false};
   std::thread thread_;

@@ -86,7 +86,8 @@ void for_all(Visit&& visit) {
 TEST_CASE("each change leads from each phase where it should, and to what should be done") {
   for_all([](P phase, C change) {
     auto expected = kExpected.find({phase, change});
-    CHECK((step_of(phase, change) == (expected == kExpected.end() ? SessionStep{phase, A::nothing} : expected->second)));
+    CHECK(
+        (step_of(phase, change) == (expected == kExpected.end() ? SessionStep{phase, A::nothing} : expected->second)));
   });
 }
 
@@ -95,7 +96,8 @@ TEST_CASE("whoever leaves a phase for good is answered, and nothing is done twic
     SessionStep step = step_of(phase, change);
     const bool last = step.action == A::withdraw || step.action == A::refuse || step.action == A::end;
     CHECK(last == (phase != P::over && step.next == P::over));
-    // Before the word that it is granted a client can be refused; after it, its worker or the end of its connection tells it.
+    // Before the word that it is granted a client can be refused; after it, its worker or the end of its connection
+    // tells it.
     if (step.action == A::refuse) CHECK((phase == P::queued || phase == P::starting));
     if (step.action == A::end) CHECK((phase != P::queued && phase != P::starting));
   });
@@ -114,22 +116,27 @@ TEST_CASE("a session can be stopped, and its worker can die, in every phase") {
 TEST_CASE("from every phase there is a way to the end, and every phase is reached from the queue") {
   std::set<P> reached{P::queued};
   for (size_t round = 0; round < kSessionPhases; ++round)
-    for_all([&](P phase, C change) { if (reached.contains(phase)) reached.insert(step_of(phase, change).next); });
+    for_all([&](P phase, C change) {
+      if (reached.contains(phase)) reached.insert(step_of(phase, change).next);
+    });
   CHECK(reached.size() == kSessionPhases);
   for (P from : std::set<P>(reached)) {
     std::set<P> onwards{from};
     for (size_t round = 0; round < kSessionPhases; ++round)
-      for_all([&](P phase, C change) { if (onwards.contains(phase)) onwards.insert(step_of(phase, change).next); });
+      for_all([&](P phase, C change) {
+        if (onwards.contains(phase)) onwards.insert(step_of(phase, change).next);
+      });
     CHECK(onwards.contains(P::over));
   }
 }
 
 TEST_CASE("administrators see a session's state, and a stop that waits for the client's arrival as its end") {
   using gpuwire::server::SessionState;
-  const std::map<P, SessionState> shown{{P::queued, SessionState::queued},     {P::starting, SessionState::starting}, {P::granted, SessionState::granted},
-                                        {P::replacing, SessionState::granted}, {P::arrived, SessionState::granted},   {P::begins, SessionState::granted},
-                                        {P::running, SessionState::running},   {P::detached, SessionState::detached}, {P::ending, SessionState::ending},
-                                        {P::over, SessionState::ending}};
+  const std::map<P, SessionState> shown{{P::queued, SessionState::queued},   {P::starting, SessionState::starting},
+                                        {P::granted, SessionState::granted}, {P::replacing, SessionState::granted},
+                                        {P::arrived, SessionState::granted}, {P::begins, SessionState::granted},
+                                        {P::running, SessionState::running}, {P::detached, SessionState::detached},
+                                        {P::ending, SessionState::ending},   {P::over, SessionState::ending}};
   for (const auto& [phase, state] : shown) {
     INFO(name_of(phase));
     CHECK(state_of(phase, false) == state);

@@ -49,7 +49,8 @@ TEST_CASE("a share ends when its session withdraws it or is over, and its descri
   REQUIRE(table.add(&kFirst, token(1), kMemory, kTenant, descriptor()));
   REQUIRE(table.add(&kFirst, token(2), kMemory, kTenant, descriptor()));
   REQUIRE(table.add(&kSecond, token(3), kMemory, kTenant, descriptor()));
-  int withdrawn = table.find(token(1), kMemory, kTenant), forgotten = table.find(token(2), kMemory, kTenant), kept = table.find(token(3), kMemory, kTenant);
+  int withdrawn = table.find(token(1), kMemory, kTenant), forgotten = table.find(token(2), kMemory, kTenant),
+      kept = table.find(token(3), kMemory, kTenant);
   table.withdraw(&kSecond, token(1));  // not its own
   CHECK(is_open(withdrawn));
   table.withdraw(&kFirst, token(1));

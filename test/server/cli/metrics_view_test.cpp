@@ -74,14 +74,17 @@ TEST_CASE("The tables of top show the interval between two snapshots") {
   CHECK("\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 0)) == kTop);
 }
 
-TEST_CASE("The tables of status show what there is and what there was") { CHECK("\n" + text_of(status_lines(sample_snapshot(), 0)) == kStatus); }
+TEST_CASE("The tables of status show what there is and what there was") {
+  CHECK("\n" + text_of(status_lines(sample_snapshot(), 0)) == kStatus);
+}
 
 TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
   Snapshot before = sample_snapshot(), after = sample_later();
   std::string text = "\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 80));
   CHECK_MESSAGE(text.find(kNarrowSessions) != std::string::npos, text);
   for (const char* gone : {"RTT", "FLIGHT", "IN/s"}) CHECK_MESSAGE(text.find(gone) == std::string::npos, gone);
-  CHECK(columns_of(text.substr(text.find("TENANT  CLASS"), text.find('\n', text.find("TENANT  CLASS")) - text.find("TENANT  CLASS"))) <= 80);
+  CHECK(columns_of(text.substr(text.find("TENANT  CLASS"),
+                               text.find('\n', text.find("TENANT  CLASS")) - text.find("TENANT  CLASS"))) <= 80);
 }
 
 TEST_CASE("What goes to another program is not cut, however long it is") {
@@ -96,7 +99,8 @@ TEST_CASE("What goes to another program is not cut, however long it is") {
 TEST_CASE("Small sizes are in MiB, and a share is never over what there is") {
   Snapshot before = sample_snapshot(), after = sample_later();
   after.sessions[0].devices[0].memory_used_bytes = 300ull << 20;
-  after.devices[0].gpu_time_ns = before.devices[0].gpu_time_ns + 2'100'000'000;  // charged late: more than the interval of 2 s
+  after.devices[0].gpu_time_ns =
+      before.devices[0].gpu_time_ns + 2'100'000'000;  // charged late: more than the interval of 2 s
   Interval interval(before, after);
   CHECK(interval.gpu_share(after.devices[0]) == 1);
   std::string text = text_of(top_lines(interval, SortKey::gpu, 0));

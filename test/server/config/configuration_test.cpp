@@ -76,7 +76,7 @@ TEST_CASE("the example of the documentation is right, and says what the document
   CHECK(anna.memory == TenantMemory{20 * kGiB, 60 * kGiB});
   CHECK(memory_on(anna, 1) == TenantMemory{0, 60 * kGiB});
   CHECK(anna.kernel_time_max_ms == 30'000);
-  CHECK(anna.idle_time_max_ms == 2 * 3600 * 1000);   // from [defaults]
+  CHECK(anna.idle_time_max_ms == 2 * 3600 * 1000);  // from [defaults]
   CHECK(anna.unix_users == std::vector<std::string>{"anna"});
 }
 
@@ -143,7 +143,9 @@ TEST_CASE("a tenant twice, a key twice and what is no TOML are told with their l
 }
 
 TEST_CASE("two tenants with one Unix user, and a GPU that the server does not offer, are mistakes") {
-  ConfigurationErrors errors = mistakes("[server]\ngpus = [0]\n[tenants.anna]\nunix_users = ['x']\n[tenants.ben]\nunix_users = 'x'\ngpus_allowed = [1]\n");
+  ConfigurationErrors errors = mistakes(
+      "[server]\ngpus = [0]\n[tenants.anna]\nunix_users = ['x']\n[tenants.ben]\nunix_users = 'x'\ngpus_allowed = "
+      "[1]\n");
   CHECK(names(errors, "5", "both have the Unix user \"x\""));
   CHECK(names(errors, "5", "may use GPU 1"));
 }
@@ -157,8 +159,10 @@ TEST_CASE("the floor of batch is a part of the time, up to a half, and may be no
 }
 
 TEST_CASE("defaults reach every tenant, and a tenant's own words come first") {
-  auto configuration = read("[defaults]\nclass = 'scavenger'\nshare_min = 0\nmemory.limit = '8GiB'\ngpus = 'all'\n[tenants.anna]\n[tenants.ben]\nclass = 'realtime'\n"
-                            "memory.guaranteed = '1KiB'\ngpu.1.limit = '4GiB'\ngpus = 2\n");
+  auto configuration = read(
+      "[defaults]\nclass = 'scavenger'\nshare_min = 0\nmemory.limit = '8GiB'\ngpus = "
+      "'all'\n[tenants.anna]\n[tenants.ben]\nclass = 'realtime'\n"
+      "memory.guaranteed = '1KiB'\ngpu.1.limit = '4GiB'\ngpus = 2\n");
   REQUIRE(configuration);
   REQUIRE(configuration->tenants.size() == 2);
   CHECK(configuration->tenants[0].service_class == ServiceClass::scavenger);
@@ -172,10 +176,12 @@ TEST_CASE("defaults reach every tenant, and a tenant's own words come first") {
 }
 
 TEST_CASE("an address of the network wants TLS or the word that it may be read") {
-  CHECK(mistakes("[server]\nlisten = '192.168.0.7:9750'\n[tls]\ndirectory = '/etc/gpuwire/identity'\n[tenants.anna]\n").empty());
+  CHECK(mistakes("[server]\nlisten = '192.168.0.7:9750'\n[tls]\ndirectory = '/etc/gpuwire/identity'\n[tenants.anna]\n")
+            .empty());
   CHECK(mistakes("[server]\nlisten = '[::]:9750'\nallow_unencrypted_network = true\n[tenants.anna]\n").empty());
   CHECK(names(mistakes("[server]\nlisten = '[::]:9750'\n[tenants.anna]\n"), "2", "can be reached from the network"));
-  CHECK(mistakes("[server]\nlisten = ['[::1]:9750', '127.0.0.2:0', 'localhost:9750', 'unix:/run/x']\n[tenants.anna]\n").empty());
+  CHECK(mistakes("[server]\nlisten = ['[::1]:9750', '127.0.0.2:0', 'localhost:9750', 'unix:/run/x']\n[tenants.anna]\n")
+            .empty());
 }
 
 TEST_CASE("the command line's words take the place of the file's, and their mistakes are its own") {
@@ -190,7 +196,8 @@ TEST_CASE("the command line's words take the place of the file's, and their mist
   auto allowed = read_configuration(file, {.allow_unencrypted_network = true});
   REQUIRE(allowed);
   CHECK(allowed->sessions_max == 7);
-  for (const auto& refused : {read_configuration(file, {.listen = {"10.0.0.1:1"}}), open_configuration({.listen = {"10.0.0.1:1"}})}) {
+  for (const auto& refused :
+       {read_configuration(file, {.listen = {"10.0.0.1:1"}}), open_configuration({.listen = {"10.0.0.1:1"}})}) {
     REQUIRE_FALSE(refused);
     REQUIRE(refused.error().size() == 1);
     CHECK(refused.error()[0].starts_with("--listen 10.0.0.1:1 can be reached from the network"));
@@ -199,7 +206,9 @@ TEST_CASE("the command line's words take the place of the file's, and their mist
 }
 
 TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are told") {
-  auto configuration = read("[tenants.anna]\nmemory.guaranteed = '10GiB'\n[tenants.ben]\nmemory.guaranteed = '8GiB'\ngpu.1.guaranteed = 0\ngpus_allowed = [0, 2]\n");
+  auto configuration = read(
+      "[tenants.anna]\nmemory.guaranteed = '10GiB'\n[tenants.ben]\nmemory.guaranteed = '8GiB'\ngpu.1.guaranteed = "
+      "0\ngpus_allowed = [0, 2]\n");
   REQUIRE(configuration);
   ConfigurationErrors errors = check_devices(*configuration, {16 * kGiB, 16 * kGiB});
   REQUIRE(errors.size() == 2);
@@ -209,7 +218,9 @@ TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are
 }
 
 TEST_CASE("a server has a place for every tenant with a guarantee") {
-  auto errors = read("[server]\nsessions_max = 1\n[tenants.anna]\nmemory.guaranteed = '1GiB'\n[tenants.ben]\ngpu.1.guaranteed = '1GiB'\n[tenants.carl]\n");
+  auto errors = read(
+      "[server]\nsessions_max = 1\n[tenants.anna]\nmemory.guaranteed = '1GiB'\n[tenants.ben]\ngpu.1.guaranteed = "
+      "'1GiB'\n[tenants.carl]\n");
   REQUIRE_FALSE(errors);
   CHECK(names(errors.error(), "2", "is 1, and 2 tenants are guaranteed memory"));
 }
@@ -235,7 +246,9 @@ TEST_CASE("sessions outlive their connection by five minutes unless the server o
   CHECK(plain->resume_grace_ms == 300'000);
   CHECK(plain->hang_up_grace_ms == 20'000);
   CHECK_FALSE(plain->tenants[0].resume_grace_max_ms);
-  auto said = read("[server]\nresume_grace = \"1h\"\nhang_up_grace = \"0s\"\n[defaults]\nresume_grace_max = \"10min\"\n[tenants.anna]\n[tenants.ben]\nresume_grace_max = \"0s\"\n");
+  auto said = read(
+      "[server]\nresume_grace = \"1h\"\nhang_up_grace = \"0s\"\n[defaults]\nresume_grace_max = "
+      "\"10min\"\n[tenants.anna]\n[tenants.ben]\nresume_grace_max = \"0s\"\n");
   REQUIRE(said);
   CHECK(said->resume_grace_ms == 3'600'000);
   CHECK(said->hang_up_grace_ms == 0);

@@ -84,8 +84,7 @@ TEST_CASE_FIXTURE(Fixture, "A watch sends snapshots until its client says someth
   CHECK(client.next_answer(kTimeoutMs));
   CHECK(client.next_answer(kTimeoutMs));
   send_raw(client, "x");
-  while (client.next_answer(kTimeoutMs)) {
-  }
+  while (client.next_answer(kTimeoutMs)) {}
   CHECK(still_answers(*this));
 }
 
@@ -113,7 +112,8 @@ TEST_CASE_FIXTURE(Fixture, "A request that does not end is refused at its bound"
 
 TEST_CASE_FIXTURE(Fixture, "Garbage is answered with errors, and the connection goes on") {
   ControlClient client = connect();
-  for (const std::string& line : {std::string("\x00\xff\xfe", 3), std::string("{"), std::string("GET / HTTP/1.1\r"), std::string(3000, '{')}) {
+  for (const std::string& line :
+       {std::string("\x00\xff\xfe", 3), std::string("{"), std::string("GET / HTTP/1.1\r"), std::string(3000, '{')}) {
     send_raw(client, line + "\n");
     auto answer = client.next_answer(kTimeoutMs);
     REQUIRE_FALSE(answer);

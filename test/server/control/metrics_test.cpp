@@ -15,14 +15,16 @@ TEST_CASE("A snapshot survives JSON with all its figures") {
 
 TEST_CASE("A snapshot's JSON has the documented members") {
   Json json = to_json(sample_snapshot());
-  for (const char* name : {"taken_ns", "taken_unix_s", "server", "devices", "tenants", "sessions", "refused"}) CHECK(json.contains(name));
+  for (const char* name : {"taken_ns", "taken_unix_s", "server", "devices", "tenants", "sessions", "refused"})
+    CHECK(json.contains(name));
   CHECK(json["tenants"][0]["class"] == "interactive");
   CHECK(json["devices"][0]["regime_ns"]["lease"] == 4'000'000'000);
   CHECK(json["sessions"][1]["gate_open"] == false);
 }
 
 TEST_CASE("Members that an older server lacks keep their defaults, and a newer server's are left out") {
-  auto snapshot = snapshot_from_json(Json::parse(R"({"taken_ns":5,"novelty":[1],"tenants":[{"name":"a","novelty":{}}]})"));
+  auto snapshot =
+      snapshot_from_json(Json::parse(R"({"taken_ns":5,"novelty":[1],"tenants":[{"name":"a","novelty":{}}]})"));
   REQUIRE(snapshot);
   CHECK(snapshot->taken_ns == 5);
   REQUIRE(snapshot->tenants.size() == 1);
@@ -30,7 +32,8 @@ TEST_CASE("Members that an older server lacks keep their defaults, and a newer s
 }
 
 TEST_CASE("Members of a wrong type are an error") {
-  for (const char* text : {R"({"taken_ns":"x"})", R"({"tenants":[3]})", R"({"server":[]})", R"([])", R"({"sessions":[{"tenant":7}]})"})
+  for (const char* text :
+       {R"({"taken_ns":"x"})", R"({"tenants":[3]})", R"({"server":[]})", R"([])", R"({"sessions":[{"tenant":7}]})"})
     CHECK_FALSE(snapshot_from_json(Json::parse(text)));
 }
 

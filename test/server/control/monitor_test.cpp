@@ -40,7 +40,8 @@ struct Fixture {
     folder = ::mkdtemp(name);
     audit_log = std::move(*AuditLog::open(folder / "audit"));
     monitor.add_source(source);
-    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000, .name = "a GPU"}, {.index = 1, .bytes = 1000, .name = "a GPU"}};
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000, .name = "a GPU"},
+                                      {.index = 1, .bytes = 1000, .name = "a GPU"}};
     monitor.devices_known(devices);
   }
   ~Fixture() { fs::remove_all(folder); }
@@ -145,7 +146,9 @@ TEST_CASE_FIXTURE(Fixture, "refusals are counted by their reason; those of nobod
   registry.refused(arrive("mallory"), RefusalCause::unauthorised, "who?");
   monitor.login_refused("", "token", {{"peer", "10.0.0.9:1"}});
   monitor.login_refused("bob", "revoked", {{"peer", "10.0.0.9:2"}});
-  CHECK(tenant("bob").refused == std::map<std::string, uint64_t>{{"busy", 1}, {"client_gone", 1}, {"never_fits", 1}, {"no_device", 1}, {"revoked", 1}});
+  CHECK(tenant("bob").refused ==
+        std::map<std::string, uint64_t>{
+            {"busy", 1}, {"client_gone", 1}, {"never_fits", 1}, {"no_device", 1}, {"revoked", 1}});
   CHECK(monitor.snapshot().refused == std::map<std::string, uint64_t>{{"token", 1}, {"unauthorised", 1}});
   auto lines = audited();
   REQUIRE(lines.size() == 7);
@@ -178,7 +181,8 @@ struct Shelf final : EntryStore {
   void remove(const std::string& name) override { texts.erase(name); }
   std::vector<KeptEntry> entries() const {
     std::vector<KeptEntry> all;
-    for (const auto& [name, text] : texts) all.push_back({.session = false, .awaited = true, .name = name, .text = text, .descriptors = {}});
+    for (const auto& [name, text] : texts)
+      all.push_back({.session = false, .awaited = true, .name = name, .text = text, .descriptors = {}});
     return all;
   }
   std::map<std::string, std::string> texts;
@@ -186,7 +190,8 @@ struct Shelf final : EntryStore {
 
 }  // namespace
 
-TEST_CASE("what was counted before a server was killed goes on being counted by the next one, and by the one after that") {
+TEST_CASE(
+    "what was counted before a server was killed goes on being counted by the next one, and by the one after that") {
   boost::asio::io_context io;
   Shelf shelf;
   TenantMetrics shown;

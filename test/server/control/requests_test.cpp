@@ -35,9 +35,14 @@ struct Server {
         if (directory != "/etc/gpuwire/identity") return std::nullopt;
         return identity == "12ab" ? 2 : 0;
       },
-      .audit = [this](std::string_view event, const LogFields& fields) { done.push_back("audit " + std::string(event) + " " + json_line(fields)); },
+      .audit =
+          [this](std::string_view event, const LogFields& fields) {
+            done.push_back("audit " + std::string(event) + " " + json_line(fields));
+          },
   };
-  Json ask(const std::string& line, const ControlPeer& peer = kRoot) { return answer_request(line, peer, sources).json; }
+  Json ask(const std::string& line, const ControlPeer& peer = kRoot) {
+    return answer_request(line, peer, sources).json;
+  }
 };
 
 }  // namespace
@@ -63,7 +68,9 @@ TEST_CASE("A tenant's user sees that tenant alone, and the devices") {
 
 TEST_CASE("A tenant's user and a stranger command nothing") {
   Server server;
-  for (const char* line : {R"({"command":"reload"})", R"({"command":"end","session":3})", R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})"}) {
+  for (const char* line :
+       {R"({"command":"reload"})", R"({"command":"end","session":3})",
+        R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})"}) {
     CHECK(server.ask(line, kAlice)["ok"] == false);
     CHECK(server.ask(line, kStranger)["ok"] == false);
   }
@@ -84,8 +91,9 @@ TEST_CASE("Ending a session or a tenant's sessions is done, told and audited") {
 
 TEST_CASE("Ending what is not there, or both or neither, is an error") {
   Server server;
-  for (const char* line : {R"({"command":"end","session":77})", R"({"command":"end"})", R"({"command":"end","session":3,"tenant":"bob"})",
-                           R"({"command":"end","session":-3})", R"({"command":"end","session":"3"})", R"({"command":"end","tenant":5})"})
+  for (const char* line :
+       {R"({"command":"end","session":77})", R"({"command":"end"})", R"({"command":"end","session":3,"tenant":"bob"})",
+        R"({"command":"end","session":-3})", R"({"command":"end","session":"3"})", R"({"command":"end","tenant":5})"})
     CHECK(server.ask(line)["ok"] == false);
 }
 
@@ -99,8 +107,12 @@ TEST_CASE("A reason cannot carry control characters to a client's terminal, nor 
 
 TEST_CASE("A revocation is noted with who has done it and how many sessions end, by a server that uses the identity") {
   Server server;
-  CHECK(server.ask(R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})")["ended"] == 2);
-  CHECK(server.ask(R"({"command":"revoked","directory":"/home/carl/identity","tenant":"bob","identity":"12ab"})")["ok"] == false);
+  CHECK(server.ask(
+            R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob","identity":"12ab"})")["ended"] ==
+        2);
+  CHECK(
+      server.ask(R"({"command":"revoked","directory":"/home/carl/identity","tenant":"bob","identity":"12ab"})")["ok"] ==
+      false);
   CHECK(server.ask(R"({"command":"revoked","directory":"/etc/gpuwire/identity","tenant":"bob"})")["ok"] == false);
   REQUIRE(server.done.size() == 1);
   CHECK(server.done[0] == R"(audit revoked {"by_uid":0,"by_pid":1,"tenant":"bob","identity":"12ab","sessions":2})");
@@ -109,7 +121,9 @@ TEST_CASE("A revocation is noted with who has done it and how many sessions end,
 TEST_CASE("A reload that finds mistakes tells all of them") {
   Server server;
   CHECK(server.ask(R"({"command":"reload"})")["changed"] == "1 tenant added");
-  server.sources.reload = []() -> tl::expected<std::string, std::vector<std::string>> { return tl::unexpected(std::vector<std::string>{"f:1: a", "f:2: b"}); };
+  server.sources.reload = []() -> tl::expected<std::string, std::vector<std::string>> {
+    return tl::unexpected(std::vector<std::string>{"f:1: a", "f:2: b"});
+  };
   Json answer = server.ask(R"({"command":"reload"})");
   CHECK(answer["ok"] == false);
   CHECK(answer["errors"] == Json::array({"f:1: a", "f:2: b"}));
@@ -119,8 +133,10 @@ TEST_CASE("A reload that finds mistakes tells all of them") {
 
 TEST_CASE("What is no request is answered with an error") {
   Server server;
-  for (const std::string& line : {std::string(), std::string("hello"), std::string("[]"), std::string("{}"), std::string(R"({"command":5})"), std::string(R"({"command":"fly"})"),
-                                  std::string(2000, '['), std::string("{\"command\":\"snap\xff\"}"), std::string("{\"a\":") + std::string(1500, '[')})
+  for (const std::string& line :
+       {std::string(), std::string("hello"), std::string("[]"), std::string("{}"), std::string(R"({"command":5})"),
+        std::string(R"({"command":"fly"})"), std::string(2000, '['), std::string("{\"command\":\"snap\xff\"}"),
+        std::string("{\"a\":") + std::string(1500, '[')})
     CHECK(server.ask(line)["ok"] == false);
 }
 
@@ -129,7 +145,8 @@ TEST_CASE("A watch's interval has bounds") {
   CHECK(answer_request(R"({"command":"watch"})", kRoot, server.sources).watch_interval_ms == kWatchIntervalMs);
   CHECK(answer_request(R"({"command":"watch","interval_ms":100})", kRoot, server.sources).watch_interval_ms == 100);
   for (const char* interval : {"0", "99", "3600001", "-5", "\"x\"", "1e30", "18446744073709551615"}) {
-    auto answer = answer_request(std::string(R"({"command":"watch","interval_ms":)") + interval + "}", kRoot, server.sources);
+    auto answer =
+        answer_request(std::string(R"({"command":"watch","interval_ms":)") + interval + "}", kRoot, server.sources);
     CHECK(answer.watch_interval_ms == 0);
     CHECK(answer.json["ok"] == false);
   }

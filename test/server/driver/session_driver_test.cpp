@@ -30,9 +30,8 @@ DriverTable fake_driver() {
   table.cuEventRecord = [](CUevent, CUstream) { return CUDA_SUCCESS; };
   table.cuEventQuery = [](CUevent) { return CUDA_SUCCESS; };
   table.cuEventDestroy_v2 = [](CUevent) { return CUDA_SUCCESS; };
-  table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**) {
-    return ++launches, CUDA_SUCCESS;
-  };
+  table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                            void**, void**) { return ++launches, CUDA_SUCCESS; };
   return table;
 }
 
@@ -48,8 +47,10 @@ TEST_CASE("a call that waits for the broker's answer about memory has not passed
   OwnedDescriptor broker, worker;
   REQUIRE(open_ipc_message(broker, worker));
   IpcMessage message;
-  REQUIRE(attach(message, SpecDescriptor::session_page, OwnedDescriptor(::fcntl(page->descriptor(), F_DUPFD_CLOEXEC, 0))));
-  REQUIRE(attach(message, SpecDescriptor::tenant_page, OwnedDescriptor(::fcntl(tenant->descriptor(), F_DUPFD_CLOEXEC, 0))));
+  REQUIRE(
+      attach(message, SpecDescriptor::session_page, OwnedDescriptor(::fcntl(page->descriptor(), F_DUPFD_CLOEXEC, 0))));
+  REQUIRE(
+      attach(message, SpecDescriptor::tenant_page, OwnedDescriptor(::fcntl(tenant->descriptor(), F_DUPFD_CLOEXEC, 0))));
   SessionSpec order;
   order.devices = {{.index = 0}};
   order.ledger_slot = kSlot;

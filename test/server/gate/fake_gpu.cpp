@@ -8,10 +8,11 @@ using gpuwire::server::DriverTable;
 namespace {
 FakeGpu* gpu = nullptr;
 thread_local CUcontext t_current = FakeGpu::context();
-}
+}  // namespace
 
 struct FakeGpu::Calls {
-  static CUresult launch(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream stream, void**, void**) {
+  static CUresult launch(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                         CUstream stream, void**, void**) {
     std::lock_guard lock(gpu->mutex_);
     ++gpu->launched_;
     if (!gpu->capturing_.count(stream)) gpu->queue_.push_back({.kind = Kind::work, .context = t_current});

@@ -1,4 +1,5 @@
-// A driver whose work is done when the test says so. One at a time, because a driver table's functions know nothing but their arguments.
+// A driver whose work is done when the test says so. One at a time, because a driver table's functions know nothing but
+// their arguments.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +22,8 @@ class FakeGpu {
   ~FakeGpu();
   const gpuwire::server::DriverTable& table() const { return table_; }
 
-  // Kernels launched and not done, and events behind them, are done in the order in which they came; a word is written in its turn.
+  // Kernels launched and not done, and events behind them, are done in the order in which they came; a word is written
+  // in its turn.
   size_t in_flight();
   size_t launched();
   void finish(size_t operations);
@@ -30,7 +32,7 @@ class FakeGpu {
   void begin();
   size_t events_recorded();
   size_t events_alive();
-  size_t everything_recorded();       // times that cuCtxRecordEvent was called
+  size_t everything_recorded();  // times that cuCtxRecordEvent was called
   bool recorded_into_a_capture();
   // Calls that end a context wait, as they do for its kernels, until they are let go.
   void hold_endings(bool hold);

@@ -54,7 +54,9 @@ struct GateFixture {
       return launch(function);
     });
   }
-  bool idle() { return becomes([&] { return page.in_flight.load() == 0; }); }
+  bool idle() {
+    return becomes([&] { return page.in_flight.load() == 0; });
+  }
   bool rang() {
     uint64_t count = 0;
     return becomes([&] { return ::read(doorbell.get(), &count, sizeof count) == ssize_t(sizeof count); });

@@ -117,7 +117,8 @@ TEST_CASE("a sample after a long capture stands for no more than the time since 
   CUstream captured = FakeGpu::stream(1);
   tracker.enter_context(FakeGpu::context());
   CHECK_FALSE(tracker.sample(sampling));
-  tracker.begin_capture(captured, [&] { return gpu.table().cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED); });
+  tracker.begin_capture(captured,
+                        [&] { return gpu.table().cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED); });
   bool busy = false;
   PageTime last{};
   for (auto until = page_now() + 100ms; (last = page_now()) < until;) busy |= tracker.sample(sampling);
@@ -126,12 +127,15 @@ TEST_CASE("a sample after a long capture stands for no more than the time since 
   CHECK_FALSE(busy);
   CUgraph graph = nullptr;
   tracker.end_capture(captured, [&] { return gpu.table().cuStreamEndCapture(captured, &graph); });
-  CHECK(gpu.table().cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(2), nullptr, nullptr) == CUDA_SUCCESS);
+  CHECK(gpu.table().cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(2), nullptr, nullptr) ==
+        CUDA_SUCCESS);
   CHECK(tracker.sample(sampling));
   CHECK(std::chrono::nanoseconds(page.busy_ns) <= page_now() - last);
 }
 
-TEST_CASE("what is counted as done is never more than was submitted, also when a sample ends the burst before the mark is looked at") {
+TEST_CASE(
+    "what is counted as done is never more than was submitted, also when a sample ends the burst before the mark is "
+    "looked at") {
   FakeGpu gpu;
   SessionPage page;
   InFlightTracker tracker(gpu.table(), page);
@@ -190,7 +194,8 @@ TEST_CASE_FIXTURE(GateFixture, "the end of one context leaves what is in flight 
   CHECK(idle());
 }
 
-TEST_CASE_FIXTURE(GateFixture, "a call that ends a context is in flight until it comes back, and holds up no other thread") {
+TEST_CASE_FIXTURE(GateFixture,
+                  "a call that ends a context is in flight until it comes back, and holds up no other thread") {
   CUcontext other = reinterpret_cast<CUcontext>(uintptr_t(0xc1));
   set_and_wait(true);
   REQUIRE(idle());

@@ -8,7 +8,8 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-// What is credited when something works for `work` every `period`, and the looks rest between two of its works as the in-flight tracker does, or go on.
+// What is credited when something works for `work` every `period`, and the looks rest between two of its works as the
+// in-flight tracker does, or go on.
 double credited_part(nanoseconds work, nanoseconds period, bool rests) {
   Sampling sampling;
   constexpr int kRounds = 20'000;

@@ -20,7 +20,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr DeviceIndex kDevice[] = {0};
-// The warning comes at four fifths of it: this thread and the GPU scheduler's may be kept from running for the rest without its being missed.
+// The warning comes at four fifths of it: this thread and the GPU scheduler's may be kept from running for the rest
+// without its being missed.
 constexpr std::chrono::milliseconds kLimit{2000};
 
 // A worker's end of a session, which says what the test wants.
@@ -65,8 +66,16 @@ struct GpuSchedulerFixture {
   std::mutex mutex;
   std::vector<std::string> warnings, ends;
   GpuScheduler scheduler{{.scheduling = true, .cores = 1, .policy = {}},
-                  {.warn = [this](SessionId, std::string text) { std::lock_guard lock(mutex); warnings.push_back(std::move(text)); },
-                   .end = [this](SessionId, std::string why) { std::lock_guard lock(mutex); ends.push_back(std::move(why)); }}};
+                         {.warn =
+                              [this](SessionId, std::string text) {
+                                std::lock_guard lock(mutex);
+                                warnings.push_back(std::move(text));
+                              },
+                          .end =
+                              [this](SessionId, std::string why) {
+                                std::lock_guard lock(mutex);
+                                ends.push_back(std::move(why));
+                              }}};
 
   Worker session(unsigned number, unsigned tenant) {
     auto ends = scheduler.add(SessionId(number), TenantId(tenant), kDevice);
@@ -97,7 +106,8 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "one of two gets the GPU, the other after
   Worker second = session(2, 2);
   CHECK(second.gate().closed());
   second.knock();
-  // The first one's turn ends, or the second's begins at once: either way nobody has the GPU together with work of the other in flight.
+  // The first one's turn ends, or the second's begins at once: either way nobody has the GPU together with work of the
+  // other in flight.
   CHECK(becomes([&] { return first.gate().closed(); }));
   first.answer();
   CHECK(second.gate().closed());
@@ -147,7 +157,9 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "turns go round among tenants that always
   CHECK(std::ranges::min(turns) >= 3);
 }
 
-TEST_CASE_FIXTURE(GpuSchedulerFixture, "a kernel over its tenant's limit is warned of and its session ended, and only what is counted can be") {
+TEST_CASE_FIXTURE(
+    GpuSchedulerFixture,
+    "a kernel over its tenant's limit is warned of and its session ended, and only what is counted can be") {
   scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = kLimit});
   Worker worker = session(1, 1);
   CHECK(becomes([&] { return !worker.gate().closed(); }));
@@ -180,7 +192,8 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a limit that is set while a session runs
 
 TEST_CASE("without scheduling every gate stays open, and limits hold") {
   std::atomic<int> ended{0};
-  GpuScheduler scheduler({.scheduling = false, .cores = 1, .policy = {}}, {.warn = [](SessionId, std::string) {}, .end = [&](SessionId, std::string) { ++ended; }});
+  GpuScheduler scheduler({.scheduling = false, .cores = 1, .policy = {}},
+                         {.warn = [](SessionId, std::string) {}, .end = [&](SessionId, std::string) { ++ended; }});
   scheduler.set_tenant(TenantId(2), {}, {.idle_time_max = 50ms});
   auto one = scheduler.add(SessionId(1), TenantId(1), kDevice);
   auto two = scheduler.add(SessionId(2), TenantId(2), kDevice);
@@ -254,7 +267,9 @@ TEST_CASE("servers of sessions that answer people stay awake after a request whe
   GpuScheduler scheduler({.scheduling = true, .cores = 8, .policy = {}}, {.warn = {}, .end = {}});
   scheduler.set_tenant(TenantId(1), {.service_class = ServiceClass::interactive}, {});
   scheduler.set_tenant(TenantId(2), {.service_class = ServiceClass::batch}, {});
-  auto session = [&](unsigned number, unsigned tenant) { return Worker(*scheduler.add(SessionId(number), TenantId(tenant), kDevice)); };
+  auto session = [&](unsigned number, unsigned tenant) {
+    return Worker(*scheduler.add(SessionId(number), TenantId(tenant), kDevice));
+  };
   Worker first = session(1, 1), second = session(2, 1), batch = session(3, 2);
   CHECK(first.page->spin_us != 0);
   CHECK(second.page->spin_us != 0);
@@ -268,7 +283,9 @@ TEST_CASE("servers of sessions that answer people stay awake after a request whe
   CHECK(first.page->spin_us == 0);
 }
 
-TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that began under another GPU scheduler goes on: its counters are believed for the time since then, and nobody pays for them") {
+TEST_CASE_FIXTURE(GpuSchedulerFixture,
+                  "a session that began under another GPU scheduler goes on: its counters are believed for the time "
+                  "since then, and nobody pays for them") {
   const PageTime began = page_now() - 1h;
   auto page = MappedPage::create();
   REQUIRE(page);
@@ -279,7 +296,8 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that began under another GPU s
   worker.page->busy_ns = uint64_t(std::chrono::nanoseconds(50min).count());
   worker.page->opening = 12;
   worker.page->gate = 0;
-  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice, {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, began));
+  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice,
+                          {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, began));
   CHECK(scheduler.began(SessionId(5)) == began);
   worker.answer();
   CHECK(becomes([&] { return worker.gate().unhindered(); }));
@@ -291,11 +309,14 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that began under another GPU s
   CHECK(ended() == 0);
 }
 
-TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session whose page claims more than its time allows ends when it is adopted") {
+TEST_CASE_FIXTURE(GpuSchedulerFixture,
+                  "a session whose page claims more than its time allows ends when it is adopted") {
   auto page = MappedPage::create();
   REQUIRE(page);
   OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   (*page)->submissions = UINT64_MAX / 2;
-  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice, {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, page_now() - 1h));
+  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice,
+                          {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))},
+                          page_now() - 1h));
   CHECK(becomes([&] { return ended() == 1; }));
 }

@@ -61,7 +61,9 @@ TEST_CASE("work that nobody counts counts as activity") {
   CHECK(reader.read(page, 1, 1000s, true, false, 1002s).seen.submissions > first);
 }
 
-TEST_CASE("whatever a page says, times lie between the session's begin and now, and counters neither go back nor outrun the clock") {
+TEST_CASE(
+    "whatever a page says, times lie between the session's begin and now, and counters neither go back nor outrun the "
+    "clock") {
   std::mt19937_64 random(20261121);
   SessionPage page;
   PageReader reader(1000s);
@@ -69,7 +71,10 @@ TEST_CASE("whatever a page says, times lie between the session's begin and now, 
   gpuwire::scheduler::Observation before;
   for (int i = 0; i < 20000; ++i) {
     now += std::chrono::nanoseconds(random() % 1'000'000);
-    auto word = [&] { return random() % 3 == 0 ? uint64_t(now.count() + int64_t(random() % 2'000'000'000) - 1'000'000'000) : random() >> (random() % 64); };
+    auto word = [&] {
+      return random() % 3 == 0 ? uint64_t(now.count() + int64_t(random() % 2'000'000'000) - 1'000'000'000)
+                               : random() >> (random() % 64);
+    };
     page.waiting = uint32_t(random() % 2);
     page.in_flight = uint32_t(random() % 2);
     page.started = uint32_t(random() % 3);
@@ -105,10 +110,10 @@ TEST_CASE("a page that holds what no worker writes is damaged from then on, and 
   const std::vector<std::function<void(SessionPage&)>> damages = {
       [](SessionPage& page) { page.waiting = 2; },
       [](SessionPage& page) { page.in_flight = 0xffffffff; },
-      [](SessionPage& page) { page.submissions = 99; },              // it was more
-      [](SessionPage& page) { page.submissions = UINT64_MAX; },      // the next reading would begin at zero
+      [](SessionPage& page) { page.submissions = 99; },          // it was more
+      [](SessionPage& page) { page.submissions = UINT64_MAX; },  // the next reading would begin at zero
       [](SessionPage& page) { page.completions = UINT64_MAX - 1; },
-      [](SessionPage& page) { page.bursts = uint64_t{1} << 40; },    // more than a worker can count in this time
+      [](SessionPage& page) { page.bursts = uint64_t{1} << 40; },  // more than a worker can count in this time
   };
   for (const auto& damage : damages) {
     SessionPage page;

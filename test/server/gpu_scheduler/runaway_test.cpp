@@ -42,7 +42,8 @@ TEST_CASE("a page that tells of ever new beginnings brings on no more warnings t
   RunawayWatch watch;
   SessionLimits limits{.kernel_time_max = 10s, .idle_time_max = 20s};
   int warnings = 0;
-  for (PageTime now = 100s; now < 200s; now += 1ms) warnings += watch.judge(limits, now - 9s, now - 19s, now).kind == Kind::warn;
+  for (PageTime now = 100s; now < 200s; now += 1ms)
+    warnings += watch.judge(limits, now - 9s, now - 19s, now).kind == Kind::warn;
   CHECK(warnings == 13);
 }
 
@@ -58,7 +59,7 @@ TEST_CASE("an idle session is warned and ended by its own limit") {
   auto warned = watch.judge(limits, {}, 1000s, 1080s);
   CHECK(warned.kind == Kind::warn);
   CHECK(warned.text.find("idle") != std::string::npos);
-  CHECK(watch.judge(limits, {}, {}, 1090s).kind == Kind::nothing);      // it has worked
+  CHECK(watch.judge(limits, {}, {}, 1090s).kind == Kind::nothing);  // it has worked
   CHECK(watch.judge(limits, {}, 1091s, 1180s).kind == Kind::warn);
   CHECK(watch.judge(limits, {}, 1091s, 1191s).kind == Kind::end);
 }

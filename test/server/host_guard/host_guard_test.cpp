@@ -96,7 +96,8 @@ struct Fixture {
   boost::asio::io_context io;
   Control control;
   TenantDirectory tenants{{tenant("greedy", 32 * kMiB), tenant("modest", 32 * kMiB)}};
-  HostGuard guard{io, control, {.machine_bytes = 1024 * kMiB, .slack_bytes = 8 * kMiB, .look = std::chrono::milliseconds(1)}};
+  HostGuard guard{
+      io, control, {.machine_bytes = 1024 * kMiB, .slack_bytes = 8 * kMiB, .look = std::chrono::milliseconds(1)}};
   uint64_t number = 0;
 
   Fixture() { guard.tenants_changed(tenants); }
@@ -131,7 +132,8 @@ std::string contents(const fs::path& file) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "the largest session of a tenant that takes too much is ended with the reason, and no other") {
+TEST_CASE_FIXTURE(Fixture,
+                  "the largest session of a tenant that takes too much is ended with the reason, and no other") {
   Worker small, large, other;
   SessionRecord first = begin("greedy", small), second = begin("greedy", large), third = begin("modest", other);
   small.take(20 * kMiB);

@@ -90,12 +90,16 @@ TEST_CASE("a token is written for its owner and kept only as a hash") {
   std::string token = made.text.substr(made.text.find('\n') + 1);
   token.pop_back();
   CHECK(read_register(folder.path).value().find_token(token)->tenant == "bob");
-  for (const auto& entry : fs::directory_iterator(folder.path)) CHECK(content(entry.path()).find(token) == std::string::npos);
+  for (const auto& entry : fs::directory_iterator(folder.path))
+    CHECK(content(entry.path()).find(token) == std::string::npos);
 }
 
 TEST_CASE("a job's token counts for its job's time, and no longer than until it is revoked") {
   Folder folder;
-  auto made = add_job_token(folder.path, {.tenant = "bob", .job = "slurm/lab/17", .gpus = 2, .lifetime = std::chrono::hours(3)}, kNow).value();
+  auto made =
+      add_job_token(folder.path, {.tenant = "bob", .job = "slurm/lab/17", .gpus = 2, .lifetime = std::chrono::hours(3)},
+                    kNow)
+          .value();
   CHECK(made.text.size() == kTokenBytes);
   CHECK(made.authority.starts_with("-----BEGIN CERTIFICATE-----"));
   Register credentials = read_register(folder.path).value();
@@ -109,16 +113,20 @@ TEST_CASE("a job's token counts for its job's time, and no longer than until it 
   CHECK(revoke_job(folder.path, "slurm/lab/18", true, kNow).value().empty());
   CHECK(revoke_job(folder.path, "slurm/lab/17", true, kNow).value().size() == 1);
   CHECK_FALSE(why_invalid(*read_register(folder.path).value().find_token(made.text), kNow).empty());
-  CHECK_FALSE(add_job_token(folder.path, {.tenant = "bob", .job = "a job", .gpus = 1, .lifetime = std::chrono::hours(3)}, kNow));
-  CHECK_FALSE(add_job_token(folder.path, {.tenant = "bob", .job = "17", .gpus = 0, .lifetime = std::chrono::hours(3)}, kNow));
-  CHECK_FALSE(add_job_token(folder.path, {.tenant = "bob", .job = "17", .gpus = 1, .lifetime = std::chrono::seconds(1)}, kNow));
+  CHECK_FALSE(add_job_token(folder.path,
+                            {.tenant = "bob", .job = "a job", .gpus = 1, .lifetime = std::chrono::hours(3)}, kNow));
+  CHECK_FALSE(
+      add_job_token(folder.path, {.tenant = "bob", .job = "17", .gpus = 0, .lifetime = std::chrono::hours(3)}, kNow));
+  CHECK_FALSE(
+      add_job_token(folder.path, {.tenant = "bob", .job = "17", .gpus = 1, .lifetime = std::chrono::seconds(1)}, kNow));
 }
 
 TEST_CASE("a register does not grow with every job that there ever was") {
   Folder folder;
   for (int i = 0; i < 5; ++i) {
     auto now = kNow + std::chrono::hours(4) * i;
-    REQUIRE(add_job_token(folder.path, {.tenant = "bob", .job = std::to_string(i), .gpus = 1, .lifetime = std::chrono::hours(3)}, now));
+    REQUIRE(add_job_token(
+        folder.path, {.tenant = "bob", .job = std::to_string(i), .gpus = 1, .lifetime = std::chrono::hours(3)}, now));
     REQUIRE(revoke_job(folder.path, std::to_string(i), true, now + std::chrono::hours(2)));
     CHECK(read_register(folder.path).value().credentials().size() <= 1);
   }
@@ -163,7 +171,8 @@ TEST_CASE("a key that others could have read is refused, with what to do about i
   ::chmod((folder.path / "ca.key").c_str(), 0640);
   auto made = add_certificate(folder.path, "alice", 30, {}, kNow);
   REQUIRE_FALSE(made);
-  CHECK(made.error() == (folder.path / "ca.key").string() + ": others can get at it (mode 0640); `chmod go= FILE` takes that away");
+  CHECK(made.error() ==
+        (folder.path / "ca.key").string() + ": others can get at it (mode 0640); `chmod go= FILE` takes that away");
 }
 
 TEST_CASE("what root writes into the folder of the server's user is that user's, and what it gives out is not") {
@@ -179,7 +188,8 @@ TEST_CASE("what root writes into the folder of the server's user is that user's,
     struct stat facts {};
     return ::stat(file.c_str(), &facts) == 0 ? facts.st_uid : uid_t(-1);
   };
-  for (const auto& entry : fs::directory_iterator(folder)) CHECK_MESSAGE(owner_of(entry.path()) == kServer, entry.path().string());
+  for (const auto& entry : fs::directory_iterator(folder))
+    CHECK_MESSAGE(owner_of(entry.path()) == kServer, entry.path().string());
   CHECK(owner_of(out) == 0);
   REQUIRE(::chown((folder / "ca.key").c_str(), kStranger, gid_t(-1)) == 0);
   CHECK_FALSE(add_certificate(folder, "bob", 1, temporary.path() / "bob.pem", kNow));
@@ -195,12 +205,14 @@ TEST_CASE("links, pipes and overlong files are not read") {
   CHECK(read_private_file(large, 99).error() == large.string() + ": longer than 99 bytes");
   CHECK_FALSE(read_private_file(link, 100));
   CHECK(read_private_file(pipe, 100).error() == pipe.string() + ": no regular file");
-  CHECK(read_private_file(temporary.path() / "none", 100).error() == (temporary.path() / "none").string() + ": No such file or directory");
+  CHECK(read_private_file(temporary.path() / "none", 100).error() ==
+        (temporary.path() / "none").string() + ": No such file or directory");
 }
 
 TEST_CASE("without an identity every command says which file is missing") {
   gpuwire::test::TemporaryDirectory temporary;
-  CHECK(add_certificate(temporary.path(), "alice", 1, {}, kNow).error().find("ca.pem: No such file or directory") != std::string::npos);
+  CHECK(add_certificate(temporary.path(), "alice", 1, {}, kNow).error().find("ca.pem: No such file or directory") !=
+        std::string::npos);
   CHECK(add_token(temporary.path(), "alice", 1, {}, kNow).error().find("gpuwire admin init") != std::string::npos);
   CHECK(server_facts(temporary.path()).error().find("ca.pem") != std::string::npos);
 }

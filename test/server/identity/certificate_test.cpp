@@ -40,8 +40,10 @@ int verify(const Lab& lab, const Issued& leaf, WallTime when, int purpose, const
 
 TEST_CASE("a server certificate holds for its names and for nothing else") {
   Lab lab;
-  Issued server = issue_server_certificate(lab.authority, {"gpu7.lab.example", "10.1.2.3", "::1"}, {kNow, kServerDays}).value();
-  for (const char* host : {"gpu7.lab.example", "10.1.2.3", "::1"}) CHECK(verify(lab, server, kNow, X509_PURPOSE_SSL_SERVER, host) == X509_V_OK);
+  Issued server =
+      issue_server_certificate(lab.authority, {"gpu7.lab.example", "10.1.2.3", "::1"}, {kNow, kServerDays}).value();
+  for (const char* host : {"gpu7.lab.example", "10.1.2.3", "::1"})
+    CHECK(verify(lab, server, kNow, X509_PURPOSE_SSL_SERVER, host) == X509_V_OK);
   CHECK(verify(lab, server, kNow, X509_PURPOSE_SSL_SERVER, "gpu8.lab.example") == X509_V_ERR_HOSTNAME_MISMATCH);
   CHECK(verify(lab, server, kNow, X509_PURPOSE_SSL_SERVER, "10.1.2.4") == X509_V_ERR_IP_ADDRESS_MISMATCH);
   CHECK(verify(lab, server, kNow, X509_PURPOSE_SSL_CLIENT) == X509_V_ERR_INVALID_PURPOSE);
@@ -73,7 +75,8 @@ TEST_CASE("no certificate outlives its authority, and an expired one signs nothi
   Issued issued = make_authority("gpu7", {kNow, 10}).value();
   Authority authority = read_authority(issued.certificate_pem, issued.key_pem).value();
   CHECK(issue_client_certificate(authority, "alice", {kNow, 365}).value().expires == issued.expires);
-  CHECK(issue_client_certificate(authority, "alice", {kNow + 241h, 365}).error() == "the certificate authority has expired");
+  CHECK(issue_client_certificate(authority, "alice", {kNow + 241h, 365}).error() ==
+        "the certificate authority has expired");
 }
 
 TEST_CASE("another lab's certificate is foreign") {
@@ -92,9 +95,11 @@ TEST_CASE("a tenant's certificate cannot sign another") {
 
 TEST_CASE("names that could mean something else in a certificate are refused") {
   Lab lab;
-  for (const char* name : {"", "a b", "alice,URI:gpuwire://tenant/bob", "al/ice", "\xc3\xa4", "alice\n", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})
+  for (const char* name : {"", "a b", "alice,URI:gpuwire://tenant/bob", "al/ice", "\xc3\xa4", "alice\n",
+                           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"})
     CHECK_FALSE(issue_client_certificate(lab.authority, name, {kNow, 1}));
-  for (const char* host : {"", "a,DNS:b", "a b", "email:x", "10.0.0.1,IP:10.0.0.2"}) CHECK_FALSE(issue_server_certificate(lab.authority, {host}, {kNow, 1}));
+  for (const char* host : {"", "a,DNS:b", "a b", "email:x", "10.0.0.1,IP:10.0.0.2"})
+    CHECK_FALSE(issue_server_certificate(lab.authority, {host}, {kNow, 1}));
   CHECK_FALSE(issue_server_certificate(lab.authority, {}, {kNow, 1}));
   CHECK_FALSE(issue_client_certificate(lab.authority, "alice", {kNow, 0}));
   CHECK_FALSE(issue_client_certificate(lab.authority, "alice", {kNow, kValidityDaysMax + 1}));
@@ -109,7 +114,9 @@ TEST_CASE("a server's certificate names no tenant") {
 
 TEST_CASE("what cannot be read as a certificate or key says so") {
   CHECK(read_certificate("").error().starts_with("no certificate can be read: "));
-  CHECK(read_key("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n").error().starts_with("no private key can be read: "));
+  CHECK(read_key("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+            .error()
+            .starts_with("no private key can be read: "));
   Lab one, other;
   CHECK_FALSE(read_authority(one.issued.certificate_pem, other.issued.key_pem));
 }

@@ -12,7 +12,12 @@ const WallTime kNow = std::chrono::system_clock::from_time_t(1'800'000'000);
 
 Credential token_of(const std::string& tenant, const std::string& token, WallTime expires = kNow + 24h) {
   TokenHash hash = hash_token(token);
-  return {.kind = CredentialKind::token, .id = token_id(hash), .tenant = tenant, .issued = kNow, .expires = expires, .hash = hash};
+  return {.kind = CredentialKind::token,
+          .id = token_id(hash),
+          .tenant = tenant,
+          .issued = kNow,
+          .expires = expires,
+          .hash = hash};
 }
 
 Credential certificate_of(const std::string& tenant, const std::string& serial) {
@@ -92,7 +97,8 @@ TEST_CASE("why a credential does not count is said in words") {
 
 TEST_CASE("a register that cannot be is refused with the entry and the reason") {
   auto error_of = [](const std::string& text) { return Register::parse(text).error(); };
-  const std::string entry = R"({"kind":"certificate","id":"0a","tenant":"alice","issued":"2026-01-01T00:00:00Z","expires":"2027-01-01T00:00:00Z"})";
+  const std::string entry =
+      R"({"kind":"certificate","id":"0a","tenant":"alice","issued":"2026-01-01T00:00:00Z","expires":"2027-01-01T00:00:00Z"})";
   auto with = [](const std::string& entries) { return R"({"format":1,"credentials":[)" + entries + "]}"; };
   CHECK(Register::parse(with(entry)));
   CHECK(error_of("") == "no JSON object");
@@ -110,13 +116,16 @@ TEST_CASE("a register that cannot be is refused with the entry and the reason") 
   CHECK(error_of(changed("alice", "a/b")) == "credential 1: \"a/b\" is no tenant name");
   CHECK(error_of(changed("2027-01-01T00:00:00Z", "soon")) == "credential 1: \"expires\" is \"soon\", which is no time");
   CHECK(error_of(changed("\"0a\"", "7")) == "credential 1: \"id\" is missing or no text");
-  CHECK(error_of(changed("\"certificate\"", "\"token\",\"sha256\":\"zz\"")) == "credential 1: \"sha256\" is no SHA-256");
+  CHECK(error_of(changed("\"certificate\"", "\"token\",\"sha256\":\"zz\"")) ==
+        "credential 1: \"sha256\" is no SHA-256");
 }
 
 TEST_CASE("a job's tokens are revoked together, and those of other jobs and of people are left alone") {
   Register credentials;
-  std::string first = new_token().value(), second = new_token().value(), other = new_token().value(), person = new_token().value();
-  for (const auto& [token, job] : {std::pair(first, "slurm/lab/17"), std::pair(second, "slurm/lab/17"), std::pair(other, "slurm/lab/18")}) {
+  std::string first = new_token().value(), second = new_token().value(), other = new_token().value(),
+              person = new_token().value();
+  for (const auto& [token, job] :
+       {std::pair(first, "slurm/lab/17"), std::pair(second, "slurm/lab/17"), std::pair(other, "slurm/lab/18")}) {
     Credential credential = token_of("anna", token);
     credential.job = job;
     credential.gpus = 2;
@@ -137,8 +146,10 @@ TEST_CASE("a job's tokens are revoked together, and those of other jobs and of p
 
 TEST_CASE("tokens of jobs that are over are forgotten, and nothing else is") {
   Register credentials;
-  std::string over = new_token().value(), expired = new_token().value(), runs = new_token().value(), person = new_token().value();
-  for (const auto& [token, expires] : {std::pair(over, kNow + 24h), std::pair(expired, kNow - 2h), std::pair(runs, kNow + 24h)}) {
+  std::string over = new_token().value(), expired = new_token().value(), runs = new_token().value(),
+              person = new_token().value();
+  for (const auto& [token, expires] :
+       {std::pair(over, kNow + 24h), std::pair(expired, kNow - 2h), std::pair(runs, kNow + 24h)}) {
     Credential credential = token_of("anna", token, expires);
     credential.job = token.substr(8, 8);
     credential.gpus = 1;
@@ -160,7 +171,9 @@ TEST_CASE("a register with a job that cannot be is not read") {
   credential.gpus = 1;
   credentials.add(credential);
   std::string text = credentials.text();
-  auto with = [&](std::string_view from, std::string_view to) { return std::string(text).replace(text.find(from), from.size(), to); };
+  auto with = [&](std::string_view from, std::string_view to) {
+    return std::string(text).replace(text.find(from), from.size(), to);
+  };
   CHECK(Register::parse(text));
   CHECK_FALSE(Register::parse(with("\"17\"", "\"1 7\"")));
   CHECK_FALSE(Register::parse(with("\"17\"", "\"\"")));

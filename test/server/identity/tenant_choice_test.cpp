@@ -17,8 +17,14 @@ struct Book {
   std::string token = new_token().value();
   Book() {
     TokenHash hash = hash_token(token);
-    credentials.add({.kind = CredentialKind::token, .id = token_id(hash), .tenant = "bob", .issued = kNow, .expires = kNow + 1h, .hash = hash});
-    credentials.add({.kind = CredentialKind::certificate, .id = "0a", .tenant = "alice", .issued = kNow, .expires = kNow + 1h});
+    credentials.add({.kind = CredentialKind::token,
+                     .id = token_id(hash),
+                     .tenant = "bob",
+                     .issued = kNow,
+                     .expires = kNow + 1h,
+                     .hash = hash});
+    credentials.add(
+        {.kind = CredentialKind::certificate, .id = "0a", .tenant = "alice", .issued = kNow, .expires = kNow + 1h});
   }
 };
 
@@ -34,8 +40,10 @@ const ShownCertificate kAlice{.serial = "0a", .tenant = "alice"};
 
 TEST_CASE("the order is certificate, token, Unix user, open tenant") {
   Book registry;
-  CHECK(outcome({.tls = true, .certificate = kAlice, .unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) == "alice by tls certificate");
-  CHECK(outcome({.token = registry.token, .unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) == "bob by token");
+  CHECK(outcome({.tls = true, .certificate = kAlice, .unix_tenant = "anna", .open_tenant = "open"},
+                &registry.credentials) == "alice by tls certificate");
+  CHECK(outcome({.token = registry.token, .unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) ==
+        "bob by token");
   CHECK(outcome({.unix_tenant = "anna", .open_tenant = "open"}, &registry.credentials) == "anna by unix");
   CHECK(outcome({.open_tenant = "open"}, &registry.credentials) == "open by plain");
   CHECK(outcome({.tls = true, .open_tenant = "open"}, &registry.credentials) == "open by tls");
@@ -44,7 +52,8 @@ TEST_CASE("the order is certificate, token, Unix user, open tenant") {
 
 TEST_CASE("what is shown and does not count is refused, whatever else would do") {
   Book registry;
-  Shown shown{.tls = true, .certificate = kAlice, .token = registry.token, .unix_tenant = "anna", .open_tenant = "open"};
+  Shown shown{
+      .tls = true, .certificate = kAlice, .token = registry.token, .unix_tenant = "anna", .open_tenant = "open"};
   CHECK(outcome(shown, &registry.credentials) == "mismatch");
   shown.token = "wrong";
   CHECK(outcome(shown, &registry.credentials) == "token");

@@ -78,7 +78,9 @@ struct RunningKeeper {
   void say(KeeperKind kind, uint32_t number = 0, std::string text = {}) {
     REQUIRE(send_ipc_message(broker.get(), keeper_message(kind, number, std::move(text))));
   }
-  void put(KeptEntry entry) { REQUIRE(send_ipc_message(broker.get(), entry_message(KeeperKind::put, std::move(entry)))); }
+  void put(KeptEntry entry) {
+    REQUIRE(send_ipc_message(broker.get(), entry_message(KeeperKind::put, std::move(entry))));
+  }
   std::map<std::string, KeptEntry> all() {
     std::map<std::string, KeptEntry> entries;
     say(KeeperKind::give);

@@ -40,7 +40,8 @@ TenantConfiguration tenant(const std::string& name, uint64_t guaranteed, uint64_
 // A session as its worker sees it. Its questions are answered at once or not at all.
 class Worker final : public AllowanceSource {
  public:
-  Worker(BrokerLedger& broker, Control& control, const TenantDirectory& tenants, const std::string& tenant, uint64_t number, std::vector<uint32_t> devices)
+  Worker(BrokerLedger& broker, Control& control, const TenantDirectory& tenants, const std::string& tenant,
+         uint64_t number, std::vector<uint32_t> devices)
       : broker_(broker), control_(control) {
     record.number = SessionId(number);
     record.tenant = tenant;
@@ -83,7 +84,9 @@ struct Fixture {
   std::unique_ptr<Worker> begin(const std::string& tenant, std::vector<uint32_t> devices = {0}) {
     return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, devices);
   }
-  uint64_t free_bytes(const std::string& tenant, uint32_t device = 0) { return ledger.free_bytes(tenants.find(tenant)->id, device); }
+  uint64_t free_bytes(const std::string& tenant, uint32_t device = 0) {
+    return ledger.free_bytes(tenants.find(tenant)->id, device);
+  }
 
   boost::asio::io_context io;
   Control control;
@@ -116,7 +119,8 @@ TEST_CASE("slots are given out by the broker's own count, whatever a worker writ
   for (PageSlot& slot : page.slot) slot.session = 0;
   page.slots = UINT32_MAX;
   auto fourth = fixture.begin("a");
-  std::set<uint32_t> slots{one->order.ledger_slot, two->order.ledger_slot, third->order.ledger_slot, fourth->order.ledger_slot};
+  std::set<uint32_t> slots{one->order.ledger_slot, two->order.ledger_slot, third->order.ledger_slot,
+                           fourth->order.ledger_slot};
   CHECK(slots.size() == 4);
   CHECK(slots.count(kLeftSlot) == 0);
   CHECK(page.slots == *slots.rbegin() + 1);
@@ -283,7 +287,8 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
   boost::asio::io_context io;
   Control control;
   BrokerLedger ledger(io, control, {.spare_workers = 2});
-  std::vector<ServerDevice> devices{{.index = 0, .bytes = 10'000 * kMiB, .taken_bytes = 500 * kMiB}, {.index = 1, .bytes = 10'000 * kMiB}};
+  std::vector<ServerDevice> devices{{.index = 0, .bytes = 10'000 * kMiB, .taken_bytes = 500 * kMiB},
+                                    {.index = 1, .bytes = 10'000 * kMiB}};
   ledger.devices_known(devices);
   CHECK(ledger.device_bytes(0) == (10'000 - 2 * 500 - 256) * kMiB);
   CHECK(ledger.device_bytes(1) == ledger.device_bytes(0));
@@ -294,7 +299,8 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
   CHECK(worker.ledger->context_bytes(1) == 500 * kMiB);
 }
 
-// --- a broker that follows another ---------------------------------------------------------------------------------------------------------------
+// --- a broker that follows another
+// ---------------------------------------------------------------------------------------------------------------
 
 class Keeper final : public EntryStore {
  public:
@@ -304,8 +310,10 @@ class Keeper final : public EntryStore {
   std::vector<KeptEntry> all() const {
     std::vector<KeptEntry> copies;
     for (const auto& [name, entry] : entries) {
-      KeptEntry& copy = copies.emplace_back(KeptEntry{.session = false, .name = name, .text = entry.text, .descriptors = {}});
-      for (const OwnedDescriptor& one : entry.descriptors) copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
+      KeptEntry& copy =
+          copies.emplace_back(KeptEntry{.session = false, .name = name, .text = entry.text, .descriptors = {}});
+      for (const OwnedDescriptor& one : entry.descriptors)
+        copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
     }
     return copies;
   }
@@ -344,7 +352,9 @@ struct KeptFixture {
     ledger.devices_known(devices);
     ledger.tenants_changed(tenants);
   }
-  std::unique_ptr<Worker> begin(const std::string& tenant) { return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0}); }
+  std::unique_ptr<Worker> begin(const std::string& tenant) {
+    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0});
+  }
 
   boost::asio::io_context io;
   Control control;

@@ -28,9 +28,13 @@ DriverTable fake_table() {
   DriverTable table;
   table.cuCtxGetCurrent = [](CUcontext* context) { return *context = kContext, CUDA_SUCCESS; };
   table.cuCtxGetDevice = [](CUdevice* device) { return *device = 0, CUDA_SUCCESS; };
-  table.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice) { return *context = kContext, gpu->active = true, CUDA_SUCCESS; };
+  table.cuDevicePrimaryCtxRetain = [](CUcontext* context, CUdevice) {
+    return *context = kContext, gpu->active = true, CUDA_SUCCESS;
+  };
   table.cuDevicePrimaryCtxReset_v2 = [](CUdevice) { return gpu->active = false, CUDA_SUCCESS; };
-  table.cuDevicePrimaryCtxGetState = [](CUdevice, unsigned* flags, int* active) { return *flags = 0, *active = gpu->active, CUDA_SUCCESS; };
+  table.cuDevicePrimaryCtxGetState = [](CUdevice, unsigned* flags, int* active) {
+    return *flags = 0, *active = gpu->active, CUDA_SUCCESS;
+  };
   table.cuDeviceGetAttribute = [](int* value, CUdevice_attribute attribute, CUdevice) {
     return *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT ? 132 : 2048, CUDA_SUCCESS;
   };
@@ -40,11 +44,14 @@ DriverTable fake_table() {
     return *address = gpu->next, gpu->next += (bytes + 511) / 512 * 512, CUDA_SUCCESS;
   };
   table.cuMemFree_v2 = [](CUdeviceptr) { return CUDA_SUCCESS; };
-  table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction function) { return *value = gpu->frames[function], CUDA_SUCCESS; };
-  table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**) {
-    return ++gpu->launches, CUDA_SUCCESS;
+  table.cuFuncGetAttribute = [](int* value, CUfunction_attribute, CUfunction function) {
+    return *value = gpu->frames[function], CUDA_SUCCESS;
   };
-  table.cuStreamCreate = [](CUstream* stream, unsigned) { return *stream = reinterpret_cast<CUstream>(++gpu->streams), CUDA_SUCCESS; };
+  table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                            void**, void**) { return ++gpu->launches, CUDA_SUCCESS; };
+  table.cuStreamCreate = [](CUstream* stream, unsigned) {
+    return *stream = reinterpret_cast<CUstream>(++gpu->streams), CUDA_SUCCESS;
+  };
   table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
   return table;
 }
@@ -62,7 +69,9 @@ struct Fixture {
     CHECK(used() == 0);
   }
   uint64_t used() const { return ledger.used(0); }
-  CUresult launch(CUfunction function) { return cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
+  CUresult launch(CUfunction function) {
+    return cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  }
 
   FakeGpu fake;
   PageMapping page = PageMapping::create().value();
@@ -72,7 +81,8 @@ struct Fixture {
   const DriverTable& cuda = driver.table();
 };
 
-TEST_CASE_FIXTURE(Fixture, "small allocations are charged the chunks that they lie in, and large ones multiples of 2 MiB") {
+TEST_CASE_FIXTURE(Fixture,
+                  "small allocations are charged the chunks that they lie in, and large ones multiples of 2 MiB") {
   std::vector<CUdeviceptr> small(5000);
   for (CUdeviceptr& one : small) REQUIRE(cuda.cuMemAlloc_v2(&one, 1000) == CUDA_SUCCESS);  // 2048 to a chunk
   CHECK(used() == 3 * kChunk);
@@ -86,7 +96,8 @@ TEST_CASE_FIXTURE(Fixture, "small allocations are charged the chunks that they l
   CHECK(used() == 3 * kChunk);
 }
 
-TEST_CASE_FIXTURE(Fixture, "at the limit a small allocation is served from a chunk that is there, and a new chunk is not opened") {
+TEST_CASE_FIXTURE(
+    Fixture, "at the limit a small allocation is served from a chunk that is there, and a new chunk is not opened") {
   CUdeviceptr one = 0;
   page->column[0].limit = kChunk;
   for (unsigned i = 0; i < 2048; ++i) REQUIRE(cuda.cuMemAlloc_v2(&one, 1024) == CUDA_SUCCESS);
@@ -95,8 +106,10 @@ TEST_CASE_FIXTURE(Fixture, "at the limit a small allocation is served from a chu
   CHECK(used() == kChunk);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a kernel's frames are charged for every thread that can be resident, once for all kernels") {
-  auto none = reinterpret_cast<CUfunction>(0x100), deep = reinterpret_cast<CUfunction>(0x200), abyss = reinterpret_cast<CUfunction>(0x300);
+TEST_CASE_FIXTURE(Fixture,
+                  "a kernel's frames are charged for every thread that can be resident, once for all kernels") {
+  auto none = reinterpret_cast<CUfunction>(0x100), deep = reinterpret_cast<CUfunction>(0x200),
+       abyss = reinterpret_cast<CUfunction>(0x300);
   fake.frames = {{none, 0}, {deep, 16384}, {abyss, 131072}};
   CHECK(launch(none) == CUDA_SUCCESS);
   CHECK(used() == 0);

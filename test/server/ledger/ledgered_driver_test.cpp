@@ -59,7 +59,11 @@ std::vector<uint8_t> compressed_container(uint64_t claimed_bytes) {
 
 class Fixture {
  public:
-  Fixture() : page_(PageMapping::create().value()), ledger_(*page_, kSlot, nullptr), ledgered_(software_driver(), ledger_, {kColumns, true}), cuda(ledgered_.table()) {
+  Fixture()
+      : page_(PageMapping::create().value()),
+        ledger_(*page_, kSlot, nullptr),
+        ledgered_(software_driver(), ledger_, {kColumns, true}),
+        cuda(ledgered_.table()) {
     page_->slots = kSlot + 1;
     for (uint32_t column : {kColumns[0], kColumns[1], kHostColumn}) {
       page_->column[column].allowance = kLimit;
@@ -77,7 +81,8 @@ class Fixture {
   uint64_t host() const { return ledger_.used(kHostColumn); }
   // Until the thread that looks at pools has seen it.
   bool soon(const std::function<bool()>& condition) const {
-    for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20); std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
+    for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+         std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
       if (condition()) return true;
     }
     return false;
@@ -161,7 +166,8 @@ TEST_CASE_FIXTURE(Fixture, "a context is charged before it is made, and once for
   CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what is allocated in a green context stays charged when that is destroyed, for it stays there") {
+TEST_CASE_FIXTURE(Fixture,
+                  "what is allocated in a green context stays charged when that is destroyed, for it stays there") {
   CUgreenCtx green = nullptr;
   CUcontext inside = nullptr;
   CUdeviceptr memory = 0, left = 0;
@@ -218,7 +224,8 @@ TEST_CASE_FIXTURE(Fixture, "physical memory is charged until nobody holds it and
   CHECK(cuda.cuMemAddressFree(range, 2 * bytes) == CUDA_SUCCESS);
 }
 
-TEST_CASE_FIXTURE(Fixture, "stream-ordered memory is charged when it is asked for, and given back when the stream has freed it") {
+TEST_CASE_FIXTURE(
+    Fixture, "stream-ordered memory is charged when it is asked for, and given back when the stream has freed it") {
   CUstream stream = nullptr;
   CUdeviceptr one = 0, two = 0;
   REQUIRE(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -226,7 +233,12 @@ TEST_CASE_FIXTURE(Fixture, "stream-ordered memory is charged when it is asked fo
   CHECK(used() == 10 * kMiB);
   // A stream that stands at a host function frees nothing.
   std::atomic<bool> go{false};
-  REQUIRE(cuda.cuLaunchHostFunc(stream, [](void* flag) { while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield(); }, &go) == CUDA_SUCCESS);
+  REQUIRE(cuda.cuLaunchHostFunc(
+              stream,
+              [](void* flag) {
+                while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+              },
+              &go) == CUDA_SUCCESS);
   REQUIRE(cuda.cuMemFreeAsync(one, stream) == CUDA_SUCCESS);
   CHECK(cuda.cuMemAllocAsync(&two, kLimit, stream) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(used() == 10 * kMiB);
@@ -259,7 +271,8 @@ TEST_CASE_FIXTURE(Fixture, "a pool that is destroyed with memory out of it stays
 
 TEST_CASE_FIXTURE(Fixture, "arrays are charged by their elements") {
   CUDA_ARRAY_DESCRIPTOR flat{.Width = 64, .Height = 32, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
-  CUDA_ARRAY3D_DESCRIPTOR deep{.Width = 16, .Height = 8, .Depth = 4, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 2};
+  CUDA_ARRAY3D_DESCRIPTOR deep{
+      .Width = 16, .Height = 8, .Depth = 4, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 2};
   CUDA_ARRAY3D_DESCRIPTOR pyramid{.Width = 16, .Height = 16, .Format = CU_AD_FORMAT_HALF, .NumChannels = 1};
   CUarray one = nullptr, two = nullptr;
   CUmipmappedArray three = nullptr;
@@ -279,7 +292,8 @@ TEST_CASE_FIXTURE(Fixture, "arrays are charged by their elements") {
 }
 
 std::string program(uint64_t bytes) {
-  return ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .align 4 .b8 big[" + std::to_string(bytes) + "];\n.visible .entry none() { ret; }\n";
+  return ".version 8.0\n.target sm_80\n.address_size 64\n.visible .global .align 4 .b8 big[" + std::to_string(bytes) +
+         "];\n.visible .entry none() { ret; }\n";
 }
 
 TEST_CASE_FIXTURE(Fixture, "modules and libraries are charged with the variables in them") {
@@ -294,7 +308,8 @@ TEST_CASE_FIXTURE(Fixture, "modules and libraries are charged with the variables
   REQUIRE(cuda.cuLibraryLoadData(&library, fits.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
   CHECK(used() == 16 * kMiB + fits.size());
   CHECK(cuda.cuLibraryUnload(library) == CUDA_SUCCESS);
-  CHECK(cuda.cuLibraryLoadData(&library, does_not.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(cuda.cuLibraryLoadData(&library, does_not.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 TEST_CASE_FIXTURE(Fixture, "memory of graphs is charged, made as a node or captured") {
@@ -367,7 +382,9 @@ TEST_CASE_FIXTURE(Fixture, "a program sees its tenant's quota in place of the de
 }
 
 TEST_CASE("the bytes of a program are those of its variables and its code") {
-  auto bytes = [](std::string_view text) { return ptx_device_bytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()}) - text.size(); };
+  auto bytes = [](std::string_view text) {
+    return ptx_device_bytes({reinterpret_cast<const uint8_t*>(text.data()), text.size()}) - text.size();
+  };
   CHECK(bytes(".global .u32 a;") == 4);
   CHECK(bytes(".visible .global .align 16 .v4 .f32 a[10];") == 160);
   CHECK(bytes(".global .b8 a[0x10][4] = {1, 2, 3};") == 64);
@@ -378,7 +395,8 @@ TEST_CASE("the bytes of a program are those of its variables and its code") {
   CHECK(bytes(".global .b8 a[") == 1);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what the driver keeps of modules in this machine's memory is charged until they are unloaded") {
+TEST_CASE_FIXTURE(Fixture,
+                  "what the driver keeps of modules in this machine's memory is charged until they are unloaded") {
   const std::string text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n";
   CUmodule module = nullptr;
   CUlibrary library = nullptr;

@@ -40,7 +40,8 @@ Shown shown_to_tenant(uint64_t used, uint64_t limit) {
   (*page)->column[0].reach = limit;
   (*page)->column[0].used[1] = used;
   const std::array<nvmlDevice, 1> devices{};
-  auto view = ManagementView::open(OwnedDescriptor(::dup(page->descriptor())), SessionSpec{.devices = {{.index = 0}}}, devices);
+  auto view =
+      ManagementView::open(OwnedDescriptor(::dup(page->descriptor())), SessionSpec{.devices = {{.index = 0}}}, devices);
   REQUIRE(view);
   nvml::Table table{};
   table.nvmlDeviceGetMemoryInfo = memory_info;

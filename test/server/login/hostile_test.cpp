@@ -32,7 +32,9 @@ Outcome attempt(LoginProcessFixture& login, const ClientTls& with, const std::st
 std::string header_of(wire::FrameHeader header) { return {reinterpret_cast<const char*>(&header), sizeof header}; }
 
 wire::FrameHeader login_header(uint32_t words) {
-  return {.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = words};
+  return {.kind = uint8_t(wire::FrameKind::control),
+          .ordinal = uint32_t(wire::ControlOrdinal::login),
+          .message_words = words};
 }
 
 std::string self_signed(const std::string& tenant) {
@@ -87,7 +89,8 @@ TEST_CASE("a self-signed certificate is refused") {
   Lab lab;
   LoginProcessFixture login(&lab);
   auto [answer, refusal] = attempt(login, {lab.file("ca.pem"), self_signed("alice")});
-  CHECK(answer == "refused: the client's certificate is self-signed: this server takes only what its own authority has signed");
+  CHECK(answer ==
+        "refused: the client's certificate is self-signed: this server takes only what its own authority has signed");
   CHECK(refusal.kind == "foreign");
 }
 
@@ -140,8 +143,10 @@ TEST_CASE("a token counts as a whole: what stands behind a NUL makes it another 
   Lab lab;
   auto bob = lab.token("bob");
   LoginProcessFixture login(&lab);
-  CHECK(attempt(login, {lab.file("ca.pem")}, token_in(bob) + std::string("\0more", 5)).answer == "refused: this server does not know the token");
-  CHECK(attempt(login, {lab.file("ca.pem")}, token_in(bob) + std::string(1, '\0')).answer == "refused: this server does not know the token");
+  CHECK(attempt(login, {lab.file("ca.pem")}, token_in(bob) + std::string("\0more", 5)).answer ==
+        "refused: this server does not know the token");
+  CHECK(attempt(login, {lab.file("ca.pem")}, token_in(bob) + std::string(1, '\0')).answer ==
+        "refused: this server does not know the token");
 }
 
 TEST_CASE("one tenant's certificate with another's token is refused, and a bad token spoils a good certificate") {
@@ -179,8 +184,10 @@ TEST_CASE("TLS 1.2 is refused with an alert") {
 TEST_CASE("bytes that are no TLS end the connection, whatever they are") {
   Lab lab;
   LoginProcessFixture login(&lab);
-  std::vector<std::string> inputs{"GET / HTTP/1.1\r\n\r\n", std::string(100, '\0'), std::string("\x16\x03\x01\x40\x00", 5) + std::string(20'000, 'x'),
-                                  std::string("\x16\x03\x03\x00\x04\x01\xff\xff\xff", 9), std::string("\x15\x03\x03\x00\x02\x02\x28", 7)};
+  std::vector<std::string> inputs{"GET / HTTP/1.1\r\n\r\n", std::string(100, '\0'),
+                                  std::string("\x16\x03\x01\x40\x00", 5) + std::string(20'000, 'x'),
+                                  std::string("\x16\x03\x03\x00\x04\x01\xff\xff\xff", 9),
+                                  std::string("\x15\x03\x03\x00\x02\x02\x28", 7)};
   for (const std::string& input : inputs) {
     LoginClient client = login.connect({.tls = true});
     REQUIRE(client.read_preface());
@@ -328,7 +335,8 @@ TEST_CASE("a flood from many addresses pushes out nobody who waits in the queue"
   ConnectionId queued = login.last();
   std::vector<LoginClient> flood;
   // Two per address and more than there may be in all; descriptors of this test bound them.
-  for (size_t i = 0; i < 450; ++i) flood.push_back(login.connect({.address = "10.7.0." + std::to_string(i / 2), .tls = true}));
+  for (size_t i = 0; i < 450; ++i)
+    flood.push_back(login.connect({.address = "10.7.0." + std::to_string(i / 2), .tls = true}));
   CHECK(gets_in(login, alice, "10.0.0.2"));
   login.send(LoginKind::admitted, queued);
   CHECK(waiting.answer() == "admitted");

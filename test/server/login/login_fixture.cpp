@@ -40,14 +40,17 @@ WallTime days_ago(unsigned days) { return std::chrono::system_clock::now() - std
 }  // namespace
 
 Lab::Lab() : path_(temporary_.path() / "identity") {
-  if (auto made = init_identity(path_, {.hosts = {"gpu7", "127.0.0.1"}}, days_ago(100)); !made) throw std::runtime_error(made.error());
+  if (auto made = init_identity(path_, {.hosts = {"gpu7", "127.0.0.1"}}, days_ago(100)); !made)
+    throw std::runtime_error(made.error());
 }
 
 NewCredential Lab::certificate(const std::string& tenant, unsigned days, unsigned age_days) const {
   return add_certificate(path_, tenant, days, {}, days_ago(age_days)).value();
 }
 
-NewCredential Lab::token(const std::string& tenant, unsigned days, unsigned age_days) const { return add_token(path_, tenant, days, {}, days_ago(age_days)).value(); }
+NewCredential Lab::token(const std::string& tenant, unsigned days, unsigned age_days) const {
+  return add_token(path_, tenant, days, {}, days_ago(age_days)).value();
+}
 
 std::string Lab::file(std::string_view name) const { return read_private_file(path_ / name, kPemBytesMax).value(); }
 
@@ -61,7 +64,8 @@ std::optional<ClientTls> shown(bool tls, const NewCredential& certificate) {
   return tls ? std::optional(ClientTls{certificate.authority, certificate.text}) : std::nullopt;
 }
 
-// --- a client -----------------------------------------------------------------------------------------------------------------------------------
+// --- a client
+// -----------------------------------------------------------------------------------------------------------------------------------
 
 LoginClient::LoginClient(int socket) : socket_(socket) {
   std::signal(SIGPIPE, SIG_IGN);  // libssl writes without MSG_NOSIGNAL
@@ -80,9 +84,13 @@ void LoginClient::close() {
   if (socket_ >= 0) ::close(std::exchange(socket_, -1));
 }
 
-bool LoginClient::send_bare(std::string_view bytes) { return ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == ssize_t(bytes.size()); }
+bool LoginClient::send_bare(std::string_view bytes) {
+  return ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == ssize_t(bytes.size());
+}
 
-bool LoginClient::send(std::string_view bytes) { return tls_ ? SSL_write(tls_.get(), bytes.data(), int(bytes.size())) == int(bytes.size()) : send_bare(bytes); }
+bool LoginClient::send(std::string_view bytes) {
+  return tls_ ? SSL_write(tls_.get(), bytes.data(), int(bytes.size())) == int(bytes.size()) : send_bare(bytes);
+}
 
 std::string LoginClient::read_bare(size_t bytes) {
   std::string out(bytes, 0);
@@ -140,7 +148,9 @@ void LoginClient::send_login(const std::string& token, unsigned gpus) {
   login.setHost("laptop\n\x1b[2J");
   login.setProcessId(4711);
   auto words = message.getSegmentsForOutput()[0];
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = uint32_t(words.size())};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(wire::ControlOrdinal::login),
+                           .message_words = uint32_t(words.size())};
   std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
   send(frame.append(words.asChars().begin(), words.asChars().size()));
 }
@@ -176,12 +186,12 @@ std::string LoginClient::exported_key() {
 bool LoginClient::closed_by_server() {
   char byte;
   ssize_t got;
-  while ((got = ::recv(socket_, &byte, 1, 0)) > 0) {
-  }
+  while ((got = ::recv(socket_, &byte, 1, 0)) > 0) {}
   return got == 0 || errno == ECONNRESET;
 }
 
-// --- the process --------------------------------------------------------------------------------------------------------------------------------
+// --- the process
+// --------------------------------------------------------------------------------------------------------------------------------
 
 LoginProcessFixture::LoginProcessFixture(const Lab* lab) {
   OwnedDescriptor theirs;
@@ -226,7 +236,8 @@ LoginClient LoginProcessFixture::connect(Arrival arrival) {
   // The pair holds a few hundred of them; the real broker keeps the rest until it has room.
   while (!send_ipc_message(broker_.get(), message)) {
     pollfd room{broker_.get(), POLLOUT, 0};
-    if (errno != EAGAIN || ::poll(&room, 1, kDeadlineMs) != 1) throw std::runtime_error("the login process takes nothing");
+    if (errno != EAGAIN || ::poll(&room, 1, kDeadlineMs) != 1)
+      throw std::runtime_error("the login process takes nothing");
   }
   return LoginClient(ends[0]);
 }
@@ -238,11 +249,14 @@ LoginClient LoginProcessFixture::waiting_client(const std::optional<ClientTls>& 
   return client;
 }
 
-void LoginProcessFixture::send(LoginKind kind, ConnectionId connection, std::string text) { send_ipc_message(broker_.get(), login_message(kind, connection, std::move(text))); }
+void LoginProcessFixture::send(LoginKind kind, ConnectionId connection, std::string text) {
+  send_ipc_message(broker_.get(), login_message(kind, connection, std::move(text)));
+}
 
 std::optional<IpcMessage> LoginProcessFixture::receive() {
   IpcMessage message;
-  if (!readable(broker_.get()) || receive_ipc_message(broker_.get(), false, message) != IpcMessageReceived::message) return std::nullopt;
+  if (!readable(broker_.get()) || receive_ipc_message(broker_.get(), false, message) != IpcMessageReceived::message)
+    return std::nullopt;
   return message;
 }
 
@@ -279,8 +293,7 @@ std::optional<LoginRefusal> LoginProcessFixture::next_refusal() {
 
 int LoginProcessFixture::wait() {
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }

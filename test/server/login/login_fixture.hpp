@@ -87,7 +87,8 @@ class LoginProcessFixture {
   std::string give_identity(const std::filesystem::path& folder);
   // A client that has just been let in by the broker.
   LoginClient connect(server::Arrival arrival = {});
-  // A client that has logged in, inside TLS with what it shows or outside as the open tenant, and of whom the broker has heard.
+  // A client that has logged in, inside TLS with what it shows or outside as the open tenant, and of whom the broker
+  // has heard.
   LoginClient waiting_client(const std::optional<ClientTls>& shows);
   server::ConnectionId last() const { return last_; }
   void send(server::LoginKind kind, server::ConnectionId connection, std::string text = {});

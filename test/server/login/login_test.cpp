@@ -94,7 +94,8 @@ TEST_CASE("a token names the tenant, inside TLS and where nothing needs to be en
 
 TEST_CASE("the user behind a Unix socket is a tenant, and goes before the open one") {
   LoginProcessFixture login;
-  LoginClient client = login.connect({.peer = "unix, user 1000", .address = "unix:1000", .unix_tenant = "anna", .open_tenant = "open"});
+  LoginClient client =
+      login.connect({.peer = "unix, user 1000", .address = "unix:1000", .unix_tenant = "anna", .open_tenant = "open"});
   client.log_in(std::nullopt);
   auto request = login.next_request();
   REQUIRE(request);

@@ -13,7 +13,9 @@ using namespace gpuwire::server;
 
 namespace {
 
-bool has_line(const std::string& text, const std::string& line) { return ("\n" + text).find("\n" + line + "\n") != std::string::npos; }
+bool has_line(const std::string& text, const std::string& line) {
+  return ("\n" + text).find("\n" + line + "\n") != std::string::npos;
+}
 
 }  // namespace
 
@@ -75,7 +77,8 @@ TEST_CASE("docs/monitoring.md names every metric, and no other") {
   std::string documentation = text.str();
   std::set<std::string> documented, written;
   std::regex name("^\\| `(gpuwire_[a-z_]+)`", std::regex::multiline);
-  for (std::sregex_iterator match(documentation.begin(), documentation.end(), name), end; match != end; ++match) documented.insert((*match)[1]);
+  for (std::sregex_iterator match(documentation.begin(), documentation.end(), name), end; match != end; ++match)
+    documented.insert((*match)[1]);
   Snapshot snapshot = sample_snapshot();
   for (const auto& family : metric_families(&snapshot)) written.insert(family.name);
   CHECK(documented == written);

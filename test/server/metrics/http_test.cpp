@@ -30,7 +30,8 @@ TEST_CASE("HEAD gets the same without the body") {
 TEST_CASE("Other requests get errors, and none of their text back") {
   CHECK(ask("GET /secret HTTP/1.1\r\n\r\n").starts_with("HTTP/1.0 404"));
   CHECK(ask("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.0 405"));
-  for (const char* head : {"", "\r\n\r\n", "GET\r\n\r\n", "GET /metrics\r\n\r\n", "GET /metrics FTP/1\r\n\r\n", " \r\n\r\n", "GET  HTTP/1.1 \r\n\r\n"})
+  for (const char* head : {"", "\r\n\r\n", "GET\r\n\r\n", "GET /metrics\r\n\r\n", "GET /metrics FTP/1\r\n\r\n",
+                           " \r\n\r\n", "GET  HTTP/1.1 \r\n\r\n"})
     CHECK(ask(head).starts_with("HTTP/1.0 400"));
   CHECK(ask("GET /<script> HTTP/1.1\r\n\r\n").find("script") == std::string::npos);
 }

@@ -53,10 +53,12 @@ void check_query(const std::string& query, const std::map<std::string, std::set<
     CHECK_MESSAGE(metric != known.end(), match.str() << " in " << query);
     if (metric != known.end()) labels.insert(metric->second.begin(), metric->second.end());
   }
-  for (const auto& match : matches(query, R"(([a-z_]+)\s*(?:=~|!~|!=|=)\s*")")) CHECK_MESSAGE(labels.contains(match[1]), match[1].str() << " in " << query);
+  for (const auto& match : matches(query, R"(([a-z_]+)\s*(?:=~|!~|!=|=)\s*")"))
+    CHECK_MESSAGE(labels.contains(match[1]), match[1].str() << " in " << query);
   for (const auto& match : matches(query, R"(by \(([a-z_, ]+)\))")) {
     const std::string list = match[1];
-    for (const auto& label : matches(list, "[a-z_]+")) CHECK_MESSAGE(labels.contains(label.str()), label.str() << " in " << query);
+    for (const auto& label : matches(list, "[a-z_]+"))
+      CHECK_MESSAGE(labels.contains(label.str()), label.str() << " in " << query);
   }
 }
 

@@ -57,7 +57,8 @@ struct Fixture {
 
 TEST_CASE("a digest is that of the standard's example") {
   std::string text = "abc";
-  CHECK(hex(sha256(std::as_bytes(std::span(text)))) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(hex(sha256(std::as_bytes(std::span(text)))) ==
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
 TEST_CASE_FIXTURE(Fixture, "what was inserted is found, by another opening of the cache too") {
@@ -163,7 +164,8 @@ TEST_CASE_FIXTURE(Fixture, "what is written needs the tenant's own folder and no
   fs::permissions(root / "tenants", fs::perms::owner_all);
 }
 
-TEST_CASE_FIXTURE(Fixture, "an image that was evicted and that another tenant brings back is not shown to those who once had it") {
+TEST_CASE_FIXTURE(
+    Fixture, "an image that was evicted and that another tenant brings back is not shown to those who once had it") {
   auto cache = open();
   auto first = image(8'000, 1), second = image(8'000, 2);
   cache->insert("red", sha256(first), first);
@@ -221,7 +223,7 @@ TEST_CASE_FIXTURE(Fixture, "files and directories are the user's alone") {
   auto bytes = image(100, 1);
   cache->insert("red", sha256(bytes), bytes);
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
-    struct stat status{};
+    struct stat status {};
     REQUIRE(lstat(entry.path().c_str(), &status) == 0);
     CHECK((status.st_mode & 077) == 0);
   }
@@ -252,7 +254,8 @@ TEST_CASE_FIXTURE(Fixture, "what a process left half written is cleared away whe
   CHECK_FALSE(fs::exists(stale));
 }
 
-TEST_CASE_FIXTURE(Fixture, "folders and links of workers that are gone are removed, those of running ones and of tenants stay") {
+TEST_CASE_FIXTURE(Fixture,
+                  "folders and links of workers that are gone are removed, those of running ones and of tenants stay") {
   open();
   pid_t gone = fork();
   if (gone == 0) _exit(0);

@@ -33,12 +33,14 @@ struct Fixture {
     });
   }
   void done(uint64_t callback) {
-    session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done, [&](auto params) { params.setCallback(callback); });
+    session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done,
+                                           [&](auto params) { params.setCallback(callback); });
   }
   // Until this many callbacks have been sent to the client.
   void wait_for_notices(size_t count) {
     std::unique_lock lock(session.outbox_.mutex);
-    session.outbox_.changed.wait(lock, [&] { return session.notices(wire::NoticeOrdinal::host_callback).size() >= count; });
+    session.outbox_.changed.wait(lock,
+                                 [&] { return session.notices(wire::NoticeOrdinal::host_callback).size() >= count; });
   }
 };
 
@@ -68,7 +70,8 @@ TEST_CASE_FIXTURE(Fixture, "a stream callback is told how the stream stands") {
   CHECK(driver.log.back() == "cuStreamAddCallback");
   std::thread stream_thread([&] { driver.host_functions[0](); });
   wait_for_notices(1);
-  CHECK(session.notices(wire::NoticeOrdinal::host_callback)[0]->as<schema::HostCallback>().getStatus() == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(session.notices(wire::NoticeOrdinal::host_callback)[0]->as<schema::HostCallback>().getStatus() ==
+        CUDA_ERROR_LAUNCH_FAILED);
   done(8);
   stream_thread.join();
 }
@@ -138,7 +141,8 @@ TEST_CASE_FIXTURE(Fixture, "the data of copies before a callback leave before it
   stream_thread.join();
 }
 
-TEST_CASE_FIXTURE(Fixture, "memory that is freed while a stream stands at a callback is freed when the client has answered it") {
+TEST_CASE_FIXTURE(Fixture,
+                  "memory that is freed while a stream stands at a callback is freed when the client has answered it") {
   auto free = [&](uint64_t address) {
     auto table = server::generated_replay_table();
     uint32_t ordinal = 0;
@@ -194,7 +198,8 @@ TEST_CASE_FIXTURE(Fixture, "memory is freed when the callbacks before the free a
 TEST_CASE_FIXTURE(Fixture, "callbacks that the driver leaves out end with their context") {
   enqueue(7);
   CHECK(session.state().callbacks().unanswered() == 1);
-  session.call<schema::RetainPrimary>(SessionOrdinal::reset_primary, [](auto params) { params.setContext(FakeSession::kPrimary); });
+  session.call<schema::RetainPrimary>(SessionOrdinal::reset_primary,
+                                      [](auto params) { params.setContext(FakeSession::kPrimary); });
   CHECK(session.state().callbacks().unanswered() == 0);
   session.state().callbacks().end();
   driver.host_functions[0]();

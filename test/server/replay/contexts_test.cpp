@@ -23,20 +23,23 @@ struct Fixture {
     });
   }
   uint64_t create(uint64_t handle) {
-    return session.frame<schema::CuCtxCreateV4Params>(wire::FrameKind::called, kCtxCreate,
-                                                      [&](schema::CuCtxCreateV4Params::Builder params) { params.setPctx(handle); });
+    return session.frame<schema::CuCtxCreateV4Params>(
+        wire::FrameKind::called, kCtxCreate,
+        [&](schema::CuCtxCreateV4Params::Builder params) { params.setPctx(handle); });
   }
   uint64_t destroy(uint64_t handle) {
-    return session.frame<schema::CuCtxDestroyV2Params>(wire::FrameKind::called, kCtxDestroy,
-                                                       [&](schema::CuCtxDestroyV2Params::Builder params) { params.setCtx(handle); });
+    return session.frame<schema::CuCtxDestroyV2Params>(
+        wire::FrameKind::called, kCtxDestroy,
+        [&](schema::CuCtxDestroyV2Params::Builder params) { params.setCtx(handle); });
   }
   // A copy gives the context staging and events of its own.
   uint64_t use() {
     static std::byte memory[16];
-    return session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
-      params.setSource(reinterpret_cast<uint64_t>(memory));
-      params.setBytes(sizeof memory);
-    });
+    return session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device,
+                                                [&](schema::CopyFromDevice::Builder params) {
+                                                  params.setSource(reinterpret_cast<uint64_t>(memory));
+                                                  params.setBytes(sizeof memory);
+                                                });
   }
   uint64_t context(uint32_t index) { return wire::make_handle(HandleKind::context, index, 1); }
 };
@@ -62,7 +65,8 @@ TEST_CASE_FIXTURE(Fixture, "a reference that the worker took ahead takes the pla
   CHECK(driver.primaries[0] == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a frame of a context that was never bound is answered with invalid context and reaches no driver") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a frame of a context that was never bound is answered with invalid context and reaches no driver") {
   session.frame_context = uint32_t(context(9));
   CHECK(session.result(use()) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(driver.log.empty());
@@ -83,7 +87,8 @@ TEST_CASE_FIXTURE(Fixture, "why a primary context could not be had is told to ev
 }
 
 TEST_CASE_FIXTURE(Fixture, "a handle of another kind or device cannot be bound to a primary context") {
-  CHECK(session.result(primary(SessionOrdinal::retain_primary, wire::make_handle(HandleKind::stream, 1, 1))) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(session.result(primary(SessionOrdinal::retain_primary, wire::make_handle(HandleKind::stream, 1, 1))) ==
+        CUDA_ERROR_INVALID_HANDLE);
   CHECK(session.result(primary(SessionOrdinal::retain_primary, 0)) == CUDA_ERROR_INVALID_HANDLE);
   primary(SessionOrdinal::retain_primary, context(1));
   CHECK(session.result(primary(SessionOrdinal::retain_primary, context(1), 1)) == CUDA_ERROR_INVALID_HANDLE);
@@ -118,7 +123,8 @@ TEST_CASE_FIXTURE(Fixture, "a primary context that was reset is there again when
   CHECK(driver.primaries[0] == 1);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a created context serves frames until it is destroyed, and its destruction waits for the device") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a created context serves frames until it is destroyed, and its destruction waits for the device") {
   CHECK(session.result(create(context(5))) == CUDA_SUCCESS);
   session.frame_context = uint32_t(context(5));
   CHECK(session.result(use()) == CUDA_SUCCESS);
@@ -167,7 +173,8 @@ TEST_CASE_FIXTURE(Fixture, "the end of a session leaves nothing in the driver") 
   CHECK(driver.primaries[0] == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a copy on a stream of another context is made in that one, and the next frame is back in its own") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a copy on a stream of another context is made in that one, and the next frame is back in its own") {
   primary(SessionOrdinal::retain_primary, context(1), 0);
   primary(SessionOrdinal::retain_primary, context(2), 1);
   session.frame_context = uint32_t(context(1));
@@ -175,11 +182,12 @@ TEST_CASE_FIXTURE(Fixture, "a copy on a stream of another context is made in tha
   uint64_t stream = session.give(HandleKind::stream, reinterpret_cast<void*>(0x77));
   driver.stream_contexts[reinterpret_cast<CUstream>(0x77)] = reinterpret_cast<CUcontext>(uintptr_t{0x101});
   std::byte memory[16];
-  uint64_t sequence = session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
-    params.setSource(reinterpret_cast<uint64_t>(memory));
-    params.setBytes(sizeof memory);
-    params.setStream(stream);
-  });
+  uint64_t sequence = session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device,
+                                                           [&](schema::CopyFromDevice::Builder params) {
+                                                             params.setSource(reinterpret_cast<uint64_t>(memory));
+                                                             params.setBytes(sizeof memory);
+                                                             params.setStream(stream);
+                                                           });
   CHECK(session.result(sequence) == CUDA_SUCCESS);
   CHECK(driver.current == reinterpret_cast<CUcontext>(uintptr_t{0x101}));
   use();

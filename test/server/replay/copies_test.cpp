@@ -53,7 +53,8 @@ struct Fixture {
                                                  });
   }
   template <class More>
-  uint64_t pitched(SessionOrdinal ordinal, More&& more, std::span<const std::byte> bulk = {}, wire::FrameKind kind = wire::FrameKind::called) {
+  uint64_t pitched(SessionOrdinal ordinal, More&& more, std::span<const std::byte> bulk = {},
+                   wire::FrameKind kind = wire::FrameKind::called) {
     return session.frame<schema::Copy2D>(
         kind, uint32_t(ordinal),
         [&](schema::Copy2D::Builder params) {
@@ -116,7 +117,9 @@ TEST_CASE_FIXTURE(Fixture, "a blocking copy to the device is answered when the d
   CHECK(session.result(sequence) == CUDA_SUCCESS);
 }
 
-TEST_CASE_FIXTURE(Fixture, "an empty blocking copy is answered when what was posted as blocking has arrived, whatever came behind it") {
+TEST_CASE_FIXTURE(
+    Fixture,
+    "an empty blocking copy is answered when what was posted as blocking has arrived, whatever came behind it") {
   driver.hold = true;
   auto bytes = pattern(100);
   upload(kPosted, bytes, true);
@@ -223,7 +226,8 @@ TEST_CASE_FIXTURE(Fixture, "a copy from the device that fails is answered in the
   CHECK(session.result(download(kCalled, 10)) == CUDA_ERROR_INVALID_VALUE);
   download(kPosted, 10);
   REQUIRE(session.notices(wire::NoticeOrdinal::copy_data).size() == 1);
-  CHECK(session.notices(wire::NoticeOrdinal::copy_data)[0]->as<schema::CopyData>().getResult() == CUDA_ERROR_INVALID_VALUE);
+  CHECK(session.notices(wire::NoticeOrdinal::copy_data)[0]->as<schema::CopyData>().getResult() ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(session.failed.size() == 1);
 }
 
@@ -246,7 +250,8 @@ TEST_CASE_FIXTURE(Fixture, "a copy from the device of more than a reply may carr
 
 TEST_CASE_FIXTURE(Fixture, "a box is copied row by row in both directions") {
   auto packed = pattern(160);
-  CHECK(session.result(pitched(SessionOrdinal::copy_2d_to_device, [](auto) {}, packed)) == CUDA_SUCCESS);
+  CHECK(session.result(pitched(
+            SessionOrdinal::copy_2d_to_device, [](auto) {}, packed)) == CUDA_SUCCESS);
   for (size_t i = 0; i < packed.size(); ++i) REQUIRE(device[place(i)] == packed[i]);
   uint64_t sequence = pitched(SessionOrdinal::copy_2d_from_device, [](auto) {});
   REQUIRE(session.reply(sequence));
@@ -265,8 +270,12 @@ TEST_CASE_FIXTURE(Fixture, "a box of an array names the array, and arrays never 
 }
 
 TEST_CASE_FIXTURE(Fixture, "a box whose bulk is of another size, or that no frame can carry, ends the session") {
-  CHECK_THROWS_AS(pitched(SessionOrdinal::copy_2d_to_device, [](auto) {}, pattern(159)), server::ProtocolFault);
-  CHECK_THROWS_AS(pitched(SessionOrdinal::copy_2d_to_device, [](auto) {}, pattern(161)), server::ProtocolFault);
+  CHECK_THROWS_AS(pitched(
+                      SessionOrdinal::copy_2d_to_device, [](auto) {}, pattern(159)),
+                  server::ProtocolFault);
+  CHECK_THROWS_AS(pitched(
+                      SessionOrdinal::copy_2d_to_device, [](auto) {}, pattern(161)),
+                  server::ProtocolFault);
   auto huge = [](schema::Copy2D::Builder params) {
     params.setWidthBytes(uint64_t{1} << 32);
     params.setHeight(uint64_t{1} << 32);
@@ -279,9 +288,12 @@ TEST_CASE_FIXTURE(Fixture, "a box whose bulk is of another size, or that no fram
 
 TEST_CASE_FIXTURE(Fixture, "bulk where none belongs ends the session") {
   auto bytes = pattern(4);
-  CHECK_THROWS_AS(session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [](auto params) { params.setBytes(4); }, bytes),
+  CHECK_THROWS_AS(session.call<schema::CopyFromDevice>(
+                      SessionOrdinal::copy_from_device, [](auto params) { params.setBytes(4); }, bytes),
                   server::ProtocolFault);
-  CHECK_THROWS_AS(pitched(SessionOrdinal::copy_2d_from_device, [](auto) {}, bytes), server::ProtocolFault);
+  CHECK_THROWS_AS(pitched(
+                      SessionOrdinal::copy_2d_from_device, [](auto) {}, bytes),
+                  server::ProtocolFault);
 }
 
 TEST_CASE_FIXTURE(Fixture, "random copies in both directions through slow streams lose and mix up nothing") {
@@ -298,13 +310,15 @@ TEST_CASE_FIXTURE(Fixture, "random copies in both directions through slow stream
       auto data = pattern(bytes);
       for (auto& byte : data) byte ^= std::byte(step);
       session.post<schema::CopyToDevice>(
-          SessionOrdinal::copy_to_device, [&](schema::CopyToDevice::Builder params) { params.setDestination(address(offset)); }, data);
+          SessionOrdinal::copy_to_device,
+          [&](schema::CopyToDevice::Builder params) { params.setDestination(address(offset)); }, data);
       std::copy(data.begin(), data.end(), model.begin() + offset);
     } else {
-      uint64_t sequence = session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
-        params.setSource(address(offset));
-        params.setBytes(bytes);
-      });
+      uint64_t sequence = session.call<schema::CopyFromDevice>(SessionOrdinal::copy_from_device,
+                                                               [&](schema::CopyFromDevice::Builder params) {
+                                                                 params.setSource(address(offset));
+                                                                 params.setBytes(bytes);
+                                                               });
       expected.emplace_back(sequence, std::vector<std::byte>(model.begin() + offset, model.begin() + offset + bytes));
     }
     driver.release(random() % 5);
@@ -320,9 +334,12 @@ TEST_CASE_FIXTURE(Fixture, "random copies in both directions through slow stream
 
 TEST_CASE_FIXTURE(Fixture, "ping, sink and source answer with what they were asked for") {
   CHECK(session.result(session.call<schema::Result>(SessionOrdinal::ping, [](auto) {})) == CUDA_SUCCESS);
-  CHECK(session.result(session.call<schema::Result>(SessionOrdinal::sink, [](auto) {}, pattern(1'000'000))) == CUDA_SUCCESS);
-  uint64_t sequence = session.call<schema::Source>(SessionOrdinal::source, [](auto params) { params.setBytes(70'000); });
+  CHECK(session.result(session.call<schema::Result>(
+            SessionOrdinal::sink, [](auto) {}, pattern(1'000'000))) == CUDA_SUCCESS);
+  uint64_t sequence =
+      session.call<schema::Source>(SessionOrdinal::source, [](auto params) { params.setBytes(70'000); });
   CHECK(session.reply(sequence)->bulk.size() == 70'000);
-  CHECK_THROWS_AS(session.call<schema::Source>(SessionOrdinal::source, [](auto params) { params.setBytes(wire::kBulkBytesMax + 1); }),
+  CHECK_THROWS_AS(session.call<schema::Source>(SessionOrdinal::source,
+                                               [](auto params) { params.setBytes(wire::kBulkBytesMax + 1); }),
                   server::ProtocolFault);
 }

@@ -9,9 +9,9 @@ namespace {
 
 FakeDriver* g_fake = nullptr;
 
-#define FAKE_BEGIN(name, entry)                                   \
-  FakeDriver& fake = *g_fake;                                     \
-  std::lock_guard lock(fake.mutex);                               \
+#define FAKE_BEGIN(name, entry)     \
+  FakeDriver& fake = *g_fake;       \
+  std::lock_guard lock(fake.mutex); \
   if (CUresult failed = fake.note(name, entry)) return failed;
 
 std::string number(const void* pointer) { return std::to_string(reinterpret_cast<uintptr_t>(pointer)); }
@@ -142,12 +142,15 @@ CUresult CUDAAPI copy_to_host(void* to, CUdeviceptr from, size_t bytes, CUstream
 }
 // Host and device sides with pitches; arrays are only noted.
 CUresult CUDAAPI copy_3d(const CUDA_MEMCPY3D* copy, CUstream) {
-  FAKE_BEGIN("cuMemcpy3DAsync_v2", std::string("cuMemcpy3DAsync_v2") + (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY ? " from array" : "") +
+  FAKE_BEGIN("cuMemcpy3DAsync_v2", std::string("cuMemcpy3DAsync_v2") +
+                                       (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY ? " from array" : "") +
                                        (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY ? " to array" : ""));
   if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) return CUDA_SUCCESS;
   fake.enqueue([c = *copy] {
-    auto* from = static_cast<const char*>(c.srcMemoryType == CU_MEMORYTYPE_HOST ? c.srcHost : reinterpret_cast<const void*>(c.srcDevice));
-    auto* to = static_cast<char*>(c.dstMemoryType == CU_MEMORYTYPE_HOST ? c.dstHost : reinterpret_cast<void*>(c.dstDevice));
+    auto* from = static_cast<const char*>(
+        c.srcMemoryType == CU_MEMORYTYPE_HOST ? c.srcHost : reinterpret_cast<const void*>(c.srcDevice));
+    auto* to =
+        static_cast<char*>(c.dstMemoryType == CU_MEMORYTYPE_HOST ? c.dstHost : reinterpret_cast<void*>(c.dstDevice));
     for (size_t z = 0; z < c.Depth; ++z) {
       for (size_t y = 0; y < c.Height; ++y) {
         std::memcpy(to + c.dstXInBytes + ((z + c.dstZ) * c.dstHeight + y + c.dstY) * c.dstPitch,
@@ -164,11 +167,12 @@ void keep_parameters(FakeDriver& fake, void** extra) {
   auto* data = static_cast<std::byte*>(extra[1]);
   fake.parameters.assign(data, data + bytes);
 }
-CUresult CUDAAPI launch_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                               unsigned shared, CUstream stream, void**, void** extra) {
-  FAKE_BEGIN("cuLaunchKernel", "cuLaunchKernel " + number(function) + " grid " + std::to_string(gx) + "," + std::to_string(gy) + "," +
-                                   std::to_string(gz) + " block " + std::to_string(bx) + "," + std::to_string(by) + "," +
-                                   std::to_string(bz) + " shared " + std::to_string(shared) + " stream " + number(stream));
+CUresult CUDAAPI launch_kernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                               unsigned bz, unsigned shared, CUstream stream, void**, void** extra) {
+  FAKE_BEGIN("cuLaunchKernel", "cuLaunchKernel " + number(function) + " grid " + std::to_string(gx) + "," +
+                                   std::to_string(gy) + "," + std::to_string(gz) + " block " + std::to_string(bx) +
+                                   "," + std::to_string(by) + "," + std::to_string(bz) + " shared " +
+                                   std::to_string(shared) + " stream " + number(stream));
   keep_parameters(fake, extra);
   return CUDA_SUCCESS;
 }
@@ -201,8 +205,8 @@ CUresult CUDAAPI module_unload(CUmodule module) {
   FAKE_BEGIN("cuModuleUnload", "cuModuleUnload");
   return fake.modules.erase(module) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
-CUresult CUDAAPI library_load(CUlibrary* library, const void* image, CUjit_option* names, void** values, unsigned count, CUlibraryOption*,
-                              void**, unsigned) {
+CUresult CUDAAPI library_load(CUlibrary* library, const void* image, CUjit_option* names, void** values, unsigned count,
+                              CUlibraryOption*, void**, unsigned) {
   write_logs(count, names, values);
   FAKE_BEGIN("cuLibraryLoadData", "cuLibraryLoadData " + std::string(static_cast<const char*>(image)).substr(0, 16));
   *library = static_cast<CUlibrary>(fake.make());
@@ -230,8 +234,12 @@ CUresult parameter(size_t index, size_t* offset, size_t* size) {
   *size = index ? 4 : 8;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI func_param_info(CUfunction, size_t index, size_t* offset, size_t* size) { return parameter(index, offset, size); }
-CUresult CUDAAPI kernel_param_info(CUkernel, size_t index, size_t* offset, size_t* size) { return parameter(index, offset, size); }
+CUresult CUDAAPI func_param_info(CUfunction, size_t index, size_t* offset, size_t* size) {
+  return parameter(index, offset, size);
+}
+CUresult CUDAAPI kernel_param_info(CUkernel, size_t index, size_t* offset, size_t* size) {
+  return parameter(index, offset, size);
+}
 CUresult CUDAAPI func_attribute(int* value, CUfunction_attribute attribute, CUfunction) {
   *value = 100 + int(attribute);
   return CUDA_SUCCESS;
@@ -349,7 +357,8 @@ void FakeDriver::release(size_t count) {
 }
 
 size_t FakeDriver::count(const std::string& prefix) const {
-  return size_t(std::count_if(log.begin(), log.end(), [&](const std::string& entry) { return entry.compare(0, prefix.size(), prefix) == 0; }));
+  return size_t(std::count_if(log.begin(), log.end(),
+                              [&](const std::string& entry) { return entry.compare(0, prefix.size(), prefix) == 0; }));
 }
 
 void* FakeDriver::make() { return reinterpret_cast<void*>(next_ += 0x10); }

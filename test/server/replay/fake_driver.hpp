@@ -1,4 +1,5 @@
-// A driver that does what it is told at once, or holds the work of its streams until the test lets it go. Device memory is the test's own.
+// A driver that does what it is told at once, or holds the work of its streams until the test lets it go. Device memory
+// is the test's own.
 #pragma once
 
 #include <deque>
@@ -13,7 +14,8 @@
 
 namespace gpuwire::test {
 
-// Driver functions are free functions, so there is one fake at a time: constructing it makes it the one that they reach.
+// Driver functions are free functions, so there is one fake at a time: constructing it makes it the one that they
+// reach.
 class FakeDriver {
  public:
   FakeDriver();
@@ -29,10 +31,10 @@ class FakeDriver {
   std::set<void*> events, modules, libraries, contexts, registered;
   std::map<int, int> primaries;  // by device: how often retained
   CUcontext current = nullptr;
-  std::map<CUstream, CUcontext> stream_contexts;  // of streams that are not of the current one
-  std::vector<std::byte> parameters;          // of the last launch
-  CUlaunchConfig config{};                    // of the last cuLaunchKernelEx
-  std::vector<CUlaunchAttribute> attributes;  // of the last cuLaunchKernelEx
+  std::map<CUstream, CUcontext> stream_contexts;      // of streams that are not of the current one
+  std::vector<std::byte> parameters;                  // of the last launch
+  CUlaunchConfig config{};                            // of the last cuLaunchKernelEx
+  std::vector<CUlaunchAttribute> attributes;          // of the last cuLaunchKernelEx
   std::vector<std::function<void()>> host_functions;  // queued callbacks, run by the test
 
   // Runs what is held: `count` operations, or all.

@@ -111,7 +111,11 @@ class FakeSession final : public server::Replay {
  public:
   // `account`: of host memory; outlives the session, null: nobody counts.
   explicit FakeSession(FakeDriver& driver, server::SessionSettings settings = {}, server::HostMemory* account = nullptr)
-      : driver_(driver), account_(account), handles_(account), watcher_(driver), state_(std::make_unique<server::SessionState>(*this, std::move(settings))) {}
+      : driver_(driver),
+        account_(account),
+        handles_(account),
+        watcher_(driver),
+        state_(std::make_unique<server::SessionState>(*this, std::move(settings))) {}
   ~FakeSession() override {
     run_waiters();
     waiters_at_once = true;
@@ -128,7 +132,9 @@ class FakeSession final : public server::Replay {
     waiters_.push_back(std::move(work));
   }
   CUcontext context() const override { return context_; }
-  void fail_posted(const wire::FrameHeader& header, CUresult result, std::string) override { failed.push_back({header.sequence, result}); }
+  void fail_posted(const wire::FrameHeader& header, CUresult result, std::string) override {
+    failed.push_back({header.sequence, result});
+  }
   CUresult take_deferred() override { return std::exchange(deferred, CUDA_SUCCESS); }
   std::chrono::microseconds poll_time() const override { return {}; }
   bool input_waiting() override { return true; }  // one look, and no polling against the clock
@@ -192,7 +198,8 @@ class FakeSession final : public server::Replay {
 
   // The reply to a frame, if it has left.
   const Sent* reply(uint64_t sequence) const {
-    for (const Sent& one : outbox_.sent) if (!one.notice && one.sequence == sequence) return &one;
+    for (const Sent& one : outbox_.sent)
+      if (!one.notice && one.sequence == sequence) return &one;
     return nullptr;
   }
   // Its result; -1: no reply.
@@ -202,7 +209,8 @@ class FakeSession final : public server::Replay {
   }
   std::vector<const Sent*> notices(wire::NoticeOrdinal ordinal) const {
     std::vector<const Sent*> found;
-    for (const Sent& one : outbox_.sent) if (one.notice && one.ordinal == ordinal) found.push_back(&one);
+    for (const Sent& one : outbox_.sent)
+      if (one.notice && one.ordinal == ordinal) found.push_back(&one);
     return found;
   }
   const std::vector<Sent>& sent() const { return outbox_.sent; }

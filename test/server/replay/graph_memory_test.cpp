@@ -34,15 +34,17 @@ struct Fixture {
 
   // The block's memory here; null: refused with `result`.
   std::byte* create(uint64_t number, uint64_t bytes, int result = CUDA_SUCCESS) {
-    uint64_t sequence = session.call<schema::RegionCreate>(SessionOrdinal::graph_memory_create, [&](schema::RegionCreate::Builder params) {
-      params.setAddress(number);
-      params.setBytes(bytes);
-    });
+    uint64_t sequence = session.call<schema::RegionCreate>(SessionOrdinal::graph_memory_create,
+                                                           [&](schema::RegionCreate::Builder params) {
+                                                             params.setAddress(number);
+                                                             params.setBytes(bytes);
+                                                           });
     CHECK(session.result(sequence) == result);
     return reinterpret_cast<std::byte*>(session.reply(sequence)->as<schema::GraphMemoryCreateReply>().getPlace());
   }
   void destroy(uint64_t number) {
-    session.post<schema::RegionDestroy>(SessionOrdinal::graph_memory_destroy, [&](auto params) { params.setAddress(number); });
+    session.post<schema::RegionDestroy>(SessionOrdinal::graph_memory_destroy,
+                                        [&](auto params) { params.setAddress(number); });
   }
   void write(uint64_t number, uint64_t offset, std::span<const std::byte> bytes) {
     session.post<schema::RegionChange>(

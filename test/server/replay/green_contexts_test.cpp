@@ -32,7 +32,8 @@ CUresult CUDAAPI device_resource(CUdevice, CUdevResource* out, CUdevResourceType
   *out = native_resource(132);
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI split(CUdevResource* result, unsigned* count, const CUdevResource* input, CUdevResource* rest, unsigned, unsigned) {
+CUresult CUDAAPI split(CUdevResource* result, unsigned* count, const CUdevResource* input, CUdevResource* rest,
+                       unsigned, unsigned) {
   g_given = *input;
   for (unsigned i = 0; i < *count; ++i) result[i] = native_resource(16 + i);
   *rest = native_resource(8);
@@ -79,7 +80,8 @@ struct Fixture {
   }
 
   CUdevResource whole() {
-    uint64_t asked = session.frame<schema::CuDeviceGetDevResourceParams>(wire::FrameKind::called, kDeviceResource, [](auto) {});
+    uint64_t asked =
+        session.frame<schema::CuDeviceGetDevResourceParams>(wire::FrameKind::called, kDeviceResource, [](auto) {});
     CUdevResource sealed{};
     auto data = session.reply(asked)->as<schema::CuDeviceGetDevResourceResults>().getResource();
     REQUIRE(data.size() == sizeof sealed);
@@ -87,11 +89,12 @@ struct Fixture {
     return sealed;
   }
   int generate_from(const CUdevResource& resource) {
-    return session.result(session.frame<schema::CuDevResourceGenerateDescParams>(wire::FrameKind::called, kGenerate, [&](auto params) {
-      params.setPhDesc(wire::make_handle(HandleKind::device_resource_desc, ++next_, 1));
-      params.setResources(kj::arrayPtr(reinterpret_cast<const kj::byte*>(&resource), sizeof resource));
-      params.setNbResources(1);
-    }));
+    return session.result(
+        session.frame<schema::CuDevResourceGenerateDescParams>(wire::FrameKind::called, kGenerate, [&](auto params) {
+          params.setPhDesc(wire::make_handle(HandleKind::device_resource_desc, ++next_, 1));
+          params.setResources(kj::arrayPtr(reinterpret_cast<const kj::byte*>(&resource), sizeof resource));
+          params.setNbResources(1);
+        }));
   }
   int ask(SessionOrdinal ordinal, uint64_t context, uint64_t primary = FakeSession::kPrimary) {
     uint64_t named = descriptor;
@@ -113,7 +116,8 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "the client sees of a resource what is told of it, and nothing of what the driver keeps there") {
+TEST_CASE_FIXTURE(Fixture,
+                  "the client sees of a resource what is told of it, and nothing of what the driver keeps there") {
   CUdevResource sealed = whole();
   CHECK(sealed.type == CU_DEV_RESOURCE_TYPE_SM);
   CHECK(sealed.sm.smCount == 132);
@@ -139,11 +143,12 @@ TEST_CASE_FIXTURE(Fixture, "a resource that this session was not given reaches n
 
 TEST_CASE_FIXTURE(Fixture, "the parts of a split are resources of the driver's, too") {
   CUdevResource input = whole();
-  uint64_t asked = session.frame<schema::CuDevSmResourceSplitByCountParams>(wire::FrameKind::called, kSplit, [&](auto params) {
-    params.setResultValueWanted(true);
-    params.setNbGroups(2);
-    params.setInput(kj::arrayPtr(reinterpret_cast<const kj::byte*>(&input), sizeof input));
-  });
+  uint64_t asked =
+      session.frame<schema::CuDevSmResourceSplitByCountParams>(wire::FrameKind::called, kSplit, [&](auto params) {
+        params.setResultValueWanted(true);
+        params.setNbGroups(2);
+        params.setInput(kj::arrayPtr(reinterpret_cast<const kj::byte*>(&input), sizeof input));
+      });
   auto results = session.reply(asked)->as<schema::CuDevSmResourceSplitByCountResults>();
   REQUIRE(results.getResultValue().size() == 2 * sizeof(CUdevResource));
   CUdevResource parts[2];
@@ -184,11 +189,13 @@ TEST_CASE_FIXTURE(Fixture, "a green context is a context of the session until it
 }
 
 TEST_CASE_FIXTURE(Fixture, "a green context is made of a primary context that is bound, under a number that is free") {
-  CHECK(ask(SessionOrdinal::green_create, kGreen, wire::make_handle(HandleKind::context, 3, 1)) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(ask(SessionOrdinal::green_create, kGreen, wire::make_handle(HandleKind::context, 3, 1)) ==
+        CUDA_ERROR_INVALID_CONTEXT);
   CHECK(ask(SessionOrdinal::green_create, FakeSession::kPrimary) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(ask(SessionOrdinal::green_create, kGreen) == CUDA_SUCCESS);
   CHECK(ask(SessionOrdinal::green_create, kGreen) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(ask(SessionOrdinal::green_create, wire::make_handle(HandleKind::context, 8, 1), kGreen) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(ask(SessionOrdinal::green_create, wire::make_handle(HandleKind::context, 8, 1), kGreen) ==
+        CUDA_ERROR_INVALID_CONTEXT);
   CHECK(driver.count("cuGreenCtxCreate") == 1);
   CHECK(ask(SessionOrdinal::green_destroy, FakeSession::kPrimary) == CUDA_ERROR_INVALID_CONTEXT);
 }
@@ -199,9 +206,11 @@ TEST_CASE_FIXTURE(Fixture, "a green context that cannot become a context is give
   CHECK(driver.count("cuGreenCtxDestroy") == 1);
 }
 
-TEST_CASE_FIXTURE(Fixture, "green contexts end before the primary context that they are made of, and with the session") {
+TEST_CASE_FIXTURE(Fixture,
+                  "green contexts end before the primary context that they are made of, and with the session") {
   CHECK(ask(SessionOrdinal::green_create, kGreen) == CUDA_SUCCESS);
-  session.call<schema::RetainPrimary>(SessionOrdinal::reset_primary, [](auto params) { params.setContext(FakeSession::kPrimary); });
+  session.call<schema::RetainPrimary>(SessionOrdinal::reset_primary,
+                                      [](auto params) { params.setContext(FakeSession::kPrimary); });
   CHECK(driver.count("cuGreenCtxDestroy") == 1);
   CHECK(ask(SessionOrdinal::green_create, kGreen) == CUDA_SUCCESS);
   CHECK(session.end());

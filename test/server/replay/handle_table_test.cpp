@@ -47,7 +47,8 @@ TEST_CASE("a number that is taken cannot be taken again, and a destroyed one is 
 
 TEST_CASE("what is visited comes newest first") {
   HandleTable table;
-  for (uint32_t index : {5u, 2000u, 1u}) table.insert(HandleKind::graph, wire::make_handle(HandleKind::graph, index, 1), native(index));
+  for (uint32_t index : {5u, 2000u, 1u})
+    table.insert(HandleKind::graph, wire::make_handle(HandleKind::graph, index, 1), native(index));
   std::vector<uintptr_t> seen;
   table.for_each(HandleKind::graph, [&](uint64_t handle, void* value) {
     seen.push_back(reinterpret_cast<uintptr_t>(value));
@@ -96,7 +97,8 @@ TEST_CASE("the table agrees with a map under random insertions, lookups and remo
     uint64_t handle = wire::make_handle(kind, random() % 200, uint16_t(random() % 3));
     uint64_t any_generation = handle & ~(uint64_t{0xffff} << wire::kHandleIndexBits);
     bool taken = false;
-    for (uint16_t generation = 0; generation < 3; ++generation) taken |= model.count(any_generation | uint64_t(generation) << wire::kHandleIndexBits);
+    for (uint16_t generation = 0; generation < 3; ++generation)
+      taken |= model.count(any_generation | uint64_t(generation) << wire::kHandleIndexBits);
     switch (random() % 3) {
       case 0: {
         bool inserted = table.insert(kind, handle, native(step + 1));

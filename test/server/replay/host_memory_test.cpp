@@ -1,4 +1,5 @@
-// What a session takes of the server's own memory is asked for before it is taken, refused by the call that asks, and given back.
+// What a session takes of the server's own memory is asked for before it is taken, refused by the call that asks, and
+// given back.
 #include <doctest/doctest.h>
 
 #include <sys/mman.h>
@@ -49,12 +50,13 @@ struct Fixture {
     before = account.used;
   }
   int offer(uint8_t image, uint64_t bytes) {
-    uint64_t sequence = session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
-      server::Digest digest{};
-      digest[0] = image;
-      params.setDigest(kj::arrayPtr(digest.data(), digest.size()));
-      params.setBytes(bytes);
-    });
+    uint64_t sequence =
+        session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
+          server::Digest digest{};
+          digest[0] = image;
+          params.setDigest(kj::arrayPtr(digest.data(), digest.size()));
+          params.setBytes(bytes);
+        });
     REQUIRE(session.reply(sequence));
     return session.reply(sequence)->as<schema::ModuleOfferReply>().getResult();
   }
@@ -68,7 +70,9 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "images on their way are charged when they are offered, and one too many is out of memory for that call alone") {
+TEST_CASE_FIXTURE(
+    Fixture,
+    "images on their way are charged when they are offered, and one too many is out of memory for that call alone") {
   CHECK(offer(1, 40 * kMiB) == CUDA_SUCCESS);
   CHECK(account.used == before + 40 * kMiB);
   CHECK(offer(2, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
@@ -81,7 +85,9 @@ TEST_CASE_FIXTURE(Fixture, "images on their way are charged when they are offere
   CHECK(account.used <= before);
 }
 
-TEST_CASE_FIXTURE(Fixture, "what is kept of a host region to compare it with is charged, and a message that asks for too much takes nothing") {
+TEST_CASE_FIXTURE(
+    Fixture,
+    "what is kept of a host region to compare it with is charged, and a message that asks for too much takes nothing") {
   uint64_t address = free_address(256 * kMiB);
   CHECK(create(SessionOrdinal::region_create, address, 200 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(account.used == before);
@@ -103,7 +109,8 @@ TEST_CASE("a table of handles grows as far as its account has room, and says tha
   server::HandleTable table(&account);
   // Scattered, so that each takes a page of the table.
   uint32_t inserted = 0;
-  while (table.insert(HandleKind::event, wire::make_handle(HandleKind::event, (inserted + 1) << 10, 1), &table)) ++inserted;
+  while (table.insert(HandleKind::event, wire::make_handle(HandleKind::event, (inserted + 1) << 10, 1), &table))
+    ++inserted;
   CHECK(inserted == 4);
   CHECK(table.out_of_memory());
   CHECK(account.used == account.limit);

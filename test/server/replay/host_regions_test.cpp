@@ -41,13 +41,15 @@ struct Fixture {
   Fixture() { session.enter_primary(); }
 
   int create(uint64_t address, uint64_t bytes) {
-    return session.result(session.call<schema::RegionCreate>(SessionOrdinal::region_create, [&](schema::RegionCreate::Builder params) {
-      params.setAddress(address);
-      params.setBytes(bytes);
-    }));
+    return session.result(
+        session.call<schema::RegionCreate>(SessionOrdinal::region_create, [&](schema::RegionCreate::Builder params) {
+          params.setAddress(address);
+          params.setBytes(bytes);
+        }));
   }
   void destroy(uint64_t address) {
-    session.post<schema::RegionDestroy>(SessionOrdinal::region_destroy, [&](auto params) { params.setAddress(address); });
+    session.post<schema::RegionDestroy>(SessionOrdinal::region_destroy,
+                                        [&](auto params) { params.setAddress(address); });
   }
   void write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask = {}) {
     session.post<schema::RegionChange>(
@@ -63,7 +65,8 @@ struct Fixture {
     auto table = server::generated_replay_table();
     for (size_t i = 0; i < table.size(); ++i) {
       if (table[i].name && std::string_view(table[i].name) == "cuCtxSynchronize") {
-        session.frame<schema::CuCtxSynchronizeParams>(wire::FrameKind::called, uint32_t(i) + wire::kFirstDriverOrdinal, [](auto) {});
+        session.frame<schema::CuCtxSynchronizeParams>(wire::FrameKind::called, uint32_t(i) + wire::kFirstDriverOrdinal,
+                                                      [](auto) {});
       }
     }
   }
@@ -153,10 +156,11 @@ TEST_CASE_FIXTURE(Fixture, "Writes that do not fit change nothing, and malformed
   CHECK_THROWS_AS(write(base, 0, std::vector<std::byte>(wire::kRegionPieceBytes + 1)), server::ProtocolFault);
 }
 
-TEST_CASE_FIXTURE(Fixture, "Regions that share a page are both there, begin with zeros, and the page goes with the last of them") {
+TEST_CASE_FIXTURE(
+    Fixture, "Regions that share a page are both there, begin with zeros, and the page goes with the last of them") {
   REQUIRE(create(base + 4096 + 100, 5000) == CUDA_SUCCESS);  // two pages
   std::memset(reinterpret_cast<void*>(base + 4096), 7, 100);
-  REQUIRE(create(base + 50, 4096) == CUDA_SUCCESS);           // one more, and a part of the first
+  REQUIRE(create(base + 50, 4096) == CUDA_SUCCESS);  // one more, and a part of the first
   CHECK(driver.registered.size() == 2);
   for (uint64_t at = base + 50; at < base + 50 + 4096; ++at) REQUIRE(*reinterpret_cast<uint8_t*>(at) == 0);
   REQUIRE(create(base + 3 * 4096, 4096) == CUDA_SUCCESS);
@@ -177,7 +181,8 @@ TEST_CASE_FIXTURE(Fixture, "Regions that share a page are both there, begin with
 
 TEST_CASE_FIXTURE(Fixture, "A region that gets only some of its pages leaves none behind") {
   REQUIRE(create(base + 4096, 100) == CUDA_SUCCESS);
-  REQUIRE(mmap(reinterpret_cast<void*>(base + 8192), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+  REQUIRE(mmap(reinterpret_cast<void*>(base + 8192), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+          MAP_FAILED);
   CHECK(create(base + 5, 3000) == CUDA_SUCCESS);
   destroy(base + 5);
   CHECK(create(base + 4096 + 100, 8000) == CUDA_ERROR_NOT_SUPPORTED);
@@ -214,7 +219,8 @@ TEST_CASE_FIXTURE(Fixture, "what the device has written leaves before a callback
     CHECK(session.sent()[0].ordinal == NoticeOrdinal::region_data);
     CHECK(session.sent()[0].as<schema::RegionChange>().getOffset() == 5);
   }
-  session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done, [&](auto params) { params.setCallback(7); });
+  session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done,
+                                         [&](auto params) { params.setCallback(7); });
   stream_thread.join();
 }
 

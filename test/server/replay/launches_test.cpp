@@ -52,7 +52,8 @@ CUlaunchAttribute attribute(CUlaunchAttributeID id) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "a launch reaches the driver with its geometry, stream and packed parameters, and needs no reply") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a launch reaches the driver with its geometry, stream and packed parameters, and needs no reply") {
   uint8_t packed[12] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   launch(function, [&](schema::Launch::Builder params) {
     params.setStream(stream);
@@ -97,7 +98,8 @@ TEST_CASE_FIXTURE(Fixture, "what the driver says of a posted launch is a deferre
 
 TEST_CASE_FIXTURE(Fixture, "a called launch is answered when the kernel has ended") {
   driver.hold = true;
-  uint64_t sequence = session.call<schema::Launch>(SessionOrdinal::launch, [&](auto params) { params.setFunction(function); });
+  uint64_t sequence =
+      session.call<schema::Launch>(SessionOrdinal::launch, [&](auto params) { params.setFunction(function); });
   CHECK(session.result(sequence) == -1);
   driver.release();
   session.run_waiters();
@@ -146,19 +148,24 @@ TEST_CASE_FIXTURE(Fixture, "attributes that are unknown, or name events never gi
 }
 
 TEST_CASE_FIXTURE(Fixture, "parameters and attributes of impossible size end the session") {
-  CHECK_THROWS_AS(launch(function, [](schema::Launch::Builder params) { params.initParameters(wire::kLaunchParameterBytesMax + 1); }),
-                  server::ProtocolFault);
-  CHECK_THROWS_AS(launch(function, [](schema::Launch::Builder params) { params.initAttributes(sizeof(CUlaunchAttribute) + 1); }),
-                  server::ProtocolFault);
-  CHECK_THROWS_AS(launch(function, [](schema::Launch::Builder params) {
-                    params.initAttributes(sizeof(CUlaunchAttribute) * (wire::kLaunchAttributesMax + 1));
-                  }),
+  CHECK_THROWS_AS(
+      launch(function,
+             [](schema::Launch::Builder params) { params.initParameters(wire::kLaunchParameterBytesMax + 1); }),
+      server::ProtocolFault);
+  CHECK_THROWS_AS(
+      launch(function, [](schema::Launch::Builder params) { params.initAttributes(sizeof(CUlaunchAttribute) + 1); }),
+      server::ProtocolFault);
+  CHECK_THROWS_AS(launch(function,
+                         [](schema::Launch::Builder params) {
+                           params.initAttributes(sizeof(CUlaunchAttribute) * (wire::kLaunchAttributesMax + 1));
+                         }),
                   server::ProtocolFault);
   CHECK(driver.log.empty());
 }
 
 TEST_CASE_FIXTURE(Fixture, "the largest number of attributes passes") {
-  launch_with(std::vector<CUlaunchAttribute>(wire::kLaunchAttributesMax), [](schema::Launch::Builder params) { params.setCooperative(true); });
+  launch_with(std::vector<CUlaunchAttribute>(wire::kLaunchAttributesMax),
+              [](schema::Launch::Builder params) { params.setCooperative(true); });
   CHECK(driver.attributes.size() == wire::kLaunchAttributesMax + 1);
 }
 

@@ -31,14 +31,17 @@ struct Fixture {
     session.enter_primary();
     driver.log.clear();
   }
-  static kj::ArrayPtr<const capnp::byte> data(const server::Digest& digest) { return kj::arrayPtr(digest.data(), digest.size()); }
+  static kj::ArrayPtr<const capnp::byte> data(const server::Digest& digest) {
+    return kj::arrayPtr(digest.data(), digest.size());
+  }
   static server::Digest digest(const std::string& image) { return server::sha256(bytes_of(image)); }
 
   bool offer(const std::string& image, uint64_t bytes = 0) {
-    uint64_t sequence = session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
-      params.setDigest(data(digest(image)));
-      params.setBytes(bytes ? bytes : image.size());
-    });
+    uint64_t sequence =
+        session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
+          params.setDigest(data(digest(image)));
+          params.setBytes(bytes ? bytes : image.size());
+        });
     REQUIRE(session.reply(sequence));
     return session.reply(sequence)->as<schema::ModuleOfferReply>().getHave();
   }
@@ -68,11 +71,12 @@ struct Fixture {
     REQUIRE(session.result(load(image, handle)) == CUDA_SUCCESS);
   }
   uint64_t function(uint64_t of, const std::string& name, uint64_t handle) {
-    return session.call<schema::ModuleFunction>(SessionOrdinal::module_function, [&](schema::ModuleFunction::Builder params) {
-      params.setModule(of);
-      params.setName(name);
-      params.setHandle(handle);
-    });
+    return session.call<schema::ModuleFunction>(SessionOrdinal::module_function,
+                                                [&](schema::ModuleFunction::Builder params) {
+                                                  params.setModule(of);
+                                                  params.setName(name);
+                                                  params.setHandle(handle);
+                                                });
   }
   uint64_t global(uint64_t of, const std::string& name, bool managed) {
     return session.call<schema::ModuleGlobal>(SessionOrdinal::module_global, [&](schema::ModuleGlobal::Builder params) {
@@ -82,7 +86,8 @@ struct Fixture {
     });
   }
   uint64_t unload(uint64_t handle) {
-    return session.call<schema::ModuleUnload>(SessionOrdinal::module_unload, [&](auto params) { params.setHandle(handle); });
+    return session.call<schema::ModuleUnload>(SessionOrdinal::module_unload,
+                                              [&](auto params) { params.setHandle(handle); });
   }
 };
 
@@ -150,8 +155,9 @@ TEST_CASE_FIXTURE(Fixture, "images of impossible size, and too many at once, end
 }
 
 TEST_CASE_FIXTURE(Fixture, "a digest of a wrong length ends the session") {
-  CHECK_THROWS_AS(session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [](auto params) { params.initDigest(31); }),
-                  server::ProtocolFault);
+  CHECK_THROWS_AS(
+      session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [](auto params) { params.initDigest(31); }),
+      server::ProtocolFault);
 }
 
 TEST_CASE_FIXTURE(Fixture, "an image that says it is longer than it is does not reach the driver") {
@@ -166,7 +172,10 @@ TEST_CASE_FIXTURE(Fixture, "an image that says it is longer than it is does not 
   uint32_t wrapper_magic = 0x466243B1;
   std::string wrapper(24, '\0');
   std::memcpy(wrapper.data(), &wrapper_magic, 4);
-  std::string elf = "\x7f" "ELF" + std::string(20, '\2');
+  std::string elf =
+      "\x7f"
+      "ELF" +
+      std::string(20, '\2');
   for (const std::string& image : {container, wrapper, elf}) {
     offer(image);
     send(image, 0, image, true);
@@ -229,20 +238,23 @@ TEST_CASE_FIXTURE(Fixture, "options that hold pointers are refused, others pass"
   offer(kPtx);
   send(kPtx, 0, kPtx, true);
   auto with_option = [&](int option) {
-    return session.result(load(kPtx, wire::make_handle(HandleKind::module, 10 + uint32_t(option), 1), [&](schema::ModuleLoad::Builder params) {
-      auto options = params.initJitOptions(1);
-      options[0].setOption(option);
-      options[0].setValue(32);
-    }));
+    return session.result(load(kPtx, wire::make_handle(HandleKind::module, 10 + uint32_t(option), 1),
+                               [&](schema::ModuleLoad::Builder params) {
+                                 auto options = params.initJitOptions(1);
+                                 options[0].setOption(option);
+                                 options[0].setValue(32);
+                               }));
   };
   CHECK(with_option(CU_JIT_MAX_REGISTERS) == CUDA_SUCCESS);
   CHECK(with_option(CU_JIT_GLOBAL_SYMBOL_ADDRESSES) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(with_option(CU_JIT_INFO_LOG_BUFFER) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(with_option(4000) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK_THROWS_AS(load(kPtx, module, [](schema::ModuleLoad::Builder params) { params.initJitOptions(1000); }), server::ProtocolFault);
+  CHECK_THROWS_AS(load(kPtx, module, [](schema::ModuleLoad::Builder params) { params.initJitOptions(1000); }),
+                  server::ProtocolFault);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a handle that is taken unloads what was loaded for it, one of another kind ends the session") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a handle that is taken unloads what was loaded for it, one of another kind ends the session") {
   bring(kPtx, module);
   CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(driver.modules.size() == 1);
@@ -275,7 +287,8 @@ TEST_CASE_FIXTURE(Fixture, "a kernel of a library comes with its attributes on t
   CHECK(facts.getAttributeErrors()[15] == CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_CASE_FIXTURE(Fixture, "functions that are not there, of modules that are not there, or with unusable handles are refused") {
+TEST_CASE_FIXTURE(Fixture,
+                  "functions that are not there, of modules that are not there, or with unusable handles are refused") {
   bring(kPtx, module);
   uint64_t handle = wire::make_handle(HandleKind::function, 1, 1);
   CHECK(session.result(function(library, "k", handle)) == CUDA_ERROR_INVALID_HANDLE);
@@ -303,11 +316,13 @@ TEST_CASE_FIXTURE(Fixture, "variables of modules and libraries are found, manage
 
 TEST_CASE_FIXTURE(Fixture, "the functions of a module are listed by name") {
   bring(kPtx, module);
-  uint64_t sequence = session.call<schema::ModuleUnload>(SessionOrdinal::module_functions, [&](auto params) { params.setHandle(module); });
+  uint64_t sequence = session.call<schema::ModuleUnload>(SessionOrdinal::module_functions,
+                                                         [&](auto params) { params.setHandle(module); });
   auto names = session.reply(sequence)->as<schema::ModuleFunctions>().getNames();
   REQUIRE(names.size() == 2);
   CHECK(std::string(names[1].cStr()) == "second");
-  sequence = session.call<schema::ModuleUnload>(SessionOrdinal::module_functions, [&](auto params) { params.setHandle(library); });
+  sequence = session.call<schema::ModuleUnload>(SessionOrdinal::module_functions,
+                                                [&](auto params) { params.setHandle(library); });
   CHECK(session.result(sequence) == CUDA_ERROR_INVALID_HANDLE);
 }
 

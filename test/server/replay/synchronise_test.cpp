@@ -44,18 +44,20 @@ struct Fixture {
                                                            [&](auto params) { params.setHEvent(handle); });
   }
   uint64_t synchronise_context() {
-    return session.frame<schema::CuCtxSynchronizeParams>(wire::FrameKind::called, ordinal("cuCtxSynchronize"), [](auto) {});
+    return session.frame<schema::CuCtxSynchronizeParams>(wire::FrameKind::called, ordinal("cuCtxSynchronize"),
+                                                         [](auto) {});
   }
   void destroy_event() {
     session.frame<schema::CuEventDestroyV2Params>(wire::FrameKind::posted, ordinal("cuEventDestroy_v2"),
                                                   [&](auto params) { params.setHEvent(event); });
   }
   uint64_t download_later() {
-    return session.post<schema::CopyFromDevice>(SessionOrdinal::copy_from_device, [&](schema::CopyFromDevice::Builder params) {
-      params.setSource(reinterpret_cast<uint64_t>(memory));
-      params.setBytes(sizeof memory);
-      params.setStream(stream);
-    });
+    return session.post<schema::CopyFromDevice>(SessionOrdinal::copy_from_device,
+                                                [&](schema::CopyFromDevice::Builder params) {
+                                                  params.setSource(reinterpret_cast<uint64_t>(memory));
+                                                  params.setBytes(sizeof memory);
+                                                  params.setStream(stream);
+                                                });
   }
   void watch_event(uint64_t handle, uint64_t record) {
     session.post<schema::WatchEvent>(SessionOrdinal::watch_event, [&](schema::WatchEvent::Builder params) {
@@ -155,7 +157,8 @@ TEST_CASE_FIXTURE(Fixture, "the data of copies that a synchronisation covers lea
   }
 }
 
-TEST_CASE_FIXTURE(Fixture, "a completed event is told at once, a pending one when it is done, and after the data before it") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a completed event is told at once, a pending one when it is done, and after the data before it") {
   watch_event(event, 5);
   REQUIRE(session.notices(wire::NoticeOrdinal::completion).size() == 1);
   session.outbox_.sent.clear();
@@ -200,7 +203,8 @@ TEST_CASE_FIXTURE(Fixture, "an event that nobody looks at is destroyed at once")
 
 TEST_CASE_FIXTURE(Fixture, "a watched stream is told with the sequence of the frame that asked") {
   driver.hold = true;
-  uint64_t sequence = session.post<schema::WatchStream>(SessionOrdinal::watch_stream, [&](auto params) { params.setStream(stream); });
+  uint64_t sequence =
+      session.post<schema::WatchStream>(SessionOrdinal::watch_stream, [&](auto params) { params.setStream(stream); });
   CHECK(session.sent().empty());
   driver.release();
   session.watcher().poll();

@@ -22,8 +22,8 @@ TEST_CASE("only an end that nobody but the client's own system can have sent is 
     uint32_t same_machine, direct, indirect;
   };
   constexpr uint32_t kEnded = 0, kShort = kGraces.hang_up_ms, kLong = kGraces.resume_ms;
-  for (const Row& row : {Row{Loss::closed, kEnded, kEnded, kShort}, Row{Loss::reset, kEnded, kShort, kShort}, Row{Loss::broken, kLong, kLong, kLong},
-                         Row{Loss::given_up, kLong, kLong, kLong}}) {
+  for (const Row& row : {Row{Loss::closed, kEnded, kEnded, kShort}, Row{Loss::reset, kEnded, kShort, kShort},
+                         Row{Loss::broken, kLong, kLong, kLong}, Row{Loss::given_up, kLong, kLong, kLong}}) {
     CAPTURE(int(row.loss));
     CHECK(stay_ms(ClientWay::same_machine, row.loss, kGraces) == row.same_machine);
     CHECK(stay_ms(ClientWay::direct, row.loss, kGraces) == row.direct);
@@ -32,19 +32,23 @@ TEST_CASE("only an end that nobody but the client's own system can have sent is 
   CHECK(stay_ms(ClientWay::indirect, Loss::closed, {.resume_ms = 5'000, .hang_up_ms = 20'000}) == 5'000);
 }
 
-TEST_CASE("a way is direct when both ends name the client's end alike, and on one machine only when it is the same run of it") {
+TEST_CASE(
+    "a way is direct when both ends name the client's end alike, and on one machine only when it is the same run of "
+    "it") {
   const ConnectionEnd far{"192.0.2.7:41234", ""}, near{"127.0.0.1:41234", "run 1"};
   CHECK(way_of({}, far) == ClientWay::indirect);  // the connection was reset before anybody asked
   CHECK(way_of({}, {}) == ClientWay::indirect);
   const ConnectionEnd bound{"unix:/run/gpuwire.sock", "run 1"};
   CHECK(way_of(bound, bound) == ClientWay::same_machine);
-  CHECK(way_of(bound, {"unix:/tmp/proxy.sock", "run 1"}) == ClientWay::indirect);  // the client has connected to something else
+  CHECK(way_of(bound, {"unix:/tmp/proxy.sock", "run 1"}) ==
+        ClientWay::indirect);  // the client has connected to something else
   CHECK(way_of(far, far) == ClientWay::direct);
   CHECK(way_of(near, near) == ClientWay::same_machine);
   CHECK(way_of(far, {"10.0.0.7:41234", ""}) == ClientWay::indirect);
   CHECK(way_of(far, {"192.0.2.7:41235", ""}) == ClientWay::indirect);
   CHECK(way_of(far, {}) == ClientWay::indirect);  // an older client
-  CHECK(way_of(near, {"127.0.0.1:41234", "run 2"}) == ClientWay::indirect);  // both ends of a tunnel have the same number
+  CHECK(way_of(near, {"127.0.0.1:41234", "run 2"}) ==
+        ClientWay::indirect);  // both ends of a tunnel have the same number
   CHECK(way_of(near, {"127.0.0.1:41234", ""}) == ClientWay::indirect);
 }
 

@@ -48,7 +48,12 @@ void connect_tcp(Pair& pair) {
 
 // Both halves of a link, with a meter.
 struct Halves {
-  Halves(Pair& pair, LinkCounters* counters) : theirs(pair.theirs), link(pair.take_ours()), meter(link, counters), source(link, meter, 0), outbox(link, meter) {}
+  Halves(Pair& pair, LinkCounters* counters)
+      : theirs(pair.theirs),
+        link(pair.take_ours()),
+        meter(link, counters),
+        source(link, meter, 0),
+        outbox(link, meter) {}
 
   // 332 bytes come in, one reply goes out; its bytes.
   size_t exchange() {

@@ -1,5 +1,5 @@
-// A driver for tests of the server's processes: devices, contexts and memory that is the process's own, no kernels. Built as a library of
-// its own and opened by name, like a real one.
+// A driver for tests of the server's processes: devices, contexts and memory that is the process's own, no kernels.
+// Built as a library of its own and opened by name, like a real one.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,15 +10,16 @@
 
 #define MOCK extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 
-// What a taken-over worker does (test/hostile/worker_orders.cpp); null in the plain mock. True: `bytes` was an order, and `answer` is what came of it.
+// What a taken-over worker does (test/hostile/worker_orders.cpp); null in the plain mock. True: `bytes` was an order,
+// and `answer` is what came of it.
 extern "C" __attribute__((weak)) bool obey_order(size_t bytes, CUdeviceptr* answer);
 
 namespace {
 
 // Arguments that make the mock misbehave.
-constexpr size_t kAllocationThatHangs = 0xdead'0001;    // never returns, like a driver behind a kernel without end
+constexpr size_t kAllocationThatHangs = 0xdead'0001;  // never returns, like a driver behind a kernel without end
 constexpr size_t kAllocationThatCrashes = 0xdead'0002;
-constexpr size_t kAllocationThatPrints = 0xdead'0003;   // prints, as device printf does, and allocates nothing
+constexpr size_t kAllocationThatPrints = 0xdead'0003;  // prints, as device printf does, and allocates nothing
 constexpr size_t kAllocationMax = size_t{1} << 30;
 constexpr size_t kDeviceBytes = size_t{8} << 30;  // room for the sizes above: what a quota refuses never comes here
 

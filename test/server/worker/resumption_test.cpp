@@ -57,7 +57,8 @@ struct Fixture {
     resumption.arrive(OwnedDescriptor(pair[1]), {});
     return transport::adopt_stream(pair[0]);
   }
-  tl::expected<uint64_t, resume::Failure> ask(transport::Transport& connection, const resume::Secret& with, uint64_t attempt) {
+  tl::expected<uint64_t, resume::Failure> ask(transport::Transport& connection, const resume::Secret& with,
+                                              uint64_t attempt) {
     return resume::ask(connection, {id, with, attempt, client.received()}, kLimit);
   }
 
@@ -68,21 +69,24 @@ struct Fixture {
   uint64_t frames = 0;
   std::atomic<unsigned> refused{0}, faults{0};
   std::string said;  // of the client's end of the connection; written before the link is attached
-  Resumption resumption{{.link = worker,
-                         .id = id,
-                         .secret = secret,
-                         .open = [](OwnedDescriptor socket, std::string) -> tl::expected<std::unique_ptr<transport::Transport>, std::string> {
-                           return transport::adopt_stream(socket.release());
-                         },
-                         .proved = [this](const transport::Transport&, const resume::Heard& heard) { said = heard.address; },
-                         .refused = [this](std::string) { ++refused; },
-                         .fault = [this](std::string) { ++faults; },
-                         .lanes_max = [] { return 3u; }}};
+  Resumption resumption{
+      {.link = worker,
+       .id = id,
+       .secret = secret,
+       .open = [](OwnedDescriptor socket,
+                  std::string) -> tl::expected<std::unique_ptr<transport::Transport>, std::string> {
+         return transport::adopt_stream(socket.release());
+       },
+       .proved = [this](const transport::Transport&, const resume::Heard& heard) { said = heard.address; },
+       .refused = [this](std::string) { ++refused; },
+       .fault = [this](std::string) { ++faults; },
+       .lanes_max = [] { return 3u; }}};
 };
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "the session's client goes on over its next connection, also when the one before still stands") {
+TEST_CASE_FIXTURE(Fixture,
+                  "the session's client goes on over its next connection, also when the one before still stands") {
   for (uint64_t attempt = 1; attempt <= 5; ++attempt) {
     if (attempt % 2) client.detach();
     auto connection = connect();
@@ -106,7 +110,8 @@ TEST_CASE_FIXTURE(Fixture, "a wrong secret and an old attempt are refused and di
   CHECK(eventually([&] { return worker.state() == link::Link::State::attached; }));
   resume::Secret wrong = secret;
   wrong[0] ^= 1;
-  for (auto [with, attempt] : {std::pair(wrong, uint64_t{8}), std::pair(secret, uint64_t{7}), std::pair(secret, uint64_t{0})}) {
+  for (auto [with, attempt] :
+       {std::pair(wrong, uint64_t{8}), std::pair(secret, uint64_t{7}), std::pair(secret, uint64_t{0})}) {
     auto connection = connect();
     auto answer = ask(*connection, with, attempt);
     REQUIRE_FALSE(answer);
@@ -140,7 +145,8 @@ TEST_CASE_FIXTURE(Fixture, "a client that claims to have received what was never
   CHECK(eventually([&] { return faults.load() == 1; }));
 }
 
-TEST_CASE_FIXTURE(Fixture, "lanes join by a proof of their own, all of a set or none, beside the connection that there is") {
+TEST_CASE_FIXTURE(Fixture,
+                  "lanes join by a proof of their own, all of a set or none, beside the connection that there is") {
   REQUIRE(worker.begin_parts(false));
   struct Asked {
     std::unique_ptr<transport::Transport> connection;

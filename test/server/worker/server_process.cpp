@@ -42,7 +42,9 @@ uint64_t now_ms() {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return uint64_t(now.tv_sec) * 1000 + uint64_t(now.tv_nsec) / 1'000'000;
 }
-bool deadline_passed(uint64_t started_ms) { return now_ms() - started_ms > uint64_t(std::chrono::milliseconds(kDeadline).count()); }
+bool deadline_passed(uint64_t started_ms) {
+  return now_ms() - started_ms > uint64_t(std::chrono::milliseconds(kDeadline).count());
+}
 void pause_briefly() { ::poll(nullptr, 0, 5); }
 
 bool process_exists(pid_t pid) {
@@ -111,7 +113,8 @@ std::string ServerProcess::log() const {
   std::string text;
   char piece[4096];
   off_t at = 0;
-  for (ssize_t got; (got = ::pread(log_.get(), piece, sizeof piece, at)) > 0; at += got) text.append(piece, size_t(got));
+  for (ssize_t got; (got = ::pread(log_.get(), piece, sizeof piece, at)) > 0; at += got)
+    text.append(piece, size_t(got));
   return text;
 }
 

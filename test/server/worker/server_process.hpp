@@ -21,8 +21,8 @@ class ServerProcess {
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
-  uint16_t port() const { return port_; }             // 0: it does not listen
-  const std::string& line() const { return line_; }   // what it printed
+  uint16_t port() const { return port_; }            // 0: it does not listen
+  const std::string& line() const { return line_; }  // what it printed
   pid_t pid() const { return pid_; }
   // Its worker processes now.
   std::set<pid_t> workers() const;

@@ -31,14 +31,16 @@ constexpr uint64_t kAllocationThatCrashes = 0xdead'0002;
 constexpr uint64_t kAllocationThatPrints = 0xdead'0003;
 
 std::vector<std::string> mock_arguments(std::vector<std::string> more = {}) {
-  std::vector<std::string> arguments{"--device", "software", "--software-library", GPUWIRE_TEST_MOCK_DRIVER, "--module-cache", "none"};
+  std::vector<std::string> arguments{"--device",       "software", "--software-library", GPUWIRE_TEST_MOCK_DRIVER,
+                                     "--module-cache", "none"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
 uint64_t send_alloc(WireClient& client, uint32_t context, uint64_t bytes) {
-  return client.send_call<schema::CuMemAllocV2Params>(FrameKind::called, kMemAlloc, context,
-                                                      [&](schema::CuMemAllocV2Params::Builder params) { params.setBytesize(bytes); });
+  return client.send_call<schema::CuMemAllocV2Params>(
+      FrameKind::called, kMemAlloc, context,
+      [&](schema::CuMemAllocV2Params::Builder params) { params.setBytesize(bytes); });
 }
 
 struct Allocated {
@@ -56,8 +58,8 @@ Allocated allocate(WireClient& client, uint32_t context, uint64_t bytes) {
   return allocated;
 }
 
-// The one worker process that appeared since `before` and has taken a session is not told from a spare by its looks: what is asserted is
-// that those present at the end of a session go away.
+// The one worker process that appeared since `before` and has taken a session is not told from a spare by its looks:
+// what is asserted is that those present at the end of a session go away.
 bool all_gone(const std::set<pid_t>& pids) {
   for (pid_t pid : pids) {
     if (process_exists(pid)) return false;
@@ -136,8 +138,9 @@ TEST_CASE("ping, sink and source measure the connection, also with bulk of odd l
   for (size_t bytes : {size_t{1}, size_t{7}, size_t{4096}, size_t{3'000'001}}) {
     std::vector<std::byte> bulk(bytes);
     CHECK(client.reply(client.send_empty(FrameKind::called, uint32_t(SessionOrdinal::sink), 0, bulk)).has_value());
-    auto source = client.reply(client.send_call<schema::Source>(FrameKind::called, uint32_t(SessionOrdinal::source), 0,
-                                                                [&](schema::Source::Builder params) { params.setBytes(bytes); }));
+    auto source =
+        client.reply(client.send_call<schema::Source>(FrameKind::called, uint32_t(SessionOrdinal::source), 0,
+                                                      [&](schema::Source::Builder params) { params.setBytes(bytes); }));
     REQUIRE(source);
     CHECK(source->bulk.size() == bytes);
   }
@@ -154,8 +157,9 @@ TEST_CASE("generated calls run in the context that the frame names") {
   CHECK(allocated.address != 0);
   CHECK(allocate(client, context, 0).result == CUDA_ERROR_INVALID_VALUE);
   CHECK(allocate(client, context, uint64_t{1} << 40).result == CUDA_ERROR_OUT_OF_MEMORY);
-  client.send_call<schema::CuMemFreeV2Params>(FrameKind::posted, kMemFree, context,
-                                              [&](schema::CuMemFreeV2Params::Builder params) { params.setDptr(allocated.address); });
+  client.send_call<schema::CuMemFreeV2Params>(
+      FrameKind::posted, kMemFree, context,
+      [&](schema::CuMemFreeV2Params::Builder params) { params.setDptr(allocated.address); });
   CHECK(client.ping() == 0);
 }
 
@@ -172,7 +176,8 @@ TEST_CASE("frames are acknowledged before the client's window is full") {
     auto frame = client.receive();
     REQUIRE(frame);
     replies += frame->header.kind == uint8_t(FrameKind::reply);
-    acknowledged |= frame->header.kind == uint8_t(FrameKind::acknowledge) && frame->header.sequence >= wire::kAcknowledgeBytes;
+    acknowledged |=
+        frame->header.kind == uint8_t(FrameKind::acknowledge) && frame->header.sequence >= wire::kAcknowledgeBytes;
   }
   CHECK((acknowledged || client.receive()->header.kind == uint8_t(FrameKind::acknowledge)));
 }
@@ -265,7 +270,8 @@ TEST_CASE("frames that cannot be end their session with a reason, and no other s
   });
   ends_with("unknown call ordinal 999", [&](WireClient& client) { client.send_empty(FrameKind::called, 999); });
   ends_with("follows frame 0", [&](WireClient& client) { client.send_header(header_of(5)); });
-  ends_with("may not be posted", [&](WireClient& client) { client.send_empty(FrameKind::posted, uint32_t(SessionOrdinal::ping)); });
+  ends_with("may not be posted",
+            [&](WireClient& client) { client.send_empty(FrameKind::posted, uint32_t(SessionOrdinal::ping)); });
   // Told from the header: what it announces is not waited for.
   auto with_bulk = [&](uint32_t ordinal, uint64_t bytes) {
     return [&, ordinal, bytes](WireClient& client) {
@@ -294,7 +300,8 @@ TEST_CASE("frames that cannot be end their session with a reason, and no other s
     capnp::MallocMessageBuilder builder;
     builder.initRoot<schema::Source>().setBytes(1);
     auto segment = builder.getSegmentsForOutput()[0];
-    const_cast<capnp::word*>(segment.begin())[0] = *reinterpret_cast<const capnp::word*>("\xff\xff\xff\x7f\xff\xff\xff\x7f");
+    const_cast<capnp::word*>(segment.begin())[0] =
+        *reinterpret_cast<const capnp::word*>("\xff\xff\xff\x7f\xff\xff\xff\x7f");
     client.send_message(FrameKind::called, uint32_t(SessionOrdinal::source), 0, builder, {});
   });
 }
@@ -306,7 +313,8 @@ TEST_CASE("handles that were never given out are CUDA errors, not the end of the
   constexpr uint32_t kForeignContext = 0x0100'0042;
   auto answer = client.reply(send_alloc(client, kForeignContext, 64));
   REQUIRE(answer);
-  answer->with<schema::Result>([](schema::Result::Reader result) { CHECK(result.getResult() == CUDA_ERROR_INVALID_CONTEXT); });
+  answer->with<schema::Result>(
+      [](schema::Result::Reader result) { CHECK(result.getResult() == CUDA_ERROR_INVALID_CONTEXT); });
   CHECK(client.ping() == 0);
 }
 
@@ -387,7 +395,8 @@ TEST_CASE("when the server is killed, its sessions end with a reason and no proc
   CHECK(server.wait() == -SIGKILL);
 }
 
-TEST_CASE("after SIGTERM running sessions go on, new ones are not accepted, and the server ends with the last session") {
+TEST_CASE(
+    "after SIGTERM running sessions go on, new ones are not accepted, and the server ends with the last session") {
   ServerProcess server(mock_arguments());
   uint16_t port = server.port();
   WireClient client;

@@ -125,7 +125,8 @@ TEST_CASE("a callback may watch again") {
   first.result = second.result = CUDA_SUCCESS;
   std::atomic<bool> told{false};
   PollingWatcher watcher({&query, nullptr}, 0, [] {});
-  REQUIRE(watcher.watch(nullptr, handle(first), [&](CUresult) { watcher.watch(nullptr, handle(second), [&](CUresult) { told = true; }); }));
+  REQUIRE(watcher.watch(nullptr, handle(first),
+                        [&](CUresult) { watcher.watch(nullptr, handle(second), [&](CUresult) { told = true; }); }));
   CHECK(eventually([&] { return told.load(); }));
 }
 
@@ -159,7 +160,8 @@ TEST_CASE("the server's own lines are given to the sink one by one, apart from w
   OutputCapture capture;
   capture.say("before the start");
   REQUIRE(capture.start([&](uint8_t descriptor, std::span<const std::byte> text) {
-    if (descriptor == OutputCapture::kServerLine) lines.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
+    if (descriptor == OutputCapture::kServerLine)
+      lines.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
   }));
   capture.say("idle for 4 s");
   capture.say("idle for 8 s");
@@ -312,7 +314,9 @@ TEST_CASE("a source that is woken ends its wait, and one with a deadline keeps i
   CHECK(source.input_pending());
 }
 
-TEST_CASE("heartbeats do not wake a session that sleeps, whole or in pieces they are no fault, and a frame behind them is found") {
+TEST_CASE(
+    "heartbeats do not wake a session that sleeps, whole or in pieces they are no fault, and a frame behind them is "
+    "found") {
   SocketPair sockets;
   link::Link link(sockets.take_ours());
   LinkMeter meter;
@@ -324,7 +328,8 @@ TEST_CASE("heartbeats do not wake a session that sleeps, whole or in pieces they
     told.push_back(sleeps);
     asleep = sleeps;
   });
-  wire::FrameHeader heartbeat{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
+  wire::FrameHeader heartbeat{.kind = uint8_t(wire::FrameKind::control),
+                              .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
   wire::FrameHeader frame{.kind = uint8_t(wire::FrameKind::posted), .ordinal = 3, .sequence = 1};
   constexpr int kHeartbeats = 100;
   std::thread sender([&] {
@@ -378,7 +383,9 @@ struct ClientBytes {
     append(segment.begin(), segment.size() * sizeof(capnp::word));
     for (size_t i = 0; i < bulk_bytes; ++i) bytes.push_back(std::byte(i * 7 + frames));
   }
-  void append(const void* data, size_t count) { bytes.insert(bytes.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + count); }
+  void append(const void* data, size_t count) {
+    bytes.insert(bytes.end(), static_cast<const std::byte*>(data), static_cast<const std::byte*>(data) + count);
+  }
   void send(int socket) {
     for (size_t at = 0; at < bytes.size();) {
       ssize_t sent = ::send(socket, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
@@ -404,23 +411,25 @@ struct OutOfOrderReaderFixture {
   ReplayEntry answer{.name = "answer", .posted = true, .out_of_turn = true, .bulk_bytes_max = kOutOfTurnBulkBytesMax};
   std::atomic<unsigned> awaited{0}, executed{0}, wrong{0}, faults{0}, asked{0};
   OutOfOrderReader out_of_order_reader{{.source = source,
-                    .awaited = [this] { return awaited.load() != 0; },
-                    .out_of_turn =
-                        [this](const wire::FrameHeader& header) {
-                          ++asked;
-                          return header.ordinal == kAnswer ? &answer : nullptr;
-                        },
-                    .execute =
-                        [this](const ReplayEntry&, Call& call) {
-                          std::vector<std::byte> bulk(call.bulk.remaining());
-                          bool right = call.bulk.read(bulk) && is_bulk_of(call.header.sequence, bulk) &&
-                                       call.message.getRoot<schema::Source>().getBytes() == call.header.sequence;
-                          wrong += !right;
-                          ++executed;
-                          --awaited;
-                        },
-                    .fault = [this](std::string) { ++faults; },
-                    .kept_bytes_max = kKept}};
+                                        .awaited = [this] { return awaited.load() != 0; },
+                                        .out_of_turn =
+                                            [this](const wire::FrameHeader& header) {
+                                              ++asked;
+                                              return header.ordinal == kAnswer ? &answer : nullptr;
+                                            },
+                                        .execute =
+                                            [this](const ReplayEntry&, Call& call) {
+                                              std::vector<std::byte> bulk(call.bulk.remaining());
+                                              bool right = call.bulk.read(bulk) &&
+                                                           is_bulk_of(call.header.sequence, bulk) &&
+                                                           call.message.getRoot<schema::Source>().getBytes() ==
+                                                               call.header.sequence;
+                                              wrong += !right;
+                                              ++executed;
+                                              --awaited;
+                                            },
+                                        .fault = [this](std::string) { ++faults; },
+                                        .kept_bytes_max = kKept}};
   static constexpr size_t kKept = 4u << 20;
 
   // Reads the next frame as the executor would and looks at it.
@@ -441,7 +450,8 @@ struct OutOfOrderReaderFixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an answer is found while the executor is kept, and the executor finds every byte in order") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
+                  "an answer is found while the executor is kept, and the executor finds every byte in order") {
   // Around the answer: bulk that does not fit into one read, odd lengths, and an answer with bulk of its own.
   constexpr size_t kBulks[] = {900'001, 13, 0, 1'000'003, 40'000, 0, 5, 0};
   constexpr uint32_t kOrdinals[] = {kOrdinary, kOrdinary, kAnswer, kOrdinary, kAnswer, kOrdinary, kOrdinary, kAnswer};
@@ -488,7 +498,8 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an answer is found while the executo
   CHECK(faults == 0);
 }
 
-TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an answer does not pass a write that the executor has in hand, however slow it is") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
+                  "an answer does not pass a write that the executor has in hand, however slow it is") {
   ClientBytes client;
   client.add(kAnswer, 3);
   client.add(kAnswer, 5);
@@ -509,7 +520,8 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an answer does not pass a write that
   CHECK(executed == 0);
 }
 
-TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an executor that comes back gets the connection at once, also again and again") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
+                  "an executor that comes back gets the connection at once, also again and again") {
   constexpr uint64_t kRounds = 200;
   out_of_order_reader.start();
   awaited = 1;
@@ -535,7 +547,8 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "an executor that comes back gets the
   CHECK(wrong == 0);
 }
 
-TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "bytes that cannot be a frame are a fault, and the executor comes to them too") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
+                  "bytes that cannot be a frame are a fault, and the executor comes to them too") {
   ClientBytes client;
   client.add(kOrdinary, 0);
   client.append("no frame at all, and long enough to be one", 42);
@@ -548,7 +561,8 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "bytes that cannot be a frame are a f
   CHECK(source.next() == FrameSource::Next::fault);
 }
 
-TEST_CASE_FIXTURE(OutOfOrderReaderFixture, "a client that sends more than it may without an acknowledgement is a fault") {
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
+                  "a client that sends more than it may without an acknowledgement is a fault") {
   ClientBytes client;
   client.add(kOrdinary, 0);
   client.send(sockets.theirs.get());

@@ -109,7 +109,9 @@ bool WireClient::ask(std::string& text, const std::string& token) {
   auto login = builder.initRoot<schema::Login>();
   if (!token.empty()) login.setToken(token);
   auto segment = builder.getSegmentsForOutput()[0];
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control), .ordinal = uint32_t(wire::ControlOrdinal::login), .message_words = uint32_t(segment.size())};
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(wire::ControlOrdinal::login),
+                           .message_words = uint32_t(segment.size())};
   return send_header(header) && send(std::as_bytes(std::span(segment.begin(), segment.size())));
 }
 
@@ -135,11 +137,12 @@ bool WireClient::open_session(uint16_t port) {
   std::string refusal;
   if (!connect(port) || !log_in(refusal) || !send_hello()) return false;
   auto welcome = receive();
-  return welcome && welcome->header.kind == uint8_t(wire::FrameKind::control) && welcome->header.ordinal == uint32_t(wire::ControlOrdinal::welcome);
+  return welcome && welcome->header.kind == uint8_t(wire::FrameKind::control) &&
+         welcome->header.ordinal == uint32_t(wire::ControlOrdinal::welcome);
 }
 
-uint64_t WireClient::send_message(wire::FrameKind kind, uint32_t ordinal, uint32_t context, capnp::MessageBuilder& builder,
-                                  std::span<const std::byte> bulk) {
+uint64_t WireClient::send_message(wire::FrameKind kind, uint32_t ordinal, uint32_t context,
+                                  capnp::MessageBuilder& builder, std::span<const std::byte> bulk) {
   auto segment = builder.getSegmentsForOutput()[0];
   wire::FrameHeader header;
   header.kind = uint8_t(kind);
@@ -154,7 +157,8 @@ uint64_t WireClient::send_message(wire::FrameKind kind, uint32_t ordinal, uint32
   return header.sequence;
 }
 
-uint64_t WireClient::send_empty(wire::FrameKind kind, uint32_t ordinal, uint32_t context, std::span<const std::byte> bulk) {
+uint64_t WireClient::send_empty(wire::FrameKind kind, uint32_t ordinal, uint32_t context,
+                                std::span<const std::byte> bulk) {
   wire::FrameHeader header;
   header.kind = uint8_t(kind);
   header.ordinal = ordinal;
@@ -186,7 +190,9 @@ std::optional<ReceivedFrame> WireClient::reply(uint64_t sequence) {
 std::string WireClient::reason_of_end() {
   std::string reason;
   while (auto frame = receive()) {
-    if (frame->header.kind != uint8_t(wire::FrameKind::notice) || frame->header.ordinal != uint32_t(wire::NoticeOrdinal::ending)) continue;
+    if (frame->header.kind != uint8_t(wire::FrameKind::notice) ||
+        frame->header.ordinal != uint32_t(wire::NoticeOrdinal::ending))
+      continue;
     frame->with<schema::Ending>([&](schema::Ending::Reader ending) { reason = ending.getReason().cStr(); });
   }
   return reason;
@@ -202,10 +208,11 @@ bool WireClient::closed_by_server() {
 }
 
 uint32_t WireClient::retain_primary() {
-  send_call<schema::RetainPrimary>(wire::FrameKind::posted, uint32_t(wire::SessionOrdinal::retain_primary), 0, [](schema::RetainPrimary::Builder params) {
-    params.setContext(kPrimaryHandle);
-    params.setDevice(0);
-  });
+  send_call<schema::RetainPrimary>(wire::FrameKind::posted, uint32_t(wire::SessionOrdinal::retain_primary), 0,
+                                   [](schema::RetainPrimary::Builder params) {
+                                     params.setContext(kPrimaryHandle);
+                                     params.setDevice(0);
+                                   });
   return uint32_t(kPrimaryHandle);
 }
 

@@ -49,8 +49,8 @@ class WireClient {
   bool send_hello();
   // Reads the server's preface; `text` gets the reason of a refusal. Nothing: the connection ended.
   std::optional<wire::Preface> read_preface(std::string& text);
-  // Preface and login, to the server's word that it may begin; `text` gets the reason of a refusal, of either kind. Without a token: as whoever the server
-  // takes it for.
+  // Preface and login, to the server's word that it may begin; `text` gets the reason of a refusal, of either kind.
+  // Without a token: as whoever the server takes it for.
   bool log_in(std::string& text, const std::string& token = {});
   // The login's first half, and the next answer: "admitted", "queued", "refused"; "": the connection ended.
   bool ask(std::string& text, const std::string& token = {});
@@ -60,13 +60,16 @@ class WireClient {
 
   // Frames with the next sequence number; the message is built by `write`.
   template <class Params, class Write>
-  uint64_t send_call(wire::FrameKind kind, uint32_t ordinal, uint32_t context, Write&& write, std::span<const std::byte> bulk = {}) {
+  uint64_t send_call(wire::FrameKind kind, uint32_t ordinal, uint32_t context, Write&& write,
+                     std::span<const std::byte> bulk = {}) {
     capnp::MallocMessageBuilder builder;
     write(builder.initRoot<Params>());
     return send_message(kind, ordinal, context, builder, bulk);
   }
-  uint64_t send_empty(wire::FrameKind kind, uint32_t ordinal, uint32_t context = 0, std::span<const std::byte> bulk = {});
-  uint64_t send_message(wire::FrameKind kind, uint32_t ordinal, uint32_t context, capnp::MessageBuilder& builder, std::span<const std::byte> bulk);
+  uint64_t send_empty(wire::FrameKind kind, uint32_t ordinal, uint32_t context = 0,
+                      std::span<const std::byte> bulk = {});
+  uint64_t send_message(wire::FrameKind kind, uint32_t ordinal, uint32_t context, capnp::MessageBuilder& builder,
+                        std::span<const std::byte> bulk);
   bool send_header(const wire::FrameHeader& header) { return send(std::as_bytes(std::span(&header, 1))); }
 
   // False: the connection ended, or the deadline passed.

@@ -9,7 +9,8 @@
 namespace gpuwire::software_device {
 namespace {
 
-constexpr unsigned kKnownFlags = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+constexpr unsigned kKnownFlags =
+    CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
 
 // What the device attributes say, by kind; 0: that extent must be 0 too.
 struct ExtentsMax {
@@ -51,14 +52,15 @@ CUresult check_description(const CUDA_ARRAY3D_DESCRIPTOR& d) {
   const bool cube_wrong = cube && (d.Width != d.Height || (layered ? d.Depth % 6 != 0 : d.Depth != 6));
   const bool gather_wrong = has(d, CUDA_ARRAY3D_TEXTURE_GATHER) && (d.Height == 0 || d.Depth != 0);
   const ExtentsMax most = extents_max(d);
-  if (d.Width == 0 || d.Width > most.width || d.Height > most.height || d.Depth > most.depth || volume_without_rows || cube_wrong || gather_wrong ||
-      (layered && d.Depth == 0)) {
+  if (d.Width == 0 || d.Width > most.width || d.Height > most.height || d.Depth > most.depth || volume_without_rows ||
+      cube_wrong || gather_wrong || (layered && d.Depth == 0)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
-tl::expected<std::shared_ptr<ArrayObject>, CUresult> make_array(Context& context, const CUDA_ARRAY3D_DESCRIPTOR& description) {
+tl::expected<std::shared_ptr<ArrayObject>, CUresult> make_array(Context& context,
+                                                                const CUDA_ARRAY3D_DESCRIPTOR& description) {
   auto array = std::make_shared<ArrayObject>();
   array->context = context.handle();
   array->description = description;
@@ -79,38 +81,45 @@ tl::expected<std::shared_ptr<ArrayObject>, CUresult> make_array(Context& context
   return array;
 }
 
-CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description, const char* function = __builtin_FUNCTION()) {
-  return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || description == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (const CUresult result = check_description(*description); result != CUDA_SUCCESS) {
-      return result;
-    }
-    auto array = make_array(context, *description);
-    if (!array) {
-      return array.error();
-    }
-    *out = (*array)->handle;
-    driver().arrays.insert(*out, *array);
-    return CUDA_SUCCESS;
-  }, function);
+CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description,
+                      const char* function = __builtin_FUNCTION()) {
+  return with_context(
+      [&](Context& context) -> CUresult {
+        if (out == nullptr || description == nullptr) {
+          return CUDA_ERROR_INVALID_VALUE;
+        }
+        if (const CUresult result = check_description(*description); result != CUDA_SUCCESS) {
+          return result;
+        }
+        auto array = make_array(context, *description);
+        if (!array) {
+          return array.error();
+        }
+        *out = (*array)->handle;
+        driver().arrays.insert(*out, *array);
+        return CUDA_SUCCESS;
+      },
+      function);
 }
 
 template <typename Body>
 CUresult with_array(CUarray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context([&](Context&) -> CUresult {
-    const auto array = driver().arrays.find(handle);
-    return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*array);
-  }, function);
+  return with_any_context(
+      [&](Context&) -> CUresult {
+        const auto array = driver().arrays.find(handle);
+        return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*array);
+      },
+      function);
 }
 
 template <typename Body>
 CUresult with_mipmap(CUmipmappedArray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context([&](Context&) -> CUresult {
-    const auto mipmap = driver().mipmapped_arrays.find(handle);
-    return mipmap == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*mipmap);
-  }, function);
+  return with_any_context(
+      [&](Context&) -> CUresult {
+        const auto mipmap = driver().mipmapped_arrays.find(handle);
+        return mipmap == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*mipmap);
+      },
+      function);
 }
 
 // A level's extents: those of the one before, halved. Layers and faces stay.
@@ -166,14 +175,20 @@ void release_images(CUcontext context) {
 
 using namespace gpuwire::software_device;
 
-CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description) { return create_array(out, description); }
+CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description) {
+  return create_array(out, description);
+}
 
 CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description) {
   if (description == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUDA_ARRAY3D_DESCRIPTOR wide{.Width = description->Width, .Height = description->Height, .Depth = 0, .Format = description->Format,
-                                     .NumChannels = description->NumChannels, .Flags = 0};
+  const CUDA_ARRAY3D_DESCRIPTOR wide{.Width = description->Width,
+                                     .Height = description->Height,
+                                     .Depth = 0,
+                                     .Format = description->Format,
+                                     .NumChannels = description->NumChannels,
+                                     .Flags = 0};
   return create_array(out, &wide);
 }
 
@@ -219,7 +234,8 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handl
   return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* description, unsigned int levels) {
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* description,
+                                unsigned int levels) {
   return with_context([&](Context& context) -> CUresult {
     if (out == nullptr || description == nullptr || levels == 0) {
       return CUDA_ERROR_INVALID_VALUE;

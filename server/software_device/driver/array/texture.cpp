@@ -13,8 +13,8 @@ constexpr uint64_t kPitchAlignment = 32;
 constexpr size_t kLinearTexelsMax = 134217728;
 constexpr size_t kPitchedWidthMax = 131072;
 constexpr size_t kPitchedHeightMax = 65000;
-constexpr unsigned kKnownFlags =
-    CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB | CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
+constexpr unsigned kKnownFlags = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
+                                 CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
 
 using ImageOrError = tl::expected<Image, CUresult>;
 
@@ -36,21 +36,26 @@ ImageOrError image_of(const MipmappedArrayObject& mipmap) {
   return image;
 }
 
-ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned channels, size_t width, size_t height, size_t pitch) {
+ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned channels, size_t width, size_t height,
+                          size_t pitch) {
   const auto texel = texel_format(format, channels);
   if (!texel) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   const bool plane = height != 0;
   const size_t row = plane ? pitch : width * texel->bytes();
-  if (address == 0 || address % kAddressAlignment != 0 || width == 0 || width > (plane ? kPitchedWidthMax : kLinearTexelsMax) || height > kPitchedHeightMax ||
+  if (address == 0 || address % kAddressAlignment != 0 || width == 0 ||
+      width > (plane ? kPitchedWidthMax : kLinearTexelsMax) || height > kPitchedHeightMax ||
       (plane && (pitch % kPitchAlignment != 0 || pitch < width * texel->bytes()))) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   // NVIDIA's driver takes sizes beyond the allocation, too: what a kernel then reads there is a fault.
   Image image{.format = *texel, .dimensions = static_cast<uint8_t>(plane ? 2 : 1)};
-  image.levels.push_back({.base = reinterpret_cast<uint8_t*>(address), .width = static_cast<uint32_t>(width),
-                          .height = static_cast<uint32_t>(std::max<size_t>(height, 1)), .row_bytes = row, .slice_bytes = row});
+  image.levels.push_back({.base = reinterpret_cast<uint8_t*>(address),
+                          .width = static_cast<uint32_t>(width),
+                          .height = static_cast<uint32_t>(std::max<size_t>(height, 1)),
+                          .row_bytes = row,
+                          .slice_bytes = row});
   return image;
 }
 
@@ -70,12 +75,14 @@ ImageOrError find_image(const CUDA_RESOURCE_DESC& resource) {
     case CU_RESOURCE_TYPE_LINEAR: {
       const auto& linear = resource.res.linear;
       const auto texel = texel_format(linear.format, linear.numChannels);
-      return linear_image(linear.devPtr, linear.format, linear.numChannels, texel ? linear.sizeInBytes / texel->bytes() : 0, 0, 0);
+      return linear_image(linear.devPtr, linear.format, linear.numChannels,
+                          texel ? linear.sizeInBytes / texel->bytes() : 0, 0, 0);
     }
     case CU_RESOURCE_TYPE_PITCH2D: {
       const auto& plane = resource.res.pitch2D;
       return plane.height == 0 ? ImageOrError(tl::unexpected(CUDA_ERROR_INVALID_VALUE))
-                               : linear_image(plane.devPtr, plane.format, plane.numChannels, plane.width, plane.height, plane.pitchInBytes);
+                               : linear_image(plane.devPtr, plane.format, plane.numChannels, plane.width, plane.height,
+                                              plane.pitchInBytes);
     }
   }
   return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
@@ -83,8 +90,9 @@ ImageOrError find_image(const CUDA_RESOURCE_DESC& resource) {
 
 // UINT_1X8 and those that follow it: by kind and width, one, two and four channels each.
 std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
-  constexpr std::array<CUarray_format, 8> kFormats = {CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
-                                                      CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
+  constexpr std::array<CUarray_format, 8> kFormats = {
+      CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
+      CU_AD_FORMAT_UNSIGNED_INT32, CU_AD_FORMAT_SIGNED_INT32, CU_AD_FORMAT_HALF,           CU_AD_FORMAT_FLOAT};
   const int index = format - CU_RES_VIEW_FORMAT_UINT_1X8;
   if (index < 0 || index >= static_cast<int>(kFormats.size()) * 3) {
     return std::nullopt;
@@ -108,7 +116,8 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, Image& image) {
   }
   const ImageLevel& base = image.levels.front();
   const bool same = view.width == base.width && std::max<size_t>(view.height, 1) == base.height;
-  if (!same || view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= image.levels.size() || view.firstLayer > view.lastLayer) {
+  if (!same || view.firstMipmapLevel > view.lastMipmapLevel || view.lastMipmapLevel >= image.levels.size() ||
+      view.firstLayer > view.lastLayer) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   image.levels = {image.levels.begin() + view.firstMipmapLevel, image.levels.begin() + view.lastMipmapLevel + 1};
@@ -126,17 +135,22 @@ CUresult apply_view(const CUDA_RESOURCE_VIEW_DESC& view, Image& image) {
 }
 
 CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
-  const bool modes_known = std::all_of(std::begin(d.addressMode), std::end(d.addressMode),
-                                       [](CUaddress_mode mode) { return mode >= CU_TR_ADDRESS_MODE_WRAP && mode <= CU_TR_ADDRESS_MODE_BORDER; });
-  const auto filter_known = [](CUfilter_mode mode) { return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR; };
-  if (!modes_known || !filter_known(d.filterMode) || !filter_known(d.mipmapFilterMode) || (d.flags & ~kKnownFlags) != 0) {
+  const bool modes_known = std::all_of(std::begin(d.addressMode), std::end(d.addressMode), [](CUaddress_mode mode) {
+    return mode >= CU_TR_ADDRESS_MODE_WRAP && mode <= CU_TR_ADDRESS_MODE_BORDER;
+  });
+  const auto filter_known = [](CUfilter_mode mode) {
+    return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR;
+  };
+  if (!modes_known || !filter_known(d.filterMode) || !filter_known(d.mipmapFilterMode) ||
+      (d.flags & ~kKnownFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const TexelFormat& format = texture.image.format;
   const bool narrow = format.channel_bytes < 4;
   const bool integers = format.kind != ChannelKind::floating && (!narrow || (d.flags & CU_TRSF_READ_AS_INTEGER) != 0);
   const bool filtered = d.filterMode == CU_TR_FILTER_MODE_LINEAR;
-  const bool border = std::any_of(std::begin(d.borderColor), std::end(d.borderColor), [](float value) { return value != 0; });
+  const bool border =
+      std::any_of(std::begin(d.borderColor), std::end(d.borderColor), [](float value) { return value != 0; });
   if (integers && filtered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -158,7 +172,8 @@ CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
   texture.linear_mipmap_filter = d.mipmapFilterMode == CU_TR_FILTER_MODE_LINEAR && !integers;
   texture.normalized_coordinates = (d.flags & CU_TRSF_NORMALIZED_COORDINATES) != 0 || texture.image.cube;
   texture.integer_results = integers;
-  texture.srgb = (d.flags & CU_TRSF_SRGB) != 0 && format.kind == ChannelKind::unsigned_integer && format.channel_bytes == 1;
+  texture.srgb =
+      (d.flags & CU_TRSF_SRGB) != 0 && format.kind == ChannelKind::unsigned_integer && format.channel_bytes == 1;
   texture.level_bias = d.mipmapLevelBias;
   texture.level_min = d.minMipmapLevelClamp;
   texture.level_max = d.maxMipmapLevelClamp;
@@ -170,29 +185,33 @@ template <typename Table, typename Body>
 CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Body&& body) noexcept {
   return with_any_context([&](Context&) -> CUresult {
     const auto object = (driver().*table).find(handle);
-    return object == nullptr || object->destroyed.load(std::memory_order_relaxed) || out == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*object);
+    return object == nullptr || object->destroyed.load(std::memory_order_relaxed) || out == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : body(*object);
   });
 }
 
-// What is no object is destroyed with success, as NVIDIA's driver does. Kernels that were launched before still find it: it goes when all
-// that its context had to do by now is done.
+// What is no object is destroyed with success, as NVIDIA's driver does. Kernels that were launched before still find
+// it: it goes when all that its context had to do by now is done.
 template <typename Table>
 CUresult destroy_object(Table Driver::*table, uint64_t handle, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context([&](Context&) -> CUresult {
-    const auto object = (driver().*table).find(handle);
-    if (object == nullptr || object->destroyed.exchange(true, std::memory_order_relaxed)) {
-      return CUDA_SUCCESS;
-    }
-    const auto slot = driver().contexts.find(object->context);
-    const auto context = slot == nullptr ? nullptr : slot->live();
-    const OperationPtr before = context == nullptr ? nullptr : context->mark_everything();
-    if (before == nullptr || before->done()) {
-      (driver().*table).take(handle);
-    } else {
-      driver().scheduler.submit([table, handle] { (driver().*table).take(handle); }, {&before, 1});
-    }
-    return CUDA_SUCCESS;
-  }, function);
+  return with_any_context(
+      [&](Context&) -> CUresult {
+        const auto object = (driver().*table).find(handle);
+        if (object == nullptr || object->destroyed.exchange(true, std::memory_order_relaxed)) {
+          return CUDA_SUCCESS;
+        }
+        const auto slot = driver().contexts.find(object->context);
+        const auto context = slot == nullptr ? nullptr : slot->live();
+        const OperationPtr before = context == nullptr ? nullptr : context->mark_everything();
+        if (before == nullptr || before->done()) {
+          (driver().*table).take(handle);
+        } else {
+          driver().scheduler.submit([table, handle] { (driver().*table).take(handle); }, {&before, 1});
+        }
+        return CUDA_SUCCESS;
+      },
+      function);
 }
 
 }  // namespace
@@ -211,7 +230,8 @@ std::shared_ptr<const Surface> DriverImages::surface(uint64_t handle) const noex
 
 using namespace gpuwire::software_device;
 
-CUresult cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* description, const CUDA_RESOURCE_VIEW_DESC* view) {
+CUresult cuTexObjectCreate(CUtexObject* out, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* description,
+                           const CUDA_RESOURCE_VIEW_DESC* view) {
   return with_context([&](Context& context) -> CUresult {
     if (out == nullptr || resource == nullptr || description == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;

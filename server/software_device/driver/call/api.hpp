@@ -12,8 +12,8 @@
 
 namespace gpuwire::software_device {
 
-// Runs `body` when the driver is initialised and no capture forbids the function. Memory that runs out on the host is CUDA_ERROR_OUT_OF_MEMORY
-// to the caller. `function`: who calls, which is the exported function.
+// Runs `body` when the driver is initialised and no capture forbids the function. Memory that runs out on the host is
+// CUDA_ERROR_OUT_OF_MEMORY to the caller. `function`: who calls, which is the exported function.
 template <typename Body>
 CUresult with_driver(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   if (const CUresult status = driver_status(); status != CUDA_SUCCESS) {
@@ -34,23 +34,27 @@ CUresult with_driver(Body&& body, const char* function = __builtin_FUNCTION()) n
 // Runs body(Context&) on the current context, whether or not it has a fault.
 template <typename Body>
 CUresult with_any_context(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_driver([&]() -> CUresult {
-    const auto slot = current_slot();
-    if (slot == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    const auto context = slot->live();
-    return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : body(*context);
-  }, function);
+  return with_driver(
+      [&]() -> CUresult {
+        const auto slot = current_slot();
+        if (slot == nullptr) {
+          return CUDA_ERROR_INVALID_CONTEXT;
+        }
+        const auto context = slot->live();
+        return context == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : body(*context);
+      },
+      function);
 }
 
 // The same, but a context with a fault answers with it.
 template <typename Body>
 CUresult with_context(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context([&](Context& context) -> CUresult {
-    const CUresult fault = context.fault();
-    return fault != CUDA_SUCCESS ? fault : body(context);
-  }, function);
+  return with_any_context(
+      [&](Context& context) -> CUresult {
+        const CUresult fault = context.fault();
+        return fault != CUDA_SUCCESS ? fault : body(context);
+      },
+      function);
 }
 
 // Runs body(Context&, Stream&) on the stream and the context it belongs to.

@@ -39,8 +39,9 @@ CUuuid make_uuid(int number) {
   return uuid;
 }
 
-// The machine's devices that CUDA_VISIBLE_DEVICES lets the process see, in its order: numbers up to the first that is none; all without the variable.
-// (CUDA C++ Programming Guide, "CUDA Environment Variables"; the forms with UUIDs are not for this device.)
+// The machine's devices that CUDA_VISIBLE_DEVICES lets the process see, in its order: numbers up to the first that is
+// none; all without the variable. (CUDA C++ Programming Guide, "CUDA Environment Variables"; the forms with UUIDs are
+// not for this device.)
 std::vector<int> visible_devices(int count) {
   std::vector<int> visible;
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -116,14 +117,19 @@ CUresult initialise_driver() {
   return the_driver->devices.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult driver_status() noexcept { return status.load(std::memory_order_acquire) == Status::ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
+CUresult driver_status() noexcept {
+  return status.load(std::memory_order_acquire) == Status::ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
 
 CUstream default_stream() noexcept { return thread_default_stream; }
 
-PerThreadDefaultStream::PerThreadDefaultStream() noexcept : outer_(thread_default_stream) { thread_default_stream = CU_STREAM_PER_THREAD; }
+PerThreadDefaultStream::PerThreadDefaultStream() noexcept : outer_(thread_default_stream) {
+  thread_default_stream = CU_STREAM_PER_THREAD;
+}
 PerThreadDefaultStream::~PerThreadDefaultStream() { thread_default_stream = outer_; }
 
-// The pointer has no destructor, so that calls from exit handlers, which run after the main thread's destructors, find a (new) stack.
+// The pointer has no destructor, so that calls from exit handlers, which run after the main thread's destructors, find
+// a (new) stack.
 std::vector<std::shared_ptr<ContextSlot>>& context_stack() noexcept {
   using Stack = std::vector<std::shared_ptr<ContextSlot>>;
   thread_local Stack* stack = nullptr;

@@ -1,5 +1,5 @@
-// The one object behind the exported functions: devices, handle tables, the memory table and the scheduler. Built by cuInit and never
-// destroyed: programs call the driver from their own exit handlers.
+// The one object behind the exported functions: devices, handle tables, the memory table and the scheduler. Built by
+// cuInit and never destroyed: programs call the driver from their own exit handlers.
 #pragma once
 
 #include <atomic>
@@ -40,13 +40,14 @@ inline constexpr uint32_t kRegistersPerThreadMax = 255;
 inline constexpr uint32_t kPortableClusterBlocksMax = 8;
 inline constexpr uint32_t kClusterBlocksMax = 16;
 
-// A context's handle and whether there is a context behind it now. Slots stay, so that the handle of a destroyed context is told apart
-// from one that never was; a primary context has one slot for ever.
+// A context's handle and whether there is a context behind it now. Slots stay, so that the handle of a destroyed
+// context is told apart from one that never was; a primary context has one slot for ever.
 struct ContextSlot {
   CUcontext handle = nullptr;
   Device* device = nullptr;
   bool primary = false;
-  // Of a green context, which is its primary context with fewer multiprocessors: that one's slot. Fixed with the next two before others see it.
+  // Of a green context, which is its primary context with fewer multiprocessors: that one's slot. Fixed with the next
+  // two before others see it.
   std::shared_ptr<ContextSlot> green_of;
   uint32_t processors = kAllProcessors;
   unsigned long long green_id = 0;
@@ -94,8 +95,8 @@ class Driver {
   Driver();
 
   std::vector<std::unique_ptr<Device>> devices;
-  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any device. A flag alone:
-  // nothing is published through it.
+  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any
+  // device. A flag alone: nothing is published through it.
   std::atomic<bool> lost{false};
   MemoryTable memory;
   OperationScheduler scheduler;
@@ -125,11 +126,13 @@ class Driver {
   unsigned long long next_context_id() noexcept { return context_ids_.fetch_add(1, std::memory_order_relaxed); }
 
   Device* device(CUdevice ordinal) noexcept {
-    return ordinal >= 0 && static_cast<size_t>(ordinal) < devices.size() ? devices[static_cast<size_t>(ordinal)].get() : nullptr;
+    return ordinal >= 0 && static_cast<size_t>(ordinal) < devices.size() ? devices[static_cast<size_t>(ordinal)].get()
+                                                                         : nullptr;
   }
 
  private:
-  std::atomic<unsigned long long> stream_ids_{3};  // 1 and 2 read like the legacy and the per-thread stream; only uniqueness matters
+  std::atomic<unsigned long long> stream_ids_{
+      3};  // 1 and 2 read like the legacy and the per-thread stream; only uniqueness matters
   std::atomic<unsigned long long> context_ids_{1};
 };
 
@@ -142,7 +145,8 @@ CUresult initialise_driver();
 // CUDA_ERROR_NOT_INITIALIZED before cuInit, and in the child of a fork: threads and devices stay with the parent.
 CUresult driver_status() noexcept;
 
-// What a NULL stream means to the call in progress: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD within the _ptds and _ptsz functions.
+// What a NULL stream means to the call in progress: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD within the _ptds and
+// _ptsz functions.
 CUstream default_stream() noexcept;
 
 // Makes NULL mean the per-thread stream while it lives.

@@ -12,7 +12,8 @@ struct ErrorRow {
   const char* text;
 };
 
-#define ROW(code, text) {code, #code, text}
+#define ROW(code, text) \
+  { code, #code, text }
 constexpr ErrorRow kErrors[] = {
     ROW(CUDA_SUCCESS, "no error"),
     ROW(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
@@ -93,33 +94,44 @@ constexpr ErrorRow kErrors[] = {
     ROW(CUDA_ERROR_MPS_RPC_FAILURE, "the remote procedural call between the MPS server and the MPS client failed"),
     ROW(CUDA_ERROR_MPS_SERVER_NOT_READY, "MPS server is not ready to accept new MPS client requests"),
     ROW(CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "the hardware resources required to create MPS client have been exhausted"),
-    ROW(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, "the hardware resources required to support device connections have been exhausted"),
+    ROW(CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED,
+        "the hardware resources required to support device connections have been exhausted"),
     ROW(CUDA_ERROR_MPS_CLIENT_TERMINATED, "the MPS client has been terminated by the server"),
-    ROW(CUDA_ERROR_CDP_NOT_SUPPORTED, "is using CUDA Dynamic Parallelism, but the current configuration, like MPS, does not support it"),
-    ROW(CUDA_ERROR_CDP_VERSION_MISMATCH, "unsupported interaction between different versions of CUDA Dynamic Parallelism"),
+    ROW(CUDA_ERROR_CDP_NOT_SUPPORTED,
+        "is using CUDA Dynamic Parallelism, but the current configuration, like MPS, does not support it"),
+    ROW(CUDA_ERROR_CDP_VERSION_MISMATCH,
+        "unsupported interaction between different versions of CUDA Dynamic Parallelism"),
     ROW(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"),
     ROW(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"),
     ROW(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"),
     ROW(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
     ROW(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
     ROW(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"),
-    ROW(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"),
+    ROW(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+        "operation would make the legacy stream depend on a capturing blocking stream"),
     ROW(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),
-    ROW(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread"),
+    ROW(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+        "attempt to terminate a thread-local capture sequence from another thread"),
     ROW(CUDA_ERROR_TIMEOUT, "wait operation timed out"),
-    ROW(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, "the graph update was not performed because it included changes which violated constraints specific to instantiated graph update"),
+    ROW(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE,
+        "the graph update was not performed because it included changes which violated constraints specific to "
+        "instantiated graph update"),
     ROW(CUDA_ERROR_EXTERNAL_DEVICE, "an async error has occured in external entity outside of CUDA"),
     ROW(CUDA_ERROR_INVALID_CLUSTER_SIZE, "a kernel launch error has occurred due to cluster misconfiguration"),
-    ROW(CUDA_ERROR_FUNCTION_NOT_LOADED, "the function handle is not loaded when calling an API that requires a loaded function"),
-    ROW(CUDA_ERROR_INVALID_RESOURCE_TYPE, "one or more resources passed in are not valid resource types for the operation"),
-    ROW(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION, "one or more resources are insufficient or non-applicable for the operation"),
+    ROW(CUDA_ERROR_FUNCTION_NOT_LOADED,
+        "the function handle is not loaded when calling an API that requires a loaded function"),
+    ROW(CUDA_ERROR_INVALID_RESOURCE_TYPE,
+        "one or more resources passed in are not valid resource types for the operation"),
+    ROW(CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION,
+        "one or more resources are insufficient or non-applicable for the operation"),
     ROW(CUDA_ERROR_KEY_ROTATION, "an error happened during the key rotation sequence"),
     ROW(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
 #undef ROW
 
 const ErrorRow* find_error(CUresult code) noexcept {
-  const auto* const found = std::find_if(std::begin(kErrors), std::end(kErrors), [&](const ErrorRow& row) { return row.code == code; });
+  const auto* const found =
+      std::find_if(std::begin(kErrors), std::end(kErrors), [&](const ErrorRow& row) { return row.code == code; });
   return found == std::end(kErrors) ? nullptr : found;
 }
 

@@ -11,18 +11,22 @@ namespace {
 void* own_library() noexcept {
   static void* const handle = [] {
     Dl_info info{};
-    return dladdr(reinterpret_cast<void*>(&cuDriverGetVersion), &info) != 0 ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    return dladdr(reinterpret_cast<void*>(&cuDriverGetVersion), &info) != 0
+               ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD)
+               : nullptr;
   }();
   return handle;
 }
 
 }  // namespace
 
-CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuuint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
   if (name == nullptr || function == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const auto answer = gpuwire::cuda_abi::resolve_proc_address(name, version, flags, gpuwire::software_device::kDriverVersion);
+  const auto answer =
+      gpuwire::cuda_abi::resolve_proc_address(name, version, flags, gpuwire::software_device::kDriverVersion);
   if (answer.result != CUDA_SUCCESS) {
     return answer.result;
   }

@@ -36,4 +36,6 @@ CUresult not_supported(std::string_view what) noexcept {
 }  // namespace gpuwire::software_device
 
 // The body of every driver function that is not written (generate_exports.py).
-extern "C" CUresult software_device_not_offered(const char* function) { return gpuwire::software_device::not_supported(function); }
+extern "C" CUresult software_device_not_offered(const char* function) {
+  return gpuwire::software_device::not_supported(function);
+}

@@ -58,7 +58,8 @@ CUresult cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
 }
 
 CUresult cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam*, int affinities, unsigned int flags, CUdevice device) {
-  return with_driver([&] { return affinities != 0 ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create_context(out, flags, device); });
+  return with_driver(
+      [&] { return affinities != 0 ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create_context(out, flags, device); });
 }
 
 CUresult cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice device) {
@@ -91,7 +92,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     context->shut_down();
-    // Only the top of this thread's stack is popped; deeper down and in other threads the handle stays, as the driver's does.
+    // Only the top of this thread's stack is popped; deeper down and in other threads the handle stays, as the driver's
+    // does.
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == slot) {
       stack.pop_back();
@@ -218,7 +220,8 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
     *version = context.api_version;
     return CUDA_SUCCESS;
   });
-  return handle != nullptr && result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : result;  // as measured on driver 580
+  return handle != nullptr && result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT
+                                                                        : result;  // as measured on driver 580
 }
 
 CUresult cuCtxGetFlags(unsigned int* flags) {

@@ -17,7 +17,8 @@ namespace gpuwire::software_device {
 DeviceMemory::Range ContextMemory::find(uint64_t address) const noexcept {
   Range out;
   table_.inspect(address, [&](const MemoryRange& range) {
-    const bool peer = range.kind != MemoryKind::mapped && (peers.load(std::memory_order_relaxed) >> range.device & 1) != 0;
+    const bool peer =
+        range.kind != MemoryKind::mapped && (peers.load(std::memory_order_relaxed) >> range.device & 1) != 0;
     if (peer || (range.readable_by >> device_ & 1) != 0) {
       out = {range.begin, range.end(), peer || (range.writable_by >> device_ & 1) != 0};
     }
@@ -31,7 +32,8 @@ uint64_t ContextHeap::allocate(uint64_t bytes) noexcept {
     return 0;
   }
   const uint64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  if (used_bytes_.fetch_add(rounded, std::memory_order_relaxed) + rounded > limit_bytes_.load(std::memory_order_relaxed)) {
+  if (used_bytes_.fetch_add(rounded, std::memory_order_relaxed) + rounded >
+      limit_bytes_.load(std::memory_order_relaxed)) {
     used_bytes_.fetch_sub(rounded, std::memory_order_relaxed);
     return 0;
   }
@@ -39,17 +41,20 @@ uint64_t ContextHeap::allocate(uint64_t bytes) noexcept {
     const std::shared_ptr<void> backing(std::aligned_alloc(kAlignment, rounded), std::free);
     if (backing != nullptr) std::memset(backing.get(), 0, rounded);
     const auto address = reinterpret_cast<uint64_t>(backing.get());
-    if (address != 0 && table_.insert({.begin = address, .bytes = rounded, .kind = MemoryKind::heap, .context = context_, .backing = backing}) != 0) {
+    if (address != 0 &&
+        table_.insert(
+            {.begin = address, .bytes = rounded, .kind = MemoryKind::heap, .context = context_, .backing = backing}) !=
+            0) {
       return address;
     }
-  } catch (const std::bad_alloc&) {
-  }
+  } catch (const std::bad_alloc&) {}
   used_bytes_.fetch_sub(rounded, std::memory_order_relaxed);
   return 0;
 }
 
 void ContextHeap::free(uint64_t address) noexcept {
-  const auto removed = table_.remove(address, [&](const MemoryRange& range) { return range.kind == MemoryKind::heap && range.context == context_; });
+  const auto removed = table_.remove(
+      address, [&](const MemoryRange& range) { return range.kind == MemoryKind::heap && range.context == context_; });
   if (removed) {
     used_bytes_.fetch_sub(removed->bytes, std::memory_order_relaxed);
   }
@@ -58,8 +63,13 @@ void ContextHeap::free(uint64_t address) noexcept {
 // --- context
 
 Context::Context(Device& device, CUcontext handle, unsigned flags, unsigned long long id)
-    : memory(driver().memory, device.ordinal), heap(driver().memory, handle, heap_limit_bytes), heap_limit_bytes(Limits{}.malloc_heap_bytes),
-      flags(flags), device_(device), handle_(handle), id_(id) {}
+    : memory(driver().memory, device.ordinal),
+      heap(driver().memory, handle, heap_limit_bytes),
+      heap_limit_bytes(Limits{}.malloc_heap_bytes),
+      flags(flags),
+      device_(device),
+      handle_(handle),
+      id_(id) {}
 
 void Context::set_fault(CUresult fault) noexcept {
   CUresult none = CUDA_SUCCESS;
@@ -138,7 +148,8 @@ std::vector<OperationPtr> Context::all_tails_locked() const {
   return tails;
 }
 
-// The legacy stream's implicit synchronisation: its work waits for that of all blocking streams, and theirs waits for it.
+// The legacy stream's implicit synchronisation: its work waits for that of all blocking streams, and theirs waits for
+// it.
 std::vector<OperationPtr> Context::dependencies_locked(const Stream& stream) const {
   std::vector<OperationPtr> out{stream.tail};
   if (stream.kind == Stream::Kind::legacy) {
@@ -170,7 +181,8 @@ void Context::bound_queue(std::unique_lock<std::mutex>& lock, Stream& stream) {
   }
 }
 
-OperationPtr Context::append_locked(Stream& stream, std::function<void()> work, std::vector<OperationPtr> dependencies) {
+OperationPtr Context::append_locked(Stream& stream, std::function<void()> work,
+                                    std::vector<OperationPtr> dependencies) {
   stream.tail = driver().scheduler.submit(std::move(work), dependencies);
   return stream.tail;
 }
@@ -195,7 +207,8 @@ OperationPtr Context::submit(Stream& stream, Step step, std::span<const Operatio
 }
 
 OperationPtr Context::submit_unordered(Work work, std::span<const OperationPtr> dependencies) {
-  return driver().scheduler.submit(guarded([this, work = std::move(work)] { return carry_out(*this, work); }), dependencies);
+  return driver().scheduler.submit(guarded([this, work = std::move(work)] { return carry_out(*this, work); }),
+                                   dependencies);
 }
 
 OperationPtr Context::submit_always(Stream& stream, std::function<void()> work) {
@@ -285,7 +298,8 @@ void Context::shut_down() {
   }
   const auto deadline = std::chrono::steady_clock::now() + kDrainTimeout;
   for (const OperationPtr& tail : tails) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (!driver().scheduler.wait_for(*tail, std::max(left, std::chrono::milliseconds(0)))) {
       cancelled_.store(true, std::memory_order_relaxed);
       set_fault(CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -315,7 +329,8 @@ void Context::shut_down() {
   }
   release_images(handle_);
   MemoryTable& table = driver().memory;
-  for (const uint64_t begin : table.select([&](const MemoryRange& range) { return range.context == handle_ && range.kind != MemoryKind::mapped; })) {
+  for (const uint64_t begin : table.select(
+           [&](const MemoryRange& range) { return range.context == handle_ && range.kind != MemoryKind::mapped; })) {
     if (const auto removed = table.remove(begin, [](const MemoryRange&) { return true; })) {
       leave_pool(*removed);
     }

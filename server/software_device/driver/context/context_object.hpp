@@ -41,7 +41,8 @@ class ContextMemory final : public DeviceMemory {
   ContextMemory(const MemoryTable& table, int device) : table_(table), device_(device) {}
   Range find(uint64_t address) const noexcept override;
   uint64_t generation() const noexcept override { return table_.generation(); }
-  // Devices whose memory this context may touch besides its own. Relaxed: enabling precedes the launches that rely on it.
+  // Devices whose memory this context may touch besides its own. Relaxed: enabling precedes the launches that rely on
+  // it.
   std::atomic<uint32_t> peers{0};
 
  private:
@@ -66,7 +67,8 @@ class ContextHeap final : public DeviceHeap {
 
 class Context : public std::enable_shared_from_this<Context> {
  public:
-  // Every this many operations of a stream, submit() waits for the operations before the last interval: no queue is longer than two.
+  // Every this many operations of a stream, submit() waits for the operations before the last interval: no queue is
+  // longer than two.
   static constexpr unsigned kCheckpointInterval = 2048;
   // How long destruction waits for work in flight before it cancels running kernels.
   static constexpr std::chrono::milliseconds kDrainTimeout{5000};
@@ -84,13 +86,15 @@ class Context : public std::enable_shared_from_this<Context> {
   bool destroy_stream(const std::shared_ptr<Stream>& stream);
 
   using Step = std::function<CUresult()>;
-  // Appends work to a stream. The work is left out once the context has a fault; an error that it returns becomes the context's fault.
+  // Appends work to a stream. The work is left out once the context has a fault; an error that it returns becomes the
+  // context's fault.
   OperationPtr submit(Stream& stream, Step step, std::span<const OperationPtr> extra_dependencies = {});
   // Work of a graph: after its dependencies alone, in no stream.
   OperationPtr submit_unordered(Work work, std::span<const OperationPtr> dependencies);
   // As submit, for work that is to run even in a faulted context (callbacks that are told of it).
   OperationPtr submit_always(Stream& stream, std::function<void()> work);
-  // Work of which the caller waits for the end: runs in the calling thread when its turn has come. Returns the context's fault, if any.
+  // Work of which the caller waits for the end: runs in the calling thread when its turn has come. Returns the
+  // context's fault, if any.
   CUresult run(Stream& stream, const Step& step);
   // Waits for everything, then flushes the output. Returns the context's fault, if any.
   CUresult synchronize();
@@ -139,7 +143,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Device& device_;
   const CUcontext handle_;
   const unsigned long long id_;
-  // Set once, by the thread that saw the fault; release and acquire so that who sees it also sees what the kernel wrote before.
+  // Set once, by the thread that saw the fault; release and acquire so that who sees it also sees what the kernel wrote
+  // before.
   std::atomic<CUresult> fault_{CUDA_SUCCESS};
   std::atomic<bool> cancelled_{false};  // polled: no order needed
 

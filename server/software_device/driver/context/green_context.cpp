@@ -41,7 +41,8 @@ CUresult part_of(const CUdevResource& resource, Part& part) {
     return CUDA_ERROR_INVALID_RESOURCE_TYPE;
   }
   std::memcpy(&part, resource._internal_padding, sizeof part);
-  const bool known = part.magic == kMagic && driver().device(part.device) != nullptr && part.processors != 0 && (part.processors & ~kDeviceProcessors) == 0;
+  const bool known = part.magic == kMagic && driver().device(part.device) != nullptr && part.processors != 0 &&
+                     (part.processors & ~kDeviceProcessors) == 0;
   return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 
@@ -83,7 +84,9 @@ CUresult with_green(CUgreenCtx handle, Body&& body) noexcept {
 
 CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource* resource, CUdevResourceType type) {
   return with_driver([&]() -> CUresult {
-    return driver().device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : give(resource, type, {.device = ordinal, .processors = kDeviceProcessors});
+    return driver().device(ordinal) == nullptr
+               ? CUDA_ERROR_INVALID_DEVICE
+               : give(resource, type, {.device = ordinal, .processors = kDeviceProcessors});
   });
 }
 
@@ -98,11 +101,13 @@ CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource* resource, CUdevRes
 }
 
 CUresult cuGreenCtxGetDevResource(CUgreenCtx handle, CUdevResource* resource, CUdevResourceType type) {
-  return with_green(handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) { return cuCtxGetDevResource(slot->handle, resource, type); });
+  return with_green(handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) {
+    return cuCtxGetDevResource(slot->handle, resource, type);
+  });
 }
 
-CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups, const CUdevResource* input, CUdevResource* remaining, unsigned int flags,
-                                     unsigned int minimum) {
+CUresult cuDevSmResourceSplitByCount(CUdevResource* result, unsigned int* groups, const CUdevResource* input,
+                                     CUdevResource* remaining, unsigned int flags, unsigned int minimum) {
   return with_driver([&]() -> CUresult {
     Part part;
     if (groups == nullptr || input == nullptr || (flags & ~3u) != 0) {
@@ -150,7 +155,8 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc* out, CUdevResource* resour
       all.processors |= part.processors;
     }
     const CUdevResourceDesc handle = driver().resource_descriptors.reserve();
-    driver().resource_descriptors.insert(handle, std::make_shared<ResourceDescriptor>(ResourceDescriptor{all.device, all.processors}));
+    driver().resource_descriptors.insert(
+        handle, std::make_shared<ResourceDescriptor>(ResourceDescriptor{all.device, all.processors}));
     *out = handle;
     return CUDA_SUCCESS;
   });
@@ -162,9 +168,11 @@ CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc handle, CUdevice or
     if (device == nullptr) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    const auto descriptor = handle == nullptr ? std::make_shared<ResourceDescriptor>(ResourceDescriptor{ordinal, kDeviceProcessors})
-                                              : driver().resource_descriptors.find(handle);
-    if (out == nullptr || descriptor == nullptr || descriptor->device != ordinal || flags != CU_GREEN_CTX_DEFAULT_STREAM) {
+    const auto descriptor = handle == nullptr
+                                ? std::make_shared<ResourceDescriptor>(ResourceDescriptor{ordinal, kDeviceProcessors})
+                                : driver().resource_descriptors.find(handle);
+    if (out == nullptr || descriptor == nullptr || descriptor->device != ordinal ||
+        flags != CU_GREEN_CTX_DEFAULT_STREAM) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     CUcontext primary = nullptr;
@@ -239,9 +247,12 @@ CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* out) {
 }
 
 CUresult cuGreenCtxRecordEvent(CUgreenCtx handle, CUevent event) {
-  return with_green(handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) { return cuCtxRecordEvent(slot->handle, event); });
+  return with_green(handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) {
+    return cuCtxRecordEvent(slot->handle, event);
+  });
 }
 
 CUresult cuGreenCtxWaitEvent(CUgreenCtx handle, CUevent event) {
-  return with_green(handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) { return cuCtxWaitEvent(slot->handle, event); });
+  return with_green(
+      handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) { return cuCtxWaitEvent(slot->handle, event); });
 }

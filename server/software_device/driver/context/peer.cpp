@@ -6,7 +6,8 @@ using namespace gpuwire::software_device;
 namespace {
 
 CUresult check_pair(CUdevice first, CUdevice second) {
-  return driver().device(first) == nullptr || driver().device(second) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+  return driver().device(first) == nullptr || driver().device(second) == nullptr ? CUDA_ERROR_INVALID_DEVICE
+                                                                                 : CUDA_SUCCESS;
 }
 
 template <typename Body>
@@ -60,7 +61,9 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
       return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     }
     const uint32_t bit = 1u << peer.device->ordinal;
-    return (context.memory.peers.fetch_or(bit, std::memory_order_relaxed) & bit) != 0 ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
+    return (context.memory.peers.fetch_or(bit, std::memory_order_relaxed) & bit) != 0
+               ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+               : CUDA_SUCCESS;
   });
 }
 

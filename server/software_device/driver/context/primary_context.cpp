@@ -31,7 +31,8 @@ void deactivate(Device& device) {
 }
 
 void activate(Device& device) {
-  auto context = std::make_shared<Context>(device, device.primary->handle, device.primary_flags, driver().next_context_id());
+  auto context =
+      std::make_shared<Context>(device, device.primary->handle, device.primary_flags, driver().next_context_id());
   const std::lock_guard lock(device.primary->mutex);
   device.primary->context = std::move(context);
 }
@@ -109,4 +110,6 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
   });
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) { return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags); }
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
+  return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}

@@ -21,7 +21,8 @@ CUresult copy_now(const CopyRequest& request) {
     if (work->empty()) {
       return CUDA_SUCCESS;
     }
-    const bool waits = request.source.type == CU_MEMORYTYPE_HOST || request.target.type == CU_MEMORYTYPE_HOST || from_pageable(*work) || to_pageable(*work);
+    const bool waits = request.source.type == CU_MEMORYTYPE_HOST || request.target.type == CU_MEMORYTYPE_HOST ||
+                       from_pageable(*work) || to_pageable(*work);
     if (const CUresult result = waits ? permit_copy() : CUDA_SUCCESS; result != CUDA_SUCCESS) {
       return result;
     }
@@ -71,12 +72,22 @@ bool known_context(CUcontext handle) { return handle == nullptr || driver().cont
 
 }  // namespace
 
-CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t bytes) { return copy_now(anywhere(target, source, bytes)); }
-CUresult cuMemcpyHtoD_v2(CUdeviceptr target, const void* source, size_t bytes) { return copy_now(host_to_device(target, source, bytes)); }
-CUresult cuMemcpyDtoH_v2(void* target, CUdeviceptr source, size_t bytes) { return copy_now(device_to_host(target, source, bytes)); }
-CUresult cuMemcpyDtoD_v2(CUdeviceptr target, CUdeviceptr source, size_t bytes) { return copy_now(device_to_device(target, source, bytes)); }
+CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
+  return copy_now(anywhere(target, source, bytes));
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr target, const void* source, size_t bytes) {
+  return copy_now(host_to_device(target, source, bytes));
+}
+CUresult cuMemcpyDtoH_v2(void* target, CUdeviceptr source, size_t bytes) {
+  return copy_now(device_to_host(target, source, bytes));
+}
+CUresult cuMemcpyDtoD_v2(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
+  return copy_now(device_to_device(target, source, bytes));
+}
 
-CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) { return copy_in_stream(anywhere(target, source, bytes), stream); }
+CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes, CUstream stream) {
+  return copy_in_stream(anywhere(target, source, bytes), stream);
+}
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, size_t bytes, CUstream stream) {
   return copy_in_stream(host_to_device(target, source, bytes), stream);
 }
@@ -87,23 +98,34 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, size_t byt
   return copy_in_stream(device_to_device(target, source, bytes), stream);
 }
 
-CUresult cuMemcpyPeer(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t bytes) {
+CUresult cuMemcpyPeer(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
+                      size_t bytes) {
   return with_driver([&] {
-    return known_context(target_context) && known_context(source_context) ? copy_now(device_to_device(target, source, bytes)) : CUDA_ERROR_INVALID_CONTEXT;
+    return known_context(target_context) && known_context(source_context)
+               ? copy_now(device_to_device(target, source, bytes))
+               : CUDA_ERROR_INVALID_CONTEXT;
   });
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context, size_t bytes, CUstream stream) {
+CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
+                           size_t bytes, CUstream stream) {
   return with_driver([&] {
-    return known_context(target_context) && known_context(source_context) ? copy_in_stream(device_to_device(target, source, bytes), stream)
-                                                                          : CUDA_ERROR_INVALID_CONTEXT;
+    return known_context(target_context) && known_context(source_context)
+               ? copy_in_stream(device_to_device(target, source, bytes), stream)
+               : CUDA_ERROR_INVALID_CONTEXT;
   });
 }
 
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) { return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_now(request_of(*copy)); }
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_now(request_of(*copy));
+}
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return cuMemcpy2D_v2(copy); }
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) { return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_now(request_of(*copy)); }
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) { return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_now(request_of(*copy)); }
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_now(request_of(*copy));
+}
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
+  return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_now(request_of(*copy));
+}
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
   return copy == nullptr ? CUDA_ERROR_INVALID_VALUE : copy_in_stream(request_of(*copy), stream);
@@ -121,7 +143,9 @@ namespace {
 
 CopyEnd memory_end(CUmemorytype type, uint64_t address) { return {.type = type, .address = address}; }
 
-CopyRequest row_request(const CopyEnd& target, const CopyEnd& source, size_t bytes) { return {.target = target, .source = source, .width_bytes = bytes}; }
+CopyRequest row_request(const CopyEnd& target, const CopyEnd& source, size_t bytes) {
+  return {.target = target, .source = source, .width_bytes = bytes};
+}
 
 }  // namespace
 
@@ -141,8 +165,10 @@ CUresult cuMemcpyAtoA_v2(CUarray target, size_t target_offset, CUarray source, s
   return copy_now(row_request(array_end(target, target_offset), array_end(source, source_offset), bytes));
 }
 CUresult cuMemcpyHtoAAsync_v2(CUarray target, size_t offset, const void* source, size_t bytes, CUstream stream) {
-  return copy_in_stream(row_request(array_end(target, offset), memory_end(CU_MEMORYTYPE_HOST, address_of(source)), bytes), stream);
+  return copy_in_stream(
+      row_request(array_end(target, offset), memory_end(CU_MEMORYTYPE_HOST, address_of(source)), bytes), stream);
 }
 CUresult cuMemcpyAtoHAsync_v2(void* target, CUarray source, size_t offset, size_t bytes, CUstream stream) {
-  return copy_in_stream(row_request(memory_end(CU_MEMORYTYPE_HOST, address_of(target)), array_end(source, offset), bytes), stream);
+  return copy_in_stream(
+      row_request(memory_end(CU_MEMORYTYPE_HOST, address_of(target)), array_end(source, offset), bytes), stream);
 }

@@ -8,14 +8,16 @@
 namespace gpuwire::software_device {
 namespace {
 
-uint64_t end_address(CUmemorytype type, const void* host, CUdeviceptr device) { return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device; }
+uint64_t end_address(CUmemorytype type, const void* host, CUdeviceptr device) {
+  return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
+}
 
 template <typename Parameters>
 CopyRequest three_dimensional(const Parameters& p) {
-  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, p.dstZ, p.dstPitch, p.dstHeight,
-                     p.dstArray},
-          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, p.srcZ, p.srcPitch, p.srcHeight,
-                     p.srcArray},
+  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY,
+                     p.dstZ, p.dstPitch, p.dstHeight, p.dstArray},
+          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY,
+                     p.srcZ, p.srcPitch, p.srcHeight, p.srcArray},
           .width_bytes = p.WidthInBytes,
           .height = p.Height,
           .depth = p.Depth};
@@ -35,11 +37,13 @@ tl::expected<PlacedEnd, CUresult> place_in_array(const CopyEnd& end, const CopyR
   const ImageLevel& level = array->level;
   const uint32_t texel_bytes = array->format.bytes();
   const auto fits = [](size_t at, size_t count, size_t extent) { return at <= extent && count <= extent - at; };
-  if (end.x_bytes % texel_bytes != 0 || request.width_bytes % texel_bytes != 0 || !fits(end.x_bytes, request.width_bytes, level.row_bytes) ||
-      !fits(end.y, request.height, level.height) || !fits(end.z, request.depth, level.depth)) {
+  if (end.x_bytes % texel_bytes != 0 || request.width_bytes % texel_bytes != 0 ||
+      !fits(end.x_bytes, request.width_bytes, level.row_bytes) || !fits(end.y, request.height, level.height) ||
+      !fits(end.z, request.depth, level.depth)) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
-  const uint64_t begin = reinterpret_cast<uint64_t>(level.base) + end.z * level.slice_bytes + end.y * level.row_bytes + end.x_bytes;
+  const uint64_t begin =
+      reinterpret_cast<uint64_t>(level.base) + end.z * level.slice_bytes + end.y * level.row_bytes + end.x_bytes;
   return PlacedEnd{begin, level.row_bytes, level.slice_bytes, array};
 }
 
@@ -53,13 +57,15 @@ tl::expected<PlacedEnd, CUresult> place(const CopyEnd& end, const CopyRequest& r
   }
   const size_t pitch = end.pitch == 0 ? end.x_bytes + request.width_bytes : end.pitch;
   const size_t height = end.height == 0 ? end.y + request.height : end.height;
-  if (end.address == 0 || end.x_bytes > pitch || request.width_bytes > pitch - end.x_bytes || (request.depth > 1 && (end.y > height || request.height > height - end.y))) {
+  if (end.address == 0 || end.x_bytes > pitch || request.width_bytes > pitch - end.x_bytes ||
+      (request.depth > 1 && (end.y > height || request.height > height - end.y))) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   using Wide = unsigned __int128;
   const Wide slice = static_cast<Wide>(pitch) * height;
   const Wide offset = slice * end.z + static_cast<Wide>(pitch) * end.y + end.x_bytes;
-  const Wide extent = slice * (request.depth - 1) + static_cast<Wide>(pitch) * (request.height - 1) + request.width_bytes;
+  const Wide extent =
+      slice * (request.depth - 1) + static_cast<Wide>(pitch) * (request.height - 1) + request.width_bytes;
   if (slice > SIZE_MAX || end.address + offset + extent > UINT64_MAX) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
@@ -74,8 +80,10 @@ tl::expected<PlacedEnd, CUresult> place(const CopyEnd& end, const CopyRequest& r
 }  // namespace
 
 CopyRequest request_of(const CUDA_MEMCPY2D& p) {
-  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, 0, p.dstPitch, 0, p.dstArray},
-          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, 0, p.srcPitch, 0, p.srcArray},
+  return {.target = {p.dstMemoryType, end_address(p.dstMemoryType, p.dstHost, p.dstDevice), p.dstXInBytes, p.dstY, 0,
+                     p.dstPitch, 0, p.dstArray},
+          .source = {p.srcMemoryType, end_address(p.srcMemoryType, p.srcHost, p.srcDevice), p.srcXInBytes, p.srcY, 0,
+                     p.srcPitch, 0, p.srcArray},
           .width_bytes = p.WidthInBytes,
           .height = p.Height};
 }
@@ -83,10 +91,15 @@ CopyRequest request_of(const CUDA_MEMCPY2D& p) {
 CopyRequest request_of(const CUDA_MEMCPY3D& p) { return three_dimensional(p); }
 CopyRequest request_of(const CUDA_MEMCPY3D_PEER& p) { return three_dimensional(p); }
 
-CopyEnd array_end(CUarray array, size_t offset_bytes) { return {.type = CU_MEMORYTYPE_ARRAY, .x_bytes = offset_bytes, .array = array}; }
+CopyEnd array_end(CUarray array, size_t offset_bytes) {
+  return {.type = CU_MEMORYTYPE_ARRAY, .x_bytes = offset_bytes, .array = array};
+}
 
-CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemorytype source_type, uint64_t source, size_t bytes) {
-  return {.target = {.type = target_type, .address = target}, .source = {.type = source_type, .address = source}, .width_bytes = bytes};
+CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemorytype source_type, uint64_t source,
+                           size_t bytes) {
+  return {.target = {.type = target_type, .address = target},
+          .source = {.type = source_type, .address = source},
+          .width_bytes = bytes};
 }
 
 tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request) {
@@ -116,9 +129,11 @@ tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request) {
 CUresult check_fill(const FillWork& work) {
   const auto rows = static_cast<unsigned __int128>(work.pitch) * (work.height - 1);
   const auto row_bytes = static_cast<unsigned __int128>(work.width) * work.element_bytes;
-  const bool aligned = work.target % work.element_bytes == 0 && (work.height == 1 || work.pitch % work.element_bytes == 0);
+  const bool aligned =
+      work.target % work.element_bytes == 0 && (work.height == 1 || work.pitch % work.element_bytes == 0);
   const bool fits = work.height == 1 || row_bytes <= work.pitch;
-  if (!aligned || !fits || rows + row_bytes > UINT64_MAX || !driver().memory.covers(work.target, static_cast<uint64_t>(rows + row_bytes))) {
+  if (!aligned || !fits || rows + row_bytes > UINT64_MAX ||
+      !driver().memory.covers(work.target, static_cast<uint64_t>(rows + row_bytes))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -136,7 +151,9 @@ void stage_source(CopyWork& work) {
   uint8_t* next = staged->data();
   for (size_t slice = 0; slice < work.depth; ++slice) {
     for (size_t row = 0; row < work.height; ++row, next += work.width_bytes) {
-      std::memcpy(next, reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch, work.width_bytes);
+      std::memcpy(next,
+                  reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch,
+                  work.width_bytes);
     }
   }
   work.source = reinterpret_cast<uint64_t>(staged->data());

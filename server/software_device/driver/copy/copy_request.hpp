@@ -28,16 +28,18 @@ CopyRequest request_of(const CUDA_MEMCPY3D& parameters);
 CopyRequest request_of(const CUDA_MEMCPY3D_PEER& parameters);
 // A row of a one-dimensional array on one end, and memory on the other.
 CopyEnd array_end(CUarray array, size_t offset_bytes);
-CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemorytype source_type, uint64_t source, size_t bytes);
+CopyRequest linear_request(CUmemorytype target_type, uint64_t target, CUmemorytype source_type, uint64_t source,
+                           size_t bytes);
 
-// CUDA_ERROR_INVALID_VALUE when the geometry is impossible or device memory is not where the request says; CUDA_ERROR_INVALID_HANDLE for no
-// array.
+// CUDA_ERROR_INVALID_VALUE when the geometry is impossible or device memory is not where the request says;
+// CUDA_ERROR_INVALID_HANDLE for no array.
 tl::expected<CopyWork, CUresult> check_copy(const CopyRequest& request);
 
 // Whether a fill that is not empty keeps to the device's memory and is aligned: else CUDA_ERROR_INVALID_VALUE.
 CUresult check_fill(const FillWork& work);
 
-// Whether the memory is the program's own, neither allocated nor registered: an asynchronous copy may not use it after the call returns.
+// Whether the memory is the program's own, neither allocated nor registered: an asynchronous copy may not use it after
+// the call returns.
 bool pageable(uint64_t address);
 
 // Whether an end of the copy is pageable memory.

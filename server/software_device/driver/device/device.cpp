@@ -20,7 +20,9 @@ CUresult with_device(CUdevice ordinal, Body&& body) noexcept {
   });
 }
 
-int attribute_of(const Device& device, CUdevice_attribute attribute) { return device_attribute(device, attribute).value_or(0); }
+int attribute_of(const Device& device, CUdevice_attribute attribute) {
+  return device_attribute(device, attribute).value_or(0);
+}
 
 }  // namespace
 
@@ -160,9 +162,11 @@ CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice ordinal) {
     }
     *properties = {
         .maxThreadsPerBlock = attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
-        .maxThreadsDim = {attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X), attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
+        .maxThreadsDim = {attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
+                          attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
                           attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)},
-        .maxGridSize = {attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X), attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
+        .maxGridSize = {attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X),
+                        attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
                         attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)},
         .sharedMemPerBlock = attribute_of(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK),
         .totalConstantMemory = attribute_of(device, CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY),

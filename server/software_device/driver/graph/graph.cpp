@@ -11,7 +11,8 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// CUDA's way of returning lists: without a buffer the number alone; with one as many as fit, and the rest of the buffer null.
+// CUDA's way of returning lists: without a buffer the number alone; with one as many as fit, and the rest of the buffer
+// null.
 template <typename Handle>
 CUresult give_list(const std::vector<Handle>& list, Handle* out, size_t* count) {
   if (count == nullptr) {
@@ -41,7 +42,9 @@ std::vector<CUgraphNode> dependents_of(const GraphNode& node) {
 
 // Plain edges carry no data; any other kind is refused.
 bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
-  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) { return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0; });
+  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
+           return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
+         });
 }
 
 void clear_edges(CUgraphEdgeData* edges, const size_t* count) {
@@ -135,7 +138,8 @@ CUresult cuGraphClone(CUgraph* out, CUgraph handle) {
 
 CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph handle) {
   return with_graph(handle, [&](Graph& graph) -> CUresult {
-    const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) { return node->original == original; });
+    const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                                    [&](const auto& node) { return node->original == original; });
     if (out == nullptr || original == nullptr || found == graph.nodes.end()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -153,7 +157,8 @@ CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
     }
     std::fprintf(file, "digraph graph_%p {\n", static_cast<void*>(graph.handle));
     for (const auto& node : graph.nodes) {
-      std::fprintf(file, "\"%p\" [label=\"type %d\"];\n", static_cast<void*>(node->handle), static_cast<int>(type_of(node->payload)));
+      std::fprintf(file, "\"%p\" [label=\"type %d\"];\n", static_cast<void*>(node->handle),
+                   static_cast<int>(type_of(node->payload)));
       for (const CUgraphNode each : node->dependencies) {
         std::fprintf(file, "\"%p\" -> \"%p\";\n", static_cast<void*>(each), static_cast<void*>(node->handle));
       }
@@ -203,7 +208,9 @@ CUresult cuGraphGetRootNodes(CUgraph handle, CUgraphNode* out, size_t* count) {
   });
 }
 
-CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) { return get_edges(graph, from, to, count); }
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode* from, CUgraphNode* to, size_t* count) {
+  return get_edges(graph, from, to, count);
+}
 CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* edges, size_t* count) {
   const CUresult result = get_edges(graph, from, to, count);
   if (result == CUDA_SUCCESS && from != nullptr) {
@@ -234,13 +241,19 @@ CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode handle, CUgraphNode* out, C
   return result;
 }
 
-CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) { return add_edges(graph, from, to, count); }
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData* edges, size_t count) {
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return add_edges(graph, from, to, count);
+}
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData* edges, size_t count) {
   return plain_edges(edges, count) ? add_edges(graph, from, to, count) : not_supported("a graph's edge with data");
 }
 
-CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) { return remove_edges(graph, from, to, count); }
-CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*, size_t count) {
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to, size_t count) {
+  return remove_edges(graph, from, to, count);
+}
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode* from, const CUgraphNode* to,
+                                      const CUgraphEdgeData*, size_t count) {
   return remove_edges(graph, from, to, count);
 }
 

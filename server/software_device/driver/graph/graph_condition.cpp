@@ -43,7 +43,8 @@ std::shared_ptr<Condition> find_condition(CUgraphConditionalHandle handle) {
 
 using namespace gpuwire::software_device;
 
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph handle, CUcontext, unsigned int initial, unsigned int flags) {
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle* out, CUgraph handle, CUcontext, unsigned int initial,
+                                        unsigned int flags) {
   return with_graph(handle, [&](Graph& graph) -> CUresult {
     if (out == nullptr || (flags & ~static_cast<unsigned>(CU_GRAPH_COND_ASSIGN_DEFAULT)) != 0) {
       return CUDA_ERROR_INVALID_VALUE;

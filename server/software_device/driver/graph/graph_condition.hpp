@@ -9,7 +9,8 @@
 
 namespace gpuwire::software_device {
 
-// Behind a CUgraphConditionalHandle. Written by kernels and read by the node behind them: the order of the graph is order enough.
+// Behind a CUgraphConditionalHandle. Written by kernels and read by the node behind them: the order of the graph is
+// order enough.
 struct Condition {
   CUgraphConditionalHandle handle = 0;
   std::atomic<uint32_t> value{0};

@@ -11,7 +11,8 @@ using namespace gpuwire::software_device;
 namespace {
 
 // What changes no result: where the graph is uploaded, and whose priority counts.
-constexpr cuuint64_t kKnownFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+constexpr cuuint64_t kKnownFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                                   CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
   if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
@@ -41,7 +42,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
 }
 
 GraphExec::Step* find_step(GraphExec& exec, CUgraphNode node) {
-  const auto found = std::find_if(exec.steps.begin(), exec.steps.end(), [&](const GraphExec::Step& step) { return step.node == node; });
+  const auto found = std::find_if(exec.steps.begin(), exec.steps.end(),
+                                  [&](const GraphExec::Step& step) { return step.node == node; });
   return node == nullptr || found == exec.steps.end() ? nullptr : &*found;
 }
 
@@ -66,7 +68,8 @@ CUresult set(CUgraphExec handle, CUgraphNode node, Make&& make) {
   });
 }
 
-CUgraphExecUpdateResult compare(const std::vector<GraphExec::Step>& before, const std::vector<GraphExec::Step>& after, CUgraphNode* error_node) {
+CUgraphExecUpdateResult compare(const std::vector<GraphExec::Step>& before, const std::vector<GraphExec::Step>& after,
+                                CUgraphNode* error_node) {
   if (before.size() != after.size()) {
     return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   }
@@ -109,7 +112,9 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* error_nod
 
 }  // namespace
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) { return instantiate(out, graph, flags); }
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {
+  return instantiate(out, graph, flags);
+}
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   if (parameters == nullptr) {
@@ -157,7 +162,8 @@ CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t* flags) {
 }
 
 CUresult cuGraphUpload(CUgraphExec handle, CUstream stream) {
-  return with_stream(stream, [&](Context&, Stream&) { return with_exec(handle, [](GraphExec&) { return CUDA_SUCCESS; }); });
+  return with_stream(stream,
+                     [&](Context&, Stream&) { return with_exec(handle, [](GraphExec&) { return CUDA_SUCCESS; }); });
 }
 
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
@@ -189,20 +195,30 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
   return update(exec, graph, &out.errorNode, &out.result);
 }
 
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
 }
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
+                                           const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
 }
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters, CUcontext) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context&) { return payload_of(*parameters); });
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
+                                        CUcontext) {
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(exec, node, [&](Context&) { return payload_of(*parameters); });
 }
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context&) { return payload_of(*parameters); });
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                        const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext) {
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(exec, node, [&](Context&) { return payload_of(*parameters); });
 }
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : set(exec, node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
 }
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node, CUgraph child) {
   return with_exec(handle, [&](GraphExec& exec) -> CUresult {
@@ -217,9 +233,11 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node
         own.push_back(&step);
       }
     }
-    const bool same = own.size() == steps->size() && std::equal(own.begin(), own.end(), steps->begin(), [](const GraphExec::Step* before, const GraphExec::Step& after) {
-      return before->payload.index() == after.payload.index();
-    });
+    const bool same =
+        own.size() == steps->size() && std::equal(own.begin(), own.end(), steps->begin(),
+                                                  [](const GraphExec::Step* before, const GraphExec::Step& after) {
+                                                    return before->payload.index() == after.payload.index();
+                                                  });
     if (own.empty() || !same) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -231,7 +249,8 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node
   });
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
 }
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int enabled) {

@@ -36,8 +36,10 @@ GraphAllocation::~GraphAllocation() {
   table().accounts[device].bytes -= bytes;
 }
 
-tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context, uint64_t bytes) {
-  const auto address = allocate_range({.bytes = bytes, .kind = MemoryKind::device, .device = device.ordinal, .context = context}, device);
+tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context,
+                                                                            uint64_t bytes) {
+  const auto address = allocate_range(
+      {.bytes = bytes, .kind = MemoryKind::device, .device = device.ordinal, .context = context}, device);
   if (!address) {
     return tl::unexpected(address.error());
   }
@@ -84,7 +86,8 @@ using namespace gpuwire::software_device;
 
 // Memory goes back with the last graph that names it, so there is never anything to trim.
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
-  return with_driver([&]() -> CUresult { return driver().device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; });
+  return with_driver(
+      [&]() -> CUresult { return driver().device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; });
 }
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void* value) {
@@ -97,7 +100,8 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute att
     }
     const std::lock_guard lock(table().mutex);
     const Account& account = table().accounts[ordinal];
-    const bool current = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
+    const bool current =
+        attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT || attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT;
     *static_cast<cuuint64_t*>(value) = current ? account.bytes : account.bytes_high;
     return CUDA_SUCCESS;
   });

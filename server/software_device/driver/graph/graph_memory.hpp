@@ -17,8 +17,8 @@ struct GraphAllocation {
   uint64_t bytes = 0;
   uint64_t buffer_id = 0;
   int device = 0;
-  // Itself, between the launch that allocates and the free that follows it, in the order of the calls: the memory outlives its graphs until it
-  // is freed. Under the lock of graph_memory.cpp.
+  // Itself, between the launch that allocates and the free that follows it, in the order of the calls: the memory
+  // outlives its graphs until it is freed. Under the lock of graph_memory.cpp.
   std::shared_ptr<GraphAllocation> kept;
 
   GraphAllocation() = default;
@@ -36,7 +36,8 @@ struct FreeMemory {
 };
 
 // CUDA_ERROR_OUT_OF_MEMORY.
-tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context, uint64_t bytes);
+tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context,
+                                                                            uint64_t bytes);
 // The allocation of a graph that begins there; null: none.
 std::shared_ptr<GraphAllocation> find_graph_allocation(uint64_t address);
 // A launch that allocates it was submitted. is_allocated(): and it was not freed since.

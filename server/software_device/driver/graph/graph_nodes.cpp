@@ -11,7 +11,8 @@ namespace {
 
 // Adds the node that `make` describes, in the context named or the current one.
 template <typename Make>
-CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count, Make&& make, CUcontext context_handle = nullptr) {
+CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count, Make&& make,
+             CUcontext context_handle = nullptr) {
   return with_context([&](Context& current) -> CUresult {
     const auto slot = context_handle == nullptr ? nullptr : driver().contexts.find(context_handle);
     const auto named = slot == nullptr ? nullptr : slot->live();
@@ -24,7 +25,8 @@ CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependen
       if (!payload) {
         return payload.error();
       }
-      const auto node = add_node(graph, *std::move(payload), context.weak_from_this(), {dependencies, dependencies + count});
+      const auto node =
+          add_node(graph, *std::move(payload), context.weak_from_this(), {dependencies, dependencies + count});
       if (!node) {
         return node.error();
       }
@@ -36,7 +38,9 @@ CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependen
 
 template <typename Parameters>
 CUresult get(CUgraphNode handle, Parameters* out) {
-  return with_node(handle, [&](GraphNode& node) -> CUresult { return out != nullptr && describe(node, *out) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; });
+  return with_node(handle, [&](GraphNode& node) -> CUresult {
+    return out != nullptr && describe(node, *out) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  });
 }
 
 // Replaces a node's payload by another of the same type.
@@ -79,7 +83,9 @@ PayloadOrError event_payload(CUevent handle) {
 }
 
 bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
-  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) { return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0; });
+  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
+           return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
+         });
 }
 
 }  // namespace
@@ -88,39 +94,57 @@ CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode*
   return add(out, graph, dependencies, count, [](Context&) { return PayloadOrError(NodePayload(EmptyWork{})); });
 }
 
-CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
+CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return parameters == nullptr
              ? CUDA_ERROR_INVALID_VALUE
-             : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); }, parameters->func == nullptr ? parameters->ctx : nullptr);
+             : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_MEMCPY3D* parameters, CUcontext context) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : add(
+                   out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); },
+                   parameters->func == nullptr ? parameters->ctx : nullptr);
 }
 
-CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_MEMSET_NODE_PARAMS_v1* parameters,
-                              CUcontext context) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
+CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMCPY3D* parameters, CUcontext context) {
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : add(
+                   out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
 }
 
-CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : add(out, graph, dependencies, count, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
+CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext context) {
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : add(
+                   out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
 }
 
-CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
+CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                            const CUDA_HOST_NODE_PARAMS_v1* parameters) {
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
+    return payload_of(parameters->fn, parameters->userData);
+  });
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  CUgraph child) {
   return add(out, graph, dependencies, count, [&](Context&) { return child_payload(child); });
 }
 
-CUresult cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
+CUresult cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                   CUevent event) {
   return add(out, graph, dependencies, count, [&](Context&) { return event_payload<RecordEvent>(event); });
 }
 
-CUresult cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUevent event) {
+CUresult cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                 CUevent event) {
   return add(out, graph, dependencies, count, [&](Context&) { return event_payload<WaitForEvent>(event); });
 }
 
@@ -131,19 +155,25 @@ CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraph
   });
 }
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
 }
 
-CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
+CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                               CUdeviceptr address) {
   return add(out, graph, dependencies, count, [&](Context&) { return free_payload(address); });
 }
 
-CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraphNodeParams* parameters) {
+CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                        CUgraphNodeParams* parameters) {
   if (parameters == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const CUresult result = add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+  const CUresult result =
+      add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
   if (result != CUDA_SUCCESS || parameters->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     return result;
   }
@@ -156,8 +186,10 @@ CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* depe
   });
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* parameters) {
-  return plain_edges(edges, count) ? cuGraphAddNode(out, graph, dependencies, count, parameters) : not_supported("a graph's edge with data");
+CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* parameters) {
+  return plain_edges(edges, count) ? cuGraphAddNode(out, graph, dependencies, count, parameters)
+                                   : not_supported("a graph's edge with data");
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) { return get(node, out); }
@@ -165,7 +197,8 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1
   CUDA_KERNEL_NODE_PARAMS_v2 all{};
   const CUresult result = out == nullptr ? CUDA_ERROR_INVALID_VALUE : get(node, &all);
   if (result == CUDA_SUCCESS) {
-    *out = {all.func, all.gridDimX, all.gridDimY, all.gridDimZ, all.blockDimX, all.blockDimY, all.blockDimZ, all.sharedMemBytes, all.kernelParams, all.extra};
+    *out = {all.func,      all.gridDimX,  all.gridDimY,       all.gridDimZ,     all.blockDimX,
+            all.blockDimY, all.blockDimZ, all.sharedMemBytes, all.kernelParams, all.extra};
   }
   return result;
 }
@@ -189,19 +222,24 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* out) {
 }
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(node, [&](Context& context) { return payload_of(context, *parameters); });
 }
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(node, [&](Context& context) { return payload_of(context, *parameters); });
 }
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context&) { return payload_of(*parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(node, [&](Context&) { return payload_of(*parameters); });
 }
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context&) { return payload_of(*parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(node, [&](Context&) { return payload_of(*parameters); });
 }
 CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
 }
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
   return set(node, [&](Context&) { return event_payload<RecordEvent>(event); });
@@ -210,7 +248,8 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
   return set(node, [&](Context&) { return event_payload<WaitForEvent>(event); });
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : set(node, [&](Context& context) { return payload_of(context, *parameters); });
 }
 
 // --- attributes of kernels
@@ -227,7 +266,8 @@ CUresult with_kernel_node(CUgraphNode handle, Body&& body) {
 
 }  // namespace
 
-CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute, const CUkernelNodeAttrValue* value) {
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,
+                                       const CUkernelNodeAttrValue* value) {
   return with_kernel_node(handle, [&](GraphNode& node, KernelWork& work) -> CUresult {
     if (value == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;

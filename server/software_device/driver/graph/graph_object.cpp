@@ -11,17 +11,21 @@ namespace {
 
 constexpr int kChildDepthMax = 64;
 
-tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, CUgraphNode child, int depth, std::vector<GraphExec::Step>& steps,
-                                          std::vector<size_t>& leaves);
+tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, CUgraphNode child,
+                                          int depth, std::vector<GraphExec::Step>& steps, std::vector<size_t>& leaves);
 
-tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional, int depth);
+tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional,
+                                                                                int depth);
 
 // What the steps of a node end in: itself, or the leaves of its child graph.
-tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies, CUgraphNode child, int depth,
+tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies,
+                                                        CUgraphNode child, int depth,
                                                         std::vector<GraphExec::Step>& steps) {
   if (const auto* const inner = std::get_if<ChildGraph>(&node.payload)) {
     std::vector<size_t> leaves;
-    if (auto result = append_steps(*inner->graph, dependencies, child != nullptr ? child : node.handle, depth + 1, steps, leaves); !result) {
+    if (auto result =
+            append_steps(*inner->graph, dependencies, child != nullptr ? child : node.handle, depth + 1, steps, leaves);
+        !result) {
       return tl::unexpected(result.error());
     }
     return leaves.empty() ? dependencies : leaves;
@@ -31,16 +35,23 @@ tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, s
     if (!bodies) {
       return tl::unexpected(bodies.error());
     }
-    steps.push_back({.node = child == nullptr ? node.handle : nullptr, .child = child, .context = node.context, .dependencies = std::move(dependencies)});
+    steps.push_back({.node = child == nullptr ? node.handle : nullptr,
+                     .child = child,
+                     .context = node.context,
+                     .dependencies = std::move(dependencies)});
     steps.back().payload = ConditionalWork{conditional->condition, conditional->type, *std::move(bodies)};
     return std::vector<size_t>{steps.size() - 1};
   }
-  steps.push_back({.node = child == nullptr ? node.handle : nullptr, .child = child, .payload = node.payload, .context = node.context, .dependencies = std::move(dependencies)});
+  steps.push_back({.node = child == nullptr ? node.handle : nullptr,
+                   .child = child,
+                   .payload = node.payload,
+                   .context = node.context,
+                   .dependencies = std::move(dependencies)});
   return std::vector<size_t>{steps.size() - 1};
 }
 
-tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, CUgraphNode child, int depth, std::vector<GraphExec::Step>& steps,
-                                          std::vector<size_t>& leaves) {
+tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<size_t>& entry, CUgraphNode child,
+                                          int depth, std::vector<GraphExec::Step>& steps, std::vector<size_t>& leaves) {
   if (depth > kChildDepthMax) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
@@ -51,7 +62,8 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
   while (!left.empty()) {
     std::vector<std::shared_ptr<GraphNode>> later;
     for (const auto& node : left) {
-      if (!std::all_of(node->dependencies.begin(), node->dependencies.end(), [&](CUgraphNode each) { return ends.count(each) != 0; })) {
+      if (!std::all_of(node->dependencies.begin(), node->dependencies.end(),
+                       [&](CUgraphNode each) { return ends.count(each) != 0; })) {
         later.push_back(node);
         continue;
       }
@@ -79,9 +91,9 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
 }
 
 bool is_work(const NodePayload& payload) {
-  return std::holds_alternative<CopyWork>(payload) || std::holds_alternative<FillWork>(payload) || std::holds_alternative<KernelWork>(payload) ||
-         std::holds_alternative<HostWork>(payload) || std::holds_alternative<MemoryOperationsWork>(payload) ||
-         std::holds_alternative<ConditionalWork>(payload);
+  return std::holds_alternative<CopyWork>(payload) || std::holds_alternative<FillWork>(payload) ||
+         std::holds_alternative<KernelWork>(payload) || std::holds_alternative<HostWork>(payload) ||
+         std::holds_alternative<MemoryOperationsWork>(payload) || std::holds_alternative<ConditionalWork>(payload);
 }
 
 Work work_of(const NodePayload& payload) {
@@ -96,8 +108,10 @@ Work work_of(const NodePayload& payload) {
       payload);
 }
 
-// Bodies hold no events and allocate nothing (CUDA driver API, CUDA_CONDITIONAL_NODE_PARAMS), so they are lists of plain work.
-tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional, int depth) {
+// Bodies hold no events and allocate nothing (CUDA driver API, CUDA_CONDITIONAL_NODE_PARAMS), so they are lists of
+// plain work.
+tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional,
+                                                                                int depth) {
   auto out = std::make_shared<ConditionalBodies>();
   for (const auto& body : conditional.bodies) {
     std::vector<GraphExec::Step> steps;
@@ -121,8 +135,9 @@ OperationPtr submit_step(Context& context, const GraphExec::Step& step, std::vec
     const std::lock_guard lock(wait->event->mutex);
     dependencies.push_back(wait->event->recorded);
   }
-  OperationPtr operation = step.enabled && is_work(step.payload) ? context.submit_unordered(work_of(step.payload), dependencies)
-                                                                 : driver().scheduler.submit(nullptr, dependencies);
+  OperationPtr operation = step.enabled && is_work(step.payload)
+                               ? context.submit_unordered(work_of(step.payload), dependencies)
+                               : driver().scheduler.submit(nullptr, dependencies);
   if (const auto* const record = std::get_if<RecordEvent>(&step.payload)) {
     const std::lock_guard lock(record->event->mutex);
     record->event->recorded = operation;
@@ -149,10 +164,12 @@ std::shared_ptr<Graph> make_graph() {
   return graph;
 }
 
-tl::expected<std::shared_ptr<GraphNode>, CUresult> add_node(Graph& graph, NodePayload payload, std::weak_ptr<Context> context,
-                                                             std::vector<CUgraphNode> dependencies) {
+tl::expected<std::shared_ptr<GraphNode>, CUresult> add_node(Graph& graph, NodePayload payload,
+                                                            std::weak_ptr<Context> context,
+                                                            std::vector<CUgraphNode> dependencies) {
   const std::set<CUgraphNode> distinct(dependencies.begin(), dependencies.end());
-  if (distinct.size() != dependencies.size() || std::any_of(distinct.begin(), distinct.end(), [&](CUgraphNode each) { return graph.find(each) == nullptr; })) {
+  if (distinct.size() != dependencies.size() ||
+      std::any_of(distinct.begin(), distinct.end(), [&](CUgraphNode each) { return graph.find(each) == nullptr; })) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   auto node = std::make_shared<GraphNode>();
@@ -260,8 +277,9 @@ CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
     }
     return CUDA_SUCCESS;
   };
-  const OperationPtr entry = exec.conditions.empty() ? context.submit(stream, nullptr, {&exec.last_launch, 1})
-                                                     : context.submit(stream, assign_conditions, {&exec.last_launch, 1});
+  const OperationPtr entry = exec.conditions.empty()
+                                 ? context.submit(stream, nullptr, {&exec.last_launch, 1})
+                                 : context.submit(stream, assign_conditions, {&exec.last_launch, 1});
   std::vector<OperationPtr> operations;
   for (const GraphExec::Step& step : exec.steps) {
     std::vector<OperationPtr> dependencies{entry};

@@ -1,4 +1,5 @@
-// Graphs: work and its order as data. One mutex guards all graphs and captures: they are built rarely and launched often.
+// Graphs: work and its order as data. One mutex guards all graphs and captures: they are built rarely and launched
+// often.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,9 @@ struct ConditionalGraphs {
   std::vector<std::shared_ptr<Graph>> bodies;
 };
 
-using NodePayload = std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, ChildGraph, RecordEvent, WaitForEvent, MemoryOperationsWork,
-                                 AllocateMemory, FreeMemory, ConditionalWork, ConditionalGraphs>;
+using NodePayload =
+    std::variant<EmptyWork, CopyWork, FillWork, KernelWork, HostWork, ChildGraph, RecordEvent, WaitForEvent,
+                 MemoryOperationsWork, AllocateMemory, FreeMemory, ConditionalWork, ConditionalGraphs>;
 
 struct GraphNode {
   CUgraphNode handle = nullptr;
@@ -46,15 +48,15 @@ struct GraphNode {
   NodePayload payload;
   std::weak_ptr<Context> context;  // where its work is done; empty: where the graph is launched
   std::vector<CUgraphNode> dependencies;
-  CUgraphNode original = nullptr;             // in a clone: the node that it was made from
+  CUgraphNode original = nullptr;                    // in a clone: the node that it was made from
   std::map<int, CUlaunchAttributeValue> attributes;  // of a kernel, by CUlaunchAttributeID
-  std::vector<CUgraph> body_handles;          // of a conditional node, for the program
-  std::vector<void*> parameter_pointers;  // into a kernel's parameters, for cuGraphKernelNodeGetParams
+  std::vector<CUgraph> body_handles;                 // of a conditional node, for the program
+  std::vector<void*> parameter_pointers;             // into a kernel's parameters, for cuGraphKernelNodeGetParams
 };
 
 struct Graph {
   CUgraph handle = nullptr;
-  bool child = false;                             // owned by a node of another graph
+  bool child = false;  // owned by a node of another graph
   std::vector<std::shared_ptr<Condition>> conditions;
   std::vector<std::shared_ptr<GraphNode>> nodes;  // in the order of their creation
 
@@ -84,8 +86,9 @@ std::mutex& graph_mutex() noexcept;
 
 std::shared_ptr<Graph> make_graph();
 // Checks that the dependencies are nodes of the graph, each once. CUDA_ERROR_INVALID_VALUE.
-tl::expected<std::shared_ptr<GraphNode>, CUresult> add_node(Graph& graph, NodePayload payload, std::weak_ptr<Context> context,
-                                                             std::vector<CUgraphNode> dependencies);
+tl::expected<std::shared_ptr<GraphNode>, CUresult> add_node(Graph& graph, NodePayload payload,
+                                                            std::weak_ptr<Context> context,
+                                                            std::vector<CUgraphNode> dependencies);
 void forget_graph(Graph& graph);
 std::shared_ptr<Graph> clone_graph(const Graph& graph);
 // CUDA_ERROR_INVALID_VALUE when the graph has a cycle.

@@ -13,8 +13,12 @@ namespace {
 
 template <typename Parameters>
 LaunchRequest request_of_kernel(const Parameters& p, CUfunction function) {
-  return {.function = function, .grid = {p.gridDimX, p.gridDimY, p.gridDimZ}, .block = {p.blockDimX, p.blockDimY, p.blockDimZ},
-          .dynamic_shared_bytes = p.sharedMemBytes, .parameters = p.kernelParams, .extra = p.extra};
+  return {.function = function,
+          .grid = {p.gridDimX, p.gridDimY, p.gridDimZ},
+          .block = {p.blockDimX, p.blockDimY, p.blockDimZ},
+          .dynamic_shared_bytes = p.sharedMemBytes,
+          .parameters = p.kernelParams,
+          .extra = p.extra};
 }
 
 PayloadOrError kernel_payload(Context& context, const LaunchRequest& request) {
@@ -22,7 +26,8 @@ PayloadOrError kernel_payload(Context& context, const LaunchRequest& request) {
 }
 
 // Says where in the array the address is, when there is an array.
-void describe_array(const ArrayObject* array, uint64_t address, CUarray& handle, CUmemorytype& type, size_t& x_bytes, size_t& y, size_t& z) {
+void describe_array(const ArrayObject* array, uint64_t address, CUarray& handle, CUmemorytype& type, size_t& x_bytes,
+                    size_t& y, size_t& z) {
   if (array == nullptr) {
     return;
   }
@@ -45,10 +50,13 @@ PayloadOrError event_payload(CUevent handle) {
 
 }  // namespace
 
-PayloadOrError payload_of(Context& context, const CUDA_KERNEL_NODE_PARAMS_v1& p) { return kernel_payload(context, request_of_kernel(p, p.func)); }
+PayloadOrError payload_of(Context& context, const CUDA_KERNEL_NODE_PARAMS_v1& p) {
+  return kernel_payload(context, request_of_kernel(p, p.func));
+}
 
 PayloadOrError payload_of(Context& context, const CUDA_KERNEL_NODE_PARAMS_v2& p) {
-  return kernel_payload(context, request_of_kernel(p, p.func != nullptr ? p.func : reinterpret_cast<CUfunction>(p.kern)));
+  return kernel_payload(context,
+                        request_of_kernel(p, p.func != nullptr ? p.func : reinterpret_cast<CUfunction>(p.kern)));
 }
 
 PayloadOrError payload_of(const CUDA_MEMCPY3D& p) {
@@ -56,8 +64,14 @@ PayloadOrError payload_of(const CUDA_MEMCPY3D& p) {
 }
 
 PayloadOrError payload_of(const CUDA_MEMSET_NODE_PARAMS_v1& p) {
-  const FillWork work{.target = p.dst, .value = p.value, .element_bytes = p.elementSize, .width = p.width, .height = p.height, .pitch = p.pitch};
-  if ((p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) || p.width == 0 || p.height == 0 || check_fill(work) != CUDA_SUCCESS) {
+  const FillWork work{.target = p.dst,
+                      .value = p.value,
+                      .element_bytes = p.elementSize,
+                      .width = p.width,
+                      .height = p.height,
+                      .pitch = p.pitch};
+  if ((p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) || p.width == 0 || p.height == 0 ||
+      check_fill(work) != CUDA_SUCCESS) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   return NodePayload(work);
@@ -94,7 +108,8 @@ PayloadOrError free_payload(CUdeviceptr address) {
 bool cannot_be_copied(const Graph& graph) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
     const auto* const child = std::get_if<ChildGraph>(&node->payload);
-    return std::holds_alternative<ConditionalGraphs>(node->payload) || std::holds_alternative<AllocateMemory>(node->payload) || std::holds_alternative<FreeMemory>(node->payload) ||
+    return std::holds_alternative<ConditionalGraphs>(node->payload) ||
+           std::holds_alternative<AllocateMemory>(node->payload) || std::holds_alternative<FreeMemory>(node->payload) ||
            (child != nullptr && cannot_be_copied(*child->graph));
   });
 }
@@ -113,12 +128,16 @@ PayloadOrError child_payload(CUgraph handle) {
 }
 
 PayloadOrError memory_operations_payload(const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags) {
-  return check_memory_operations(operations, count, flags).map([](MemoryOperationsWork work) { return NodePayload(std::move(work)); });
+  return check_memory_operations(operations, count, flags).map([](MemoryOperationsWork work) {
+    return NodePayload(std::move(work));
+  });
 }
 
 PayloadOrError conditional_payload(const CUDA_CONDITIONAL_NODE_PARAMS& p) {
   const auto condition = find_condition(p.handle);
-  const bool possible = p.type == CU_GRAPH_COND_TYPE_WHILE ? p.size == 1 : p.type == CU_GRAPH_COND_TYPE_IF ? p.size == 1 || p.size == 2 : p.size > 0;
+  const bool possible = p.type == CU_GRAPH_COND_TYPE_WHILE ? p.size == 1
+                        : p.type == CU_GRAPH_COND_TYPE_IF  ? p.size == 1 || p.size == 2
+                                                           : p.size > 0;
   if (condition == nullptr || !possible || p.type > CU_GRAPH_COND_TYPE_SWITCH) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
@@ -134,21 +153,26 @@ PayloadOrError payload_of(Context& context, CUgraphNodeParams& p) {
   switch (p.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
       const auto& kernel = p.kernel;
-      return kernel_payload(context, request_of_kernel(kernel, kernel.func != nullptr ? kernel.func : reinterpret_cast<CUfunction>(kernel.kern)));
+      return kernel_payload(
+          context,
+          request_of_kernel(kernel, kernel.func != nullptr ? kernel.func : reinterpret_cast<CUfunction>(kernel.kern)));
     }
     case CU_GRAPH_NODE_TYPE_MEMCPY: return payload_of(p.memcpy.copyParams);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
       const auto& fill = p.memset;
-      return payload_of(CUDA_MEMSET_NODE_PARAMS_v1{fill.dst, fill.pitch, fill.value, fill.elementSize, fill.width, fill.height});
+      return payload_of(
+          CUDA_MEMSET_NODE_PARAMS_v1{fill.dst, fill.pitch, fill.value, fill.elementSize, fill.width, fill.height});
     }
     case CU_GRAPH_NODE_TYPE_HOST: return payload_of(p.host.fn, p.host.userData);
     case CU_GRAPH_NODE_TYPE_GRAPH: return child_payload(p.graph.graph);
     case CU_GRAPH_NODE_TYPE_EMPTY: return NodePayload(EmptyWork{});
-    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return memory_operations_payload(p.memOp.paramArray, p.memOp.count, p.memOp.flags);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return memory_operations_payload(p.memOp.paramArray, p.memOp.count, p.memOp.flags);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return event_payload<WaitForEvent>(p.eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return event_payload<RecordEvent>(p.eventRecord.event);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-      CUDA_MEM_ALLOC_NODE_PARAMS_v1 plain{p.alloc.poolProps, p.alloc.accessDescs, p.alloc.accessDescCount, p.alloc.bytesize, 0};
+      CUDA_MEM_ALLOC_NODE_PARAMS_v1 plain{p.alloc.poolProps, p.alloc.accessDescs, p.alloc.accessDescCount,
+                                          p.alloc.bytesize, 0};
       PayloadOrError payload = payload_of(context, plain);
       p.alloc.dptr = plain.dptr;
       return payload;
@@ -189,8 +213,16 @@ bool describe(GraphNode& node, CUDA_KERNEL_NODE_PARAMS_v2& out) {
   for (const ParameterInfo& parameter : work->function->info().parameters) {
     node.parameter_pointers.push_back(work->parameters.data() + parameter.offset_bytes);
   }
-  out = {.func = work->function->handle, .gridDimX = work->grid.x, .gridDimY = work->grid.y, .gridDimZ = work->grid.z, .blockDimX = work->block.x,
-         .blockDimY = work->block.y, .blockDimZ = work->block.z, .sharedMemBytes = work->dynamic_shared_bytes, .kernelParams = node.parameter_pointers.data(), .kern = work->kernel};
+  out = {.func = work->function->handle,
+         .gridDimX = work->grid.x,
+         .gridDimY = work->grid.y,
+         .gridDimZ = work->grid.z,
+         .blockDimX = work->block.x,
+         .blockDimY = work->block.y,
+         .blockDimZ = work->block.z,
+         .sharedMemBytes = work->dynamic_shared_bytes,
+         .kernelParams = node.parameter_pointers.data(),
+         .kern = work->kernel};
   return true;
 }
 
@@ -207,8 +239,10 @@ bool describe(const GraphNode& node, CUDA_MEMCPY3D& out) {
   out.dstPitch = work->target_pitch;
   out.srcHeight = work->source_pitch == 0 ? 0 : work->source_slice / work->source_pitch;
   out.dstHeight = work->target_pitch == 0 ? 0 : work->target_slice / work->target_pitch;
-  describe_array(work->source_array.get(), work->source, out.srcArray, out.srcMemoryType, out.srcXInBytes, out.srcY, out.srcZ);
-  describe_array(work->target_array.get(), work->target, out.dstArray, out.dstMemoryType, out.dstXInBytes, out.dstY, out.dstZ);
+  describe_array(work->source_array.get(), work->source, out.srcArray, out.srcMemoryType, out.srcXInBytes, out.srcY,
+                 out.srcZ);
+  describe_array(work->target_array.get(), work->target, out.dstArray, out.dstMemoryType, out.dstXInBytes, out.dstY,
+                 out.dstZ);
   out.WidthInBytes = work->width_bytes;
   out.Height = work->height;
   out.Depth = work->depth;
@@ -220,7 +254,12 @@ bool describe(const GraphNode& node, CUDA_MEMSET_NODE_PARAMS_v1& out) {
   if (work == nullptr) {
     return false;
   }
-  out = {.dst = work->target, .pitch = work->pitch, .value = work->value, .elementSize = work->element_bytes, .width = work->width, .height = work->height};
+  out = {.dst = work->target,
+         .pitch = work->pitch,
+         .value = work->value,
+         .elementSize = work->element_bytes,
+         .width = work->width,
+         .height = work->height};
   return true;
 }
 
@@ -234,10 +273,12 @@ bool describe(const GraphNode& node, CUDA_HOST_NODE_PARAMS& out) {
 }
 
 CUgraphNodeType type_of(const NodePayload& payload) {
-  constexpr CUgraphNodeType kTypes[] = {CU_GRAPH_NODE_TYPE_EMPTY, CU_GRAPH_NODE_TYPE_MEMCPY, CU_GRAPH_NODE_TYPE_MEMSET, CU_GRAPH_NODE_TYPE_KERNEL,
-                                        CU_GRAPH_NODE_TYPE_HOST,  CU_GRAPH_NODE_TYPE_GRAPH,  CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-                                        CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_MEM_ALLOC, CU_GRAPH_NODE_TYPE_MEM_FREE, CU_GRAPH_NODE_TYPE_CONDITIONAL,
-                                        CU_GRAPH_NODE_TYPE_CONDITIONAL};
+  constexpr CUgraphNodeType kTypes[] = {
+      CU_GRAPH_NODE_TYPE_EMPTY,        CU_GRAPH_NODE_TYPE_MEMCPY,     CU_GRAPH_NODE_TYPE_MEMSET,
+      CU_GRAPH_NODE_TYPE_KERNEL,       CU_GRAPH_NODE_TYPE_HOST,       CU_GRAPH_NODE_TYPE_GRAPH,
+      CU_GRAPH_NODE_TYPE_EVENT_RECORD, CU_GRAPH_NODE_TYPE_WAIT_EVENT, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+      CU_GRAPH_NODE_TYPE_MEM_ALLOC,    CU_GRAPH_NODE_TYPE_MEM_FREE,   CU_GRAPH_NODE_TYPE_CONDITIONAL,
+      CU_GRAPH_NODE_TYPE_CONDITIONAL};
   static_assert(std::size(kTypes) == std::variant_size_v<NodePayload>);
   return kTypes[payload.index()];
 }

@@ -1,4 +1,5 @@
-// Handles of the driver API: numbers that stand for objects and are never used twice, so that a stale one is always recognised.
+// Handles of the driver API: numbers that stand for objects and are never used twice, so that a stale one is always
+// recognised.
 #pragma once
 
 #include <atomic>
@@ -13,15 +14,35 @@
 namespace gpuwire::software_device {
 
 // What a handle stands for, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
-enum class HandleKind : uint64_t { context = 1, stream, event, module, function, library, kernel, allocation, pool, graph, graph_node, graph_exec, array,
-                                   mipmapped_array, texture, surface, resource_descriptor };
+enum class HandleKind : uint64_t {
+  context = 1,
+  stream,
+  event,
+  module,
+  function,
+  library,
+  kernel,
+  allocation,
+  pool,
+  graph,
+  graph_node,
+  graph_exec,
+  array,
+  mipmapped_array,
+  texture,
+  surface,
+  resource_descriptor
+};
 
 inline constexpr int kHandleKindShift = 40;
 inline constexpr uint64_t kHandleStep = 16;  // looks like a pointer's alignment
 
-inline HandleKind kind_of(const void* handle) noexcept { return static_cast<HandleKind>(reinterpret_cast<uintptr_t>(handle) >> kHandleKindShift); }
+inline HandleKind kind_of(const void* handle) noexcept {
+  return static_cast<HandleKind>(reinterpret_cast<uintptr_t>(handle) >> kHandleKindShift);
+}
 
-// Objects by handle. Safe to use from every thread; find() shares ownership, so that an object outlives its removal while it is in use.
+// Objects by handle. Safe to use from every thread; find() shares ownership, so that an object outlives its removal
+// while it is in use.
 template <typename Handle, typename Object>
 class HandleTable {
  public:

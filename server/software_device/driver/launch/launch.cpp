@@ -23,9 +23,7 @@ CUresult launch(const LaunchRequest& request, CUstream handle) {
 // What an attribute of cuLaunchKernelEx asks for beyond the plain launch.
 CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& request) {
   switch (attribute.id) {
-    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-      request.cooperative = attribute.value.cooperative != 0;
-      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: request.cooperative = attribute.value.cooperative != 0; return CUDA_SUCCESS;
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
       const auto& cluster = attribute.value.clusterDim;
       request.cluster = {cluster.x, cluster.y, cluster.z};
@@ -45,26 +43,39 @@ CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& requ
 
 }  // namespace
 
-CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                        unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters, void** extra) {
-  return launch({.function = function, .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .dynamic_shared_bytes = shared_bytes,
-                 .parameters = parameters, .extra = extra},
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                        unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
+                        CUstream stream, void** parameters, void** extra) {
+  return launch({.function = function,
+                 .grid = {grid_x, grid_y, grid_z},
+                 .block = {block_x, block_y, block_z},
+                 .dynamic_shared_bytes = shared_bytes,
+                 .parameters = parameters,
+                 .extra = extra},
                 stream);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-                                   unsigned int block_z, unsigned int shared_bytes, CUstream stream, void** parameters) {
-  return launch({.function = function, .grid = {grid_x, grid_y, grid_z}, .block = {block_x, block_y, block_z}, .dynamic_shared_bytes = shared_bytes,
-                 .cooperative = true, .parameters = parameters},
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                                   unsigned int block_x, unsigned int block_y, unsigned int block_z,
+                                   unsigned int shared_bytes, CUstream stream, void** parameters) {
+  return launch({.function = function,
+                 .grid = {grid_x, grid_y, grid_z},
+                 .block = {block_x, block_y, block_z},
+                 .dynamic_shared_bytes = shared_bytes,
+                 .cooperative = true,
+                 .parameters = parameters},
                 stream);
 }
 
-tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_config(const CUlaunchConfig* config, CUfunction function) {
+tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_config(const CUlaunchConfig* config,
+                                                                                  CUfunction function) {
   if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
-  LaunchRequest request{.function = function, .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ}, .dynamic_shared_bytes = config->sharedMemBytes};
+  LaunchRequest request{.function = function,
+                        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                        .dynamic_shared_bytes = config->sharedMemBytes};
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     if (const CUresult result = apply_attribute(config->attrs[i], request); result != CUDA_SUCCESS) {
       return tl::unexpected(result);

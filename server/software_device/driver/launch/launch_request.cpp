@@ -15,9 +15,11 @@ constexpr uint32_t kBlockZMax = 64;
 constexpr int kExtraEntriesMax = 16;
 
 bool possible_geometry(const Dim3& grid, const Dim3& block) {
-  const bool grid_fits = grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT_MAX && grid.y <= kGridYzMax && grid.z <= kGridYzMax;
-  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= kThreadsPerBlockMax && block.y <= kThreadsPerBlockMax &&
-                          block.z <= kBlockZMax && static_cast<uint64_t>(block.x) * block.y * block.z <= kThreadsPerBlockMax;
+  const bool grid_fits =
+      grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT_MAX && grid.y <= kGridYzMax && grid.z <= kGridYzMax;
+  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= kThreadsPerBlockMax &&
+                          block.y <= kThreadsPerBlockMax && block.z <= kBlockZMax &&
+                          static_cast<uint64_t>(block.x) * block.y * block.z <= kThreadsPerBlockMax;
   return grid_fits && block_fits;
 }
 
@@ -40,7 +42,8 @@ CUresult read_extra(void** extra, std::vector<uint8_t>& packed) {
   if (buffer == nullptr || bytes == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A buffer that ends in padding may be longer than the last parameter; one that is shorter leaves out what the kernel does not read.
+  // A buffer that ends in padding may be longer than the last parameter; one that is shorter leaves out what the kernel
+  // does not read.
   std::memcpy(packed.data(), buffer, std::min(*bytes, packed.size()));
   return CUDA_SUCCESS;
 }
@@ -66,13 +69,15 @@ CUresult pack_parameters(const LaunchRequest& request, const KernelInfo& info, s
     return CUDA_ERROR_INVALID_VALUE;
   }
   packed.assign(info.parameter_bytes, 0);
-  return request.extra != nullptr ? read_extra(request.extra, packed) : read_parameters(info, request.parameters, packed);
+  return request.extra != nullptr ? read_extra(request.extra, packed)
+                                  : read_parameters(info, request.parameters, packed);
 }
 
 // Registers are given to warps, in units.
 uint32_t registers_per_warp(const KernelInfo& info) {
   constexpr uint32_t kRegisterUnit = 256;
-  return (std::min(info.registers_per_thread, kRegistersPerThreadMax) * kWarpSize + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
+  return (std::min(info.registers_per_thread, kRegistersPerThreadMax) * kWarpSize + kRegisterUnit - 1) / kRegisterUnit *
+         kRegisterUnit;
 }
 
 uint32_t warps_of(uint32_t threads) { return (threads + kWarpSize - 1) / kWarpSize; }
@@ -84,11 +89,14 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (threads > info.max_threads_per_block) {
-    return registers_per_warp(info) * warps_of(threads) > kRegistersPerMultiprocessor ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES : CUDA_ERROR_INVALID_VALUE;
+    return registers_per_warp(info) * warps_of(threads) > kRegistersPerMultiprocessor
+               ? CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+               : CUDA_ERROR_INVALID_VALUE;
   }
   if (request.cooperative) {
     const uint64_t blocks = static_cast<uint64_t>(request.grid.x) * request.grid.y * request.grid.z;
-    if (blocks > static_cast<uint64_t>(kMultiprocessors) * blocks_per_multiprocessor(info, threads, request.dynamic_shared_bytes)) {
+    if (blocks > static_cast<uint64_t>(kMultiprocessors) *
+                     blocks_per_multiprocessor(info, threads, request.dynamic_shared_bytes)) {
       return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
   }
@@ -97,7 +105,8 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
 
 }  // namespace
 
-// As the occupancy calculator of the toolkit counts: warps, registers in units of a warp, shared memory with what the driver keeps.
+// As the occupancy calculator of the toolkit counts: warps, registers in units of a warp, shared memory with what the
+// driver keeps.
 uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes) {
   constexpr uint32_t kSharedUnit = 128;
   if (threads_per_block == 0 || threads_per_block > info.max_threads_per_block) {
@@ -109,11 +118,13 @@ uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_
     return 0;
   }
   const uint64_t shared = (asked + kSharedBytesReservedPerBlock + kSharedUnit - 1) / kSharedUnit * kSharedUnit;
-  return static_cast<uint32_t>(std::min<uint64_t>({kBlocksPerMultiprocessorMax, kThreadsPerMultiprocessorMax / kWarpSize / warps,
-                                                   kRegistersPerMultiprocessor / (registers_per_warp(info) * warps), kSharedBytesPerMultiprocessor / shared}));
+  return static_cast<uint32_t>(std::min<uint64_t>(
+      {kBlocksPerMultiprocessorMax, kThreadsPerMultiprocessorMax / kWarpSize / warps,
+       kRegistersPerMultiprocessor / (registers_per_warp(info) * warps), kSharedBytesPerMultiprocessor / shared}));
 }
 
-uint32_t clusters_per_device(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes, uint32_t cluster_blocks) {
+uint32_t clusters_per_device(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes,
+                             uint32_t cluster_blocks) {
   return kMultiprocessors * blocks_per_multiprocessor(info, threads_per_block, dynamic_shared_bytes) / cluster_blocks;
 }
 
@@ -128,11 +139,15 @@ tl::expected<ClusterShape, CUresult> find_cluster(const LaunchRequest& request, 
     return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
   }
   const ClusterShape shape{given ? asked : compiled ? required : Dim3{}, given || compiled};
-  const uint32_t largest = function.settings->non_portable_cluster.load(std::memory_order_relaxed) ? kClusterBlocksMax : kPortableClusterBlocksMax;
-  if (uint64_t{shape.extent.x} * shape.extent.y * shape.extent.z > largest || shape.extent.x > largest || shape.extent.y > largest || shape.extent.z > largest) {
+  const uint32_t largest = function.settings->non_portable_cluster.load(std::memory_order_relaxed)
+                               ? kClusterBlocksMax
+                               : kPortableClusterBlocksMax;
+  if (uint64_t{shape.extent.x} * shape.extent.y * shape.extent.z > largest || shape.extent.x > largest ||
+      shape.extent.y > largest || shape.extent.z > largest) {
     return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
   }
-  if (request.grid.x % shape.extent.x != 0 || request.grid.y % shape.extent.y != 0 || request.grid.z % shape.extent.z != 0) {
+  if (request.grid.x % shape.extent.x != 0 || request.grid.y % shape.extent.y != 0 ||
+      request.grid.z % shape.extent.z != 0) {
     return tl::unexpected(CUDA_ERROR_INVALID_CLUSTER_SIZE);
   }
   return shape;
@@ -153,9 +168,14 @@ tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRe
   if (!cluster) {
     return tl::unexpected(cluster.error());
   }
-  KernelWork work{.function = *function, .module = (*function)->module.lock(), .grid = request.grid, .block = request.block,
-                  .cluster = cluster->extent, .explicit_cluster = cluster->explicit_one,
-                  .dynamic_shared_bytes = request.dynamic_shared_bytes, .cooperative = request.cooperative};
+  KernelWork work{.function = *function,
+                  .module = (*function)->module.lock(),
+                  .grid = request.grid,
+                  .block = request.block,
+                  .cluster = cluster->extent,
+                  .explicit_cluster = cluster->explicit_one,
+                  .dynamic_shared_bytes = request.dynamic_shared_bytes,
+                  .cooperative = request.cooperative};
   if (kind_of(request.function) == HandleKind::kernel) {
     work.kernel = reinterpret_cast<CUkernel>(request.function);
   }

@@ -18,12 +18,13 @@ struct LaunchRequest {
   void** extra = nullptr;
 };
 
-// CUDA_ERROR_INVALID_VALUE for an impossible geometry, too much shared memory or missing parameters; CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES for
-// more threads than the kernel was compiled for; CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE; CUDA_ERROR_INVALID_HANDLE for what is no kernel.
+// CUDA_ERROR_INVALID_VALUE for an impossible geometry, too much shared memory or missing parameters;
+// CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES for more threads than the kernel was compiled for;
+// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE; CUDA_ERROR_INVALID_HANDLE for what is no kernel.
 tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRequest& request);
 
-// The launch that a configuration asks for, without parameters. CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for an attribute that
-// changes what a launch does and is not known.
+// The launch that a configuration asks for, without parameters. CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for
+// an attribute that changes what a launch does and is not known.
 tl::expected<LaunchRequest, CUresult> request_of_config(const CUlaunchConfig* config, CUfunction function);
 
 // The cluster that a launch gets: what it asks for, or the kernel needs, or one block. CUDA_ERROR_INVALID_CLUSTER_SIZE,
@@ -36,7 +37,8 @@ struct ClusterShape {
 tl::expected<ClusterShape, CUresult> find_cluster(const LaunchRequest& request, const Function& function);
 
 // How many clusters of that size the device holds at once.
-uint32_t clusters_per_device(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes, uint32_t cluster_blocks);
+uint32_t clusters_per_device(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes,
+                             uint32_t cluster_blocks);
 
 // How many blocks of a kernel one multiprocessor holds at once.
 uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes);

@@ -21,7 +21,8 @@ CUresult with_function(CUfunction handle, Body&& body) noexcept {
 
 }  // namespace
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction handle, int block_size, size_t shared_bytes, unsigned int flags) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction handle, int block_size,
+                                                              size_t shared_bytes, unsigned int flags) {
   return with_function(handle, [&](const KernelInfo& info) -> CUresult {
     if (blocks == nullptr || block_size <= 0 || (flags & ~kKnownFlags) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -32,24 +33,29 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
   });
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int block_size, size_t shared_bytes) {
-  return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, block_size, shared_bytes, CU_OCCUPANCY_DEFAULT);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction handle, int block_size,
+                                                     size_t shared_bytes) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, block_size, shared_bytes,
+                                                              CU_OCCUPANCY_DEFAULT);
 }
 
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size, CUfunction handle, CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
-                                                   int limit, unsigned int flags) {
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size, CUfunction handle,
+                                                   CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit,
+                                                   unsigned int flags) {
   return with_function(handle, [&](const KernelInfo& info) -> CUresult {
     if (grid_size == nullptr || block_size == nullptr || limit < 0 || (flags & ~kKnownFlags) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const uint32_t threads_max = limit == 0 ? info.max_threads_per_block : std::min(info.max_threads_per_block, static_cast<uint32_t>(limit));
+    const uint32_t threads_max =
+        limit == 0 ? info.max_threads_per_block : std::min(info.max_threads_per_block, static_cast<uint32_t>(limit));
     uint32_t best_active = 0;
     *grid_size = *block_size = 0;
     // From large to small: of equal occupancies the larger block wins.
-    for (uint32_t threads = std::max(threads_max / kWarpSize * kWarpSize, std::min(threads_max, kWarpSize)); threads >= 1;
-         threads = threads > kWarpSize ? threads - kWarpSize : 0) {
+    for (uint32_t threads = std::max(threads_max / kWarpSize * kWarpSize, std::min(threads_max, kWarpSize));
+         threads >= 1; threads = threads > kWarpSize ? threads - kWarpSize : 0) {
       const size_t shared = shared_of_block != nullptr ? shared_of_block(static_cast<int>(threads)) : shared_bytes;
-      const uint32_t blocks = blocks_per_multiprocessor(info, threads, static_cast<uint32_t>(std::min<size_t>(shared, UINT32_MAX)));
+      const uint32_t blocks =
+          blocks_per_multiprocessor(info, threads, static_cast<uint32_t>(std::min<size_t>(shared, UINT32_MAX)));
       if (blocks * threads > best_active) {
         best_active = blocks * threads;
         *block_size = static_cast<int>(threads);
@@ -60,8 +66,10 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
   });
 }
 
-CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction handle, CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit) {
-  return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_size, block_size, handle, shared_of_block, shared_bytes, limit, CU_OCCUPANCY_DEFAULT);
+CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction handle,
+                                          CUoccupancyB2DSize shared_of_block, size_t shared_bytes, int limit) {
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_size, block_size, handle, shared_of_block, shared_bytes, limit,
+                                                   CU_OCCUPANCY_DEFAULT);
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
@@ -76,7 +84,8 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CU
       return cluster.error();
     }
     const uint32_t threads = request->block.x * request->block.y * request->block.z;
-    *clusters = static_cast<int>(clusters_per_device((*function)->info(), threads, request->dynamic_shared_bytes, cluster->blocks()));
+    *clusters = static_cast<int>(
+        clusters_per_device((*function)->info(), threads, request->dynamic_shared_bytes, cluster->blocks()));
     return CUDA_SUCCESS;
   });
 }
@@ -89,8 +98,11 @@ CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const 
       return !function ? function.error() : !request ? request.error() : CUDA_ERROR_INVALID_VALUE;
     }
     const uint32_t threads = request->block.x * request->block.y * request->block.z;
-    uint32_t largest = (*function)->settings->non_portable_cluster.load(std::memory_order_relaxed) ? kClusterBlocksMax : kPortableClusterBlocksMax;
-    while (largest > 1 && clusters_per_device((*function)->info(), threads, request->dynamic_shared_bytes, largest) == 0) {
+    uint32_t largest = (*function)->settings->non_portable_cluster.load(std::memory_order_relaxed)
+                           ? kClusterBlocksMax
+                           : kPortableClusterBlocksMax;
+    while (largest > 1 &&
+           clusters_per_device((*function)->info(), threads, request->dynamic_shared_bytes, largest) == 0) {
       largest /= 2;
     }
     *size = static_cast<int>(largest);
@@ -103,7 +115,9 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, CUfunction handl
     if (bytes == nullptr || blocks <= 0 || block_size <= 0 || blocks > static_cast<int>(kBlocksPerMultiprocessorMax)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const uint32_t each = std::min(kSharedBytesPerMultiprocessor / static_cast<uint32_t>(blocks) - kSharedBytesReservedPerBlock, kSharedBytesPerBlock);
+    const uint32_t each =
+        std::min(kSharedBytesPerMultiprocessor / static_cast<uint32_t>(blocks) - kSharedBytesReservedPerBlock,
+                 kSharedBytesPerBlock);
     *bytes = each > info.static_shared_bytes ? each - info.static_shared_bytes : 0;
     return CUDA_SUCCESS;
   });

@@ -18,7 +18,8 @@ constexpr uint64_t kMappedFromBytes = 256 * 1024;
 
 void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
   if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
-    void* const pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const pages =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
   }
   // What the process has left there is nothing for a program.

@@ -10,8 +10,10 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-constexpr unsigned kHostAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-constexpr unsigned kHostRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+constexpr unsigned kHostAllocFlags =
+    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+constexpr unsigned kHostRegisterFlags =
+    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
 constexpr size_t kPitchAlignment = 512;
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
@@ -36,8 +38,13 @@ CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
     }
     Device& device = context.device();
     const uint32_t mine = 1u << device.ordinal;
-    const auto address = allocate_range(
-        {.bytes = bytes, .kind = MemoryKind::device, .device = device.ordinal, .context = context.handle(), .readable_by = mine, .writable_by = mine}, device);
+    const auto address = allocate_range({.bytes = bytes,
+                                         .kind = MemoryKind::device,
+                                         .device = device.ordinal,
+                                         .context = context.handle(),
+                                         .readable_by = mine,
+                                         .writable_by = mine},
+                                        device);
     if (!address) {
       return address.error();
     }
@@ -58,9 +65,12 @@ CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
       *out = nullptr;
       return CUDA_SUCCESS;
     }
-    const auto address = allocate_range(
-        {.bytes = bytes, .kind = MemoryKind::pinned, .device = context.device().ordinal, .context = context.handle(), .flags = flags | CU_MEMHOSTALLOC_DEVICEMAP},
-        context.device());
+    const auto address = allocate_range({.bytes = bytes,
+                                         .kind = MemoryKind::pinned,
+                                         .device = context.device().ordinal,
+                                         .context = context.handle(),
+                                         .flags = flags | CU_MEMHOSTALLOC_DEVICEMAP},
+                                        context.device());
     if (!address) {
       return address.error();
     }
@@ -73,8 +83,10 @@ CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return allocate_device(out, bytes); }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width_bytes, size_t height, unsigned int element_bytes) {
-  if (pitch == nullptr || width_bytes == 0 || height == 0 || (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
+CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width_bytes, size_t height,
+                            unsigned int element_bytes) {
+  if (pitch == nullptr || width_bytes == 0 || height == 0 ||
+      (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const size_t row = (width_bytes + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
@@ -122,8 +134,12 @@ CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
     if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
       return result;
     }
-    const auto address = allocate_range(
-        {.bytes = bytes, .kind = MemoryKind::managed, .device = context.device().ordinal, .context = context.handle(), .flags = flags}, context.device());
+    const auto address = allocate_range({.bytes = bytes,
+                                         .kind = MemoryKind::managed,
+                                         .device = context.device().ordinal,
+                                         .context = context.handle(),
+                                         .flags = flags},
+                                        context.device());
     if (!address) {
       return address.error();
     }
@@ -158,18 +174,21 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
     if (pointer == nullptr || bytes == 0 || (flags & ~kHostRegisterFlags) != 0 || address_of(pointer) + bytes < bytes) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const uint64_t inserted = driver().memory.insert({.begin = address_of(pointer),
-                                                  .bytes = bytes,
-                                                  .kind = MemoryKind::registered,
-                                                  .device = context.device().ordinal,
-                                                  .context = context.handle(),
-                                                  .flags = flags,
-                                                  .writable_by = (flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? 0 : ~0u});
+    const uint64_t inserted =
+        driver().memory.insert({.begin = address_of(pointer),
+                                .bytes = bytes,
+                                .kind = MemoryKind::registered,
+                                .device = context.device().ordinal,
+                                .context = context.handle(),
+                                .flags = flags,
+                                .writable_by = (flags & CU_MEMHOSTREGISTER_READ_ONLY) != 0 ? 0 : ~0u});
     return inserted != 0 ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   });
 }
 
-CUresult cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(pointer, bytes, flags); }
+CUresult cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) {
+  return cuMemHostRegister_v2(pointer, bytes, flags);
+}
 
 CUresult cuMemHostUnregister(void* pointer) {
   return with_context([&](Context& context) -> CUresult {
@@ -188,7 +207,8 @@ CUresult cuMemHostUnregister(void* pointer) {
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned int flags) {
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address_of(pointer));
-    if (out == nullptr || flags != 0 || !range || (range->kind != MemoryKind::pinned && range->kind != MemoryKind::registered)) {
+    if (out == nullptr || flags != 0 || !range ||
+        (range->kind != MemoryKind::pinned && range->kind != MemoryKind::registered)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *out = address_of(pointer);
@@ -211,7 +231,8 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   return with_context([&](Context& context) -> CUresult {
     const Device& device = context.device();
     if (free_bytes != nullptr) {
-      *free_bytes = device.total_bytes - std::min(device.total_bytes, device.used_bytes.load(std::memory_order_relaxed));
+      *free_bytes =
+          device.total_bytes - std::min(device.total_bytes, device.used_bytes.load(std::memory_order_relaxed));
     }
     if (total_bytes != nullptr) {
       *total_bytes = device.total_bytes;
@@ -255,7 +276,8 @@ CUresult check_location(const CUmemLocation& location) {
 
 }  // namespace
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags, CUstream stream) {
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned int flags,
+                               CUstream stream) {
   return with_stream(stream, [&](Context&, Stream&) -> CUresult {
     if (flags != 0) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -266,7 +288,8 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
 }
 
 CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
-  const CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  const CUmemLocation location{
+      .type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   return cuMemPrefetchAsync_v2(address, bytes, location, 0, stream);
 }
 
@@ -280,4 +303,6 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, 
   });
 }
 
-CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice) { return cuMemAdvise_v2(address, bytes, advice, {}); }
+CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice) {
+  return cuMemAdvise_v2(address, bytes, advice, {});
+}

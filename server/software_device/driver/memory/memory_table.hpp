@@ -1,5 +1,5 @@
-// Every range of memory that the device knows: where it is, whose it is and who may touch it. Device addresses are host addresses, so
-// one table serves copies, pointer queries and the accesses of kernels.
+// Every range of memory that the device knows: where it is, whose it is and who may touch it. Device addresses are host
+// addresses, so one table serves copies, pointer queries and the accesses of kernels.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,8 @@ struct MemoryRange {
   MemoryKind kind = MemoryKind::device;
   int device = 0;
   CUcontext context = nullptr;
-  unsigned flags = 0;        // as given when it was allocated or registered
-  uint64_t buffer_id = 0;    // unique over the process's life
+  unsigned flags = 0;      // as given when it was allocated or registered
+  uint64_t buffer_id = 0;  // unique over the process's life
   CUmemoryPool pool = nullptr;
   bool variable = false;  // of a module: not the program's to free
   bool leaving = false;   // freed in a stream that has not got there: no longer counted as used in its pool
@@ -70,7 +70,8 @@ class MemoryTable {
   }
   // The range that holds the address.
   std::optional<MemoryRange> find(uint64_t address) const;
-  // Calls `look` for the range that holds the address, under the lock, without sharing in its backing; false when there is none.
+  // Calls `look` for the range that holds the address, under the lock, without sharing in its backing; false when there
+  // is none.
   template <typename Look>
   bool inspect(uint64_t address, Look&& look) const {
     const std::shared_lock lock(mutex_);
@@ -93,8 +94,9 @@ class MemoryTable {
     ++generation_;
     return true;
   }
-  // Whether all of [address, address + bytes) lies in ranges that a copy may touch; adjacent ones count as one. Copies cross devices
-  // and write constants, so only mapped ranges without access for any device, and the device's heap, are out of bounds.
+  // Whether all of [address, address + bytes) lies in ranges that a copy may touch; adjacent ones count as one. Copies
+  // cross devices and write constants, so only mapped ranges without access for any device, and the device's heap, are
+  // out of bounds.
   bool covers(uint64_t address, uint64_t bytes) const;
   // Begins of the ranges for which `matches` holds.
   template <typename Predicate>
@@ -108,8 +110,8 @@ class MemoryTable {
     }
     return out;
   }
-  // Changes whenever a range is removed or its access is changed. Acquire pairs with the increment under the lock: who reads the new
-  // number and then asks again sees the table as it is.
+  // Changes whenever a range is removed or its access is changed. Acquire pairs with the increment under the lock: who
+  // reads the new number and then asks again sees the table as it is.
   uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:

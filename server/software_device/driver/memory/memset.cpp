@@ -23,15 +23,27 @@ FillWork line(CUdeviceptr target, uint32_t value, uint32_t element_bytes, size_t
   return {.target = target, .value = value, .element_bytes = element_bytes, .width = count};
 }
 
-FillWork rectangle(CUdeviceptr target, size_t pitch, uint32_t value, uint32_t element_bytes, size_t width, size_t height) {
-  return {.target = target, .value = value, .element_bytes = element_bytes, .width = width, .height = height, .pitch = pitch};
+FillWork rectangle(CUdeviceptr target, size_t pitch, uint32_t value, uint32_t element_bytes, size_t width,
+                   size_t height) {
+  return {.target = target,
+          .value = value,
+          .element_bytes = element_bytes,
+          .width = width,
+          .height = height,
+          .pitch = pitch};
 }
 
 }  // namespace
 
-CUresult cuMemsetD8_v2(CUdeviceptr target, unsigned char value, size_t count) { return fill(line(target, value, 1, count), nullptr, true); }
-CUresult cuMemsetD16_v2(CUdeviceptr target, unsigned short value, size_t count) { return fill(line(target, value, 2, count), nullptr, true); }
-CUresult cuMemsetD32_v2(CUdeviceptr target, unsigned int value, size_t count) { return fill(line(target, value, 4, count), nullptr, true); }
+CUresult cuMemsetD8_v2(CUdeviceptr target, unsigned char value, size_t count) {
+  return fill(line(target, value, 1, count), nullptr, true);
+}
+CUresult cuMemsetD16_v2(CUdeviceptr target, unsigned short value, size_t count) {
+  return fill(line(target, value, 2, count), nullptr, true);
+}
+CUresult cuMemsetD32_v2(CUdeviceptr target, unsigned int value, size_t count) {
+  return fill(line(target, value, 4, count), nullptr, true);
+}
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t height) {
   return fill(rectangle(target, pitch, value, 1, width, height), nullptr, true);
@@ -43,16 +55,25 @@ CUresult cuMemsetD2D32_v2(CUdeviceptr target, size_t pitch, unsigned int value, 
   return fill(rectangle(target, pitch, value, 4, width, height), nullptr, true);
 }
 
-CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count, CUstream stream) { return fill(line(target, value, 1, count), stream, false); }
-CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, size_t count, CUstream stream) { return fill(line(target, value, 2, count), stream, false); }
-CUresult cuMemsetD32Async(CUdeviceptr target, unsigned int value, size_t count, CUstream stream) { return fill(line(target, value, 4, count), stream, false); }
+CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t count, CUstream stream) {
+  return fill(line(target, value, 1, count), stream, false);
+}
+CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, size_t count, CUstream stream) {
+  return fill(line(target, value, 2, count), stream, false);
+}
+CUresult cuMemsetD32Async(CUdeviceptr target, unsigned int value, size_t count, CUstream stream) {
+  return fill(line(target, value, 4, count), stream, false);
+}
 
-CUresult cuMemsetD2D8Async(CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D8Async(CUdeviceptr target, size_t pitch, unsigned char value, size_t width, size_t height,
+                           CUstream stream) {
   return fill(rectangle(target, pitch, value, 1, width, height), stream, false);
 }
-CUresult cuMemsetD2D16Async(CUdeviceptr target, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async(CUdeviceptr target, size_t pitch, unsigned short value, size_t width, size_t height,
+                            CUstream stream) {
   return fill(rectangle(target, pitch, value, 2, width, height), stream, false);
 }
-CUresult cuMemsetD2D32Async(CUdeviceptr target, size_t pitch, unsigned int value, size_t width, size_t height, CUstream stream) {
+CUresult cuMemsetD2D32Async(CUdeviceptr target, size_t pitch, unsigned int value, size_t width, size_t height,
+                            CUstream stream) {
   return fill(rectangle(target, pitch, value, 4, width, height), stream, false);
 }

@@ -9,7 +9,8 @@ using namespace gpuwire::software_device;
 namespace {
 
 CUmemorytype type_of(const MemoryRange& range) {
-  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered ? CU_MEMORYTYPE_HOST
+                                                                                  : CU_MEMORYTYPE_DEVICE;
 }
 
 bool host_accessible(const MemoryRange& range) {
@@ -31,7 +32,8 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(out, type_of(range));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(out, address);
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return host_accessible(range) ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      return host_accessible(range) ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, false);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(out, static_cast<unsigned long long>(range.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give_flag(out, range.kind == MemoryKind::managed);
@@ -42,7 +44,9 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_MAPPED: return give_flag(out, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give_flag(out, false);
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return give(out, range.writable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return give(out, range.writable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                                              : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(out, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give(out, static_cast<size_t>(range.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));
@@ -50,7 +54,8 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
   }
 }
 
-// What cuPointerGetAttributes gives for memory that the driver does not know: nothing, except that a host pointer is itself.
+// What cuPointerGetAttributes gives for memory that the driver does not know: nothing, except that a host pointer is
+// itself.
 void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: give(out, address); break;
@@ -67,7 +72,8 @@ void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr add
 }
 
 bool known_attribute(CUpointer_attribute attribute) {
-  return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT && attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE && attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+  return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT && attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE &&
+         attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
 }
 
 std::optional<MemoryRange> range_of(CUdeviceptr address) {
@@ -87,7 +93,8 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
   });
 }
 
-CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values, CUdeviceptr address) {
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes, void** values,
+                                CUdeviceptr address) {
   return with_driver([&]() -> CUresult {
     if (count == 0 || attributes == nullptr || values == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -101,7 +108,8 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       if (!range) {
         unknown_attribute(values[i], attributes[i], address);
       } else if (attribute_of(values[i], attributes[i], address, *range) != CUDA_SUCCESS) {
-        attributes[i] == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ? void(give_flag(values[i], false)) : void(give(values[i], uint64_t{0}));
+        attributes[i] == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ? void(give_flag(values[i], false))
+                                                                       : void(give(values[i], uint64_t{0}));
       }
     }
     return CUDA_SUCCESS;
@@ -111,6 +119,8 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   return with_any_context([&](Context&) -> CUresult {
     // Synchronous copies are synchronous here already.
-    return value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && range_of(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && range_of(address)
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_INVALID_VALUE;
   });
 }

@@ -12,10 +12,12 @@ namespace {
 
 template <typename Body>
 CUresult with_pool(CUmemoryPool handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_driver([&]() -> CUresult {
-    const auto pool = driver().pools.find(handle);
-    return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : body(pool);
-  }, function);
+  return with_driver(
+      [&]() -> CUresult {
+        const auto pool = driver().pools.find(handle);
+        return pool == nullptr ? CUDA_ERROR_INVALID_VALUE : body(pool);
+      },
+      function);
 }
 
 template <typename Body>
@@ -58,12 +60,18 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& p
       *out = (*allocation)->address;
       return capture_work(context, stream, AllocateMemory{*std::move(allocation)});
     }
-    if (pool->bytes_max != 0 && bytes > pool->bytes_max - std::min(pool->bytes_max, pool->reserved.bytes.load(std::memory_order_relaxed))) {
+    if (pool->bytes_max != 0 &&
+        bytes > pool->bytes_max - std::min(pool->bytes_max, pool->reserved.bytes.load(std::memory_order_relaxed))) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const uint32_t mask = devices_allowed(*pool);
-    const auto address = allocate_range({.bytes = bytes, .kind = MemoryKind::device, .device = pool->device, .context = context.handle(),
-                                         .pool = pool->handle, .readable_by = mask, .writable_by = mask},
+    const auto address = allocate_range({.bytes = bytes,
+                                         .kind = MemoryKind::device,
+                                         .device = pool->device,
+                                         .context = context.handle(),
+                                         .pool = pool->handle,
+                                         .readable_by = mask,
+                                         .writable_by = mask},
                                         *driver().device(pool->device));
     if (!address) {
       return address.error();
@@ -99,8 +107,7 @@ uint64_t setting_of(Pool& pool, CUmemPool_attribute attribute) {
 void Pool::Count::add(uint64_t more) noexcept {
   const uint64_t now = bytes.fetch_add(more, std::memory_order_relaxed) + more;
   uint64_t highest = high.load(std::memory_order_relaxed);
-  while (now > highest && !high.compare_exchange_weak(highest, now, std::memory_order_relaxed)) {
-  }
+  while (now > highest && !high.compare_exchange_weak(highest, now, std::memory_order_relaxed)) {}
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
@@ -120,7 +127,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (const CUresult refused = is_capturing(stream) ? permit_captured(stream) : permit_unsafe_call(); refused != CUDA_SUCCESS) {
+    if (const CUresult refused = is_capturing(stream) ? permit_captured(stream) : permit_unsafe_call();
+        refused != CUDA_SUCCESS) {
       return refused;
     }
     if (address == 0) {
@@ -157,7 +165,8 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
     if (out == nullptr || properties == nullptr || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
       return not_supported("a memory pool for other processes or in host memory");
     }
     if (driver().device(properties->location.id) == nullptr) {
@@ -233,7 +242,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     if (value == nullptr || !valid_setting(attribute)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const uint64_t number = is_flag(attribute) ? static_cast<uint64_t>(*static_cast<const int*>(value)) : *static_cast<const cuuint64_t*>(value);
+    const uint64_t number = is_flag(attribute) ? static_cast<uint64_t>(*static_cast<const int*>(value))
+                                               : *static_cast<const cuuint64_t*>(value);
     switch (attribute) {
       case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
       case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: return CUDA_ERROR_INVALID_VALUE;
@@ -275,14 +285,16 @@ CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* entries,
       return CUDA_ERROR_INVALID_VALUE;
     }
     for (size_t i = 0; i < count; ++i) {
-      if (entries[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || driver().device(entries[i].location.id) == nullptr) {
+      if (entries[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+          driver().device(entries[i].location.id) == nullptr) {
         return CUDA_ERROR_INVALID_DEVICE;
       }
       const std::lock_guard lock(pool->mutex);
       pool->access[entries[i].location.id] = entries[i].flags;
     }
     const uint32_t mask = devices_allowed(*pool);
-    for (const uint64_t begin : driver().memory.select([&](const MemoryRange& range) { return range.pool == handle; })) {
+    for (const uint64_t begin :
+         driver().memory.select([&](const MemoryRange& range) { return range.pool == handle; })) {
       driver().memory.update(begin, [&](MemoryRange& range) { range.readable_by = range.writable_by = mask; });
     }
     return CUDA_SUCCESS;
@@ -297,7 +309,8 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmem
     if (driver().device(location->id) == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
     }
-    *flags = (devices_allowed(*pool) >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = (devices_allowed(*pool) >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                                               : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   });
 }

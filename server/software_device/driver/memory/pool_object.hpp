@@ -13,7 +13,7 @@ namespace gpuwire::software_device {
 struct Pool {
   CUmemoryPool handle = nullptr;
   int device = 0;
-  bool created = false;  // not a device's default pool
+  bool created = false;    // not a device's default pool
   uint64_t bytes_max = 0;  // 0: no limit but the device's
 
   // A sum, for which no order is needed, and the largest one, which may lag behind by a concurrent change.
@@ -25,8 +25,8 @@ struct Pool {
   Count reserved;  // down when the stream has got there
 
   std::mutex mutex;
-  std::map<CUmemPool_attribute, uint64_t> settings;       // under mutex
-  std::map<int, CUmemAccess_flags> access;                // by device ordinal; under mutex
+  std::map<CUmemPool_attribute, uint64_t> settings;  // under mutex
+  std::map<int, CUmemAccess_flags> access;           // by device ordinal; under mutex
 };
 
 }  // namespace gpuwire::software_device

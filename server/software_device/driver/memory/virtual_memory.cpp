@@ -46,12 +46,14 @@ CUresult with_physical(CUmemGenericAllocationHandle handle, Body&& body) noexcep
 
 // The mapped ranges that begin in [address, address + bytes).
 std::vector<uint64_t> mappings_in(uint64_t address, uint64_t bytes) {
-  return driver().memory.select(
-      [&](const MemoryRange& range) { return range.kind == MemoryKind::mapped && range.begin >= address && range.end() <= address + bytes; });
+  return driver().memory.select([&](const MemoryRange& range) {
+    return range.kind == MemoryKind::mapped && range.begin >= address && range.end() <= address + bytes;
+  });
 }
 
 bool take_pages_away(uint64_t address, uint64_t bytes) {
-  return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+  return mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
 // Null: not a file of this kind.
@@ -60,7 +62,8 @@ Device* device_of_file(int descriptor) {
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
   const ssize_t length = readlink(path, target, sizeof target);
   const std::string prefix = std::string("/memfd:") + kFileName;
-  if (length <= 0 || static_cast<size_t>(length) <= prefix.size() || prefix.compare(0, prefix.size(), target, prefix.size()) != 0) {
+  if (length <= 0 || static_cast<size_t>(length) <= prefix.size() ||
+      prefix.compare(0, prefix.size(), target, prefix.size()) != 0) {
     return nullptr;
   }
   return driver().device(std::atoi(std::string(target, static_cast<size_t>(length)).substr(prefix.size()).c_str()));
@@ -124,7 +127,8 @@ bool AddressReservations::covers(uint64_t address, uint64_t bytes) {
 
 }  // namespace gpuwire::software_device
 
-CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties, CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,
+                                       CUmemAllocationGranularity_flags) {
   return with_driver([&]() -> CUresult {
     if (granularity == nullptr || properties == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -134,7 +138,8 @@ CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocatio
   });
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, CUdeviceptr hint, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* out, size_t bytes, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags) {
   return with_driver([&]() -> CUresult {
     if (out == nullptr || bytes == 0 || !aligned(bytes) || flags != 0 || (alignment & (alignment - 1)) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -157,7 +162,8 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
   });
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties,
+                     unsigned long long flags) {
   return with_driver([&]() -> CUresult {
     if (out == nullptr || properties == nullptr || bytes == 0 || !aligned(bytes) || flags != 0) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -187,7 +193,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUme
 }
 
 // The descriptor keeps the memory, as the driver's does.
-CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
   return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
     const bool shareable = type != CU_MEM_HANDLE_TYPE_NONE && physical->properties.requestedHandleTypes == type;
     if (out == nullptr || flags != 0 || !shareable) {
@@ -202,7 +209,8 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   });
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* shared, CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void* shared,
+                                        CUmemAllocationHandleType type) {
   return with_driver([&]() -> CUresult {
     if (out == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -251,19 +259,27 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out, CUmemG
   });
 }
 
-CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
-    const bool fits = bytes != 0 && aligned(address) && aligned(bytes) && aligned(offset) && offset <= physical->bytes && bytes <= physical->bytes - offset;
+    const bool fits = bytes != 0 && aligned(address) && aligned(bytes) && aligned(offset) &&
+                      offset <= physical->bytes && bytes <= physical->bytes - offset;
     if (!fits || flags != 0 || !driver().reservations.covers(address, bytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     // In the table first: two mappings of one address must not both reach mmap.
-    const uint64_t inserted = driver().memory.insert({.begin = address, .bytes = bytes, .kind = MemoryKind::mapped, .device = physical->device.ordinal,
-                                                  .readable_by = 0, .writable_by = 0, .backing = physical});
+    const uint64_t inserted = driver().memory.insert({.begin = address,
+                                                      .bytes = bytes,
+                                                      .kind = MemoryKind::mapped,
+                                                      .device = physical->device.ordinal,
+                                                      .readable_by = 0,
+                                                      .writable_by = 0,
+                                                      .backing = physical});
     if (inserted == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    void* const mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, physical->file, static_cast<off_t>(offset));
+    void* const mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                              physical->file, static_cast<off_t>(offset));
     if (mapped == MAP_FAILED) {
       driver().memory.remove(address, [](const MemoryRange&) { return true; });
       return CUDA_ERROR_OUT_OF_MEMORY;
@@ -279,7 +295,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     }
     // A range that is not mapped is unmapped with success, as by the driver.
     for (const uint64_t begin : mappings_in(address, bytes)) {
-      const auto removed = driver().memory.remove(begin, [](const MemoryRange& range) { return range.kind == MemoryKind::mapped; });
+      const auto removed =
+          driver().memory.remove(begin, [](const MemoryRange& range) { return range.kind == MemoryKind::mapped; });
       if (removed && !take_pages_away(begin, removed->bytes)) {
         return CUDA_ERROR_OPERATING_SYSTEM;
       }
@@ -302,8 +319,10 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
       const uint32_t bit = 1u << location.id;
       for (const uint64_t begin : mappings) {
         driver().memory.update(begin, [&](MemoryRange& range) {
-          range.readable_by = (entries[i].flags & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0 ? range.readable_by | bit : range.readable_by & ~bit;
-          range.writable_by = entries[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? range.writable_by | bit : range.writable_by & ~bit;
+          range.readable_by = (entries[i].flags & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0 ? range.readable_by | bit
+                                                                                      : range.readable_by & ~bit;
+          range.writable_by = entries[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? range.writable_by | bit
+                                                                                     : range.writable_by & ~bit;
         });
       }
     }
@@ -314,12 +333,15 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
   return with_driver([&]() -> CUresult {
     const auto range = driver().memory.find(address);
-    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE || driver().device(location->id) == nullptr || !range ||
-        range->kind != MemoryKind::mapped) {
+    if (flags == nullptr || location == nullptr || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        driver().device(location->id) == nullptr || !range || range->kind != MemoryKind::mapped) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const bool readable = (range->readable_by >> location->id & 1) != 0, writable = (range->writable_by >> location->id & 1) != 0;
-    *flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : readable ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const bool readable = (range->readable_by >> location->id & 1) != 0,
+               writable = (range->writable_by >> location->id & 1) != 0;
+    *flags = writable   ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+             : readable ? CU_MEM_ACCESS_FLAGS_PROT_READ
+                        : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
   });
 }

@@ -24,7 +24,8 @@ CUresult with_kernel(CUkernel handle, Body&& body) noexcept {
   });
 }
 
-CUresult get_attribute(int* value, CUfunction_attribute attribute, const Program& program, const KernelInfo& info, const FunctionSettings& settings) {
+CUresult get_attribute(int* value, CUfunction_attribute attribute, const Program& program, const KernelInfo& info,
+                       const FunctionSettings& settings) {
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = static_cast<int>(info.max_threads_per_block); break;
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = static_cast<int>(info.static_shared_bytes); break;
@@ -33,15 +34,23 @@ CUresult get_attribute(int* value, CUfunction_attribute attribute, const Program
     case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = static_cast<int>(std::clamp(info.registers_per_thread, 1u, 255u)); break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION: *value = static_cast<int>(program.target_sm()); break;
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = kComputeMajor * 10 + kComputeMinor; break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = static_cast<int>(dynamic_shared_bytes_max(info, settings)); break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = settings.shared_carveout.load(std::memory_order_relaxed); break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = static_cast<int>(dynamic_shared_bytes_max(info, settings));
+      break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = settings.shared_carveout.load(std::memory_order_relaxed);
+      break;
     case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA: *value = 0; break;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET: *value = info.required_cluster.x != 0; break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = static_cast<int>(info.required_cluster.x); break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT: *value = static_cast<int>(info.required_cluster.y); break;
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH: *value = static_cast<int>(info.required_cluster.z); break;
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = settings.non_portable_cluster.load(std::memory_order_relaxed); break;
-    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: *value = settings.cluster_policy.load(std::memory_order_relaxed); break;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      *value = settings.non_portable_cluster.load(std::memory_order_relaxed);
+      break;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      *value = settings.cluster_policy.load(std::memory_order_relaxed);
+      break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
@@ -109,7 +118,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
     if (!function) {
       return function.error();
     }
-    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : get_attribute(value, attribute, *(*function)->program, (*function)->info(), *(*function)->settings);
+    return value == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : get_attribute(value, attribute, *(*function)->program, (*function)->info(), *(*function)->settings);
   });
 }
 
@@ -165,7 +176,8 @@ CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, siz
   if (handle == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
   }
-  return with_function(handle, [&](Function& function) { return parameter_info(function.info(), index, offset, bytes); });
+  return with_function(handle,
+                       [&](Function& function) { return parameter_info(function.info(), index, offset, bytes); });
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
@@ -240,7 +252,8 @@ CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkern
     if (settings == nullptr) {
       return CUDA_ERROR_INVALID_DEVICE;
     }
-    return value == nullptr ? CUDA_ERROR_INVALID_VALUE : get_attribute(value, attribute, *kernel.program, kernel.info(), *settings);
+    return value == nullptr ? CUDA_ERROR_INVALID_VALUE
+                            : get_attribute(value, attribute, *kernel.program, kernel.info(), *settings);
   });
 }
 

@@ -16,7 +16,8 @@ tl::expected<std::shared_ptr<Function>, CUresult> find_function(Context& context
   if (library == nullptr) {
     return tl::unexpected(CUDA_ERROR_INVALID_HANDLE);
   }
-  return library->instance(context).map([&](const std::shared_ptr<ModuleInstance>& instance) { return instance->function(kernel->index); });
+  return library->instance(context).map(
+      [&](const std::shared_ptr<ModuleInstance>& instance) { return instance->function(kernel->index); });
 }
 
 uint32_t dynamic_shared_bytes_max(const KernelInfo& info, const FunctionSettings& settings) {

@@ -15,9 +15,15 @@ CUresult JitOptions::parse(unsigned count, const CUjit_option* options, void** v
     const auto number = static_cast<unsigned>(reinterpret_cast<uintptr_t>(values[i]));
     switch (options[i]) {
       case CU_JIT_INFO_LOG_BUFFER: info_.text = static_cast<char*>(values[i]); break;
-      case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES: info_.bytes = number; info_.size_value = &values[i]; break;
+      case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+        info_.bytes = number;
+        info_.size_value = &values[i];
+        break;
       case CU_JIT_ERROR_LOG_BUFFER: error_.text = static_cast<char*>(values[i]); break;
-      case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES: error_.bytes = number; error_.size_value = &values[i]; break;
+      case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+        error_.bytes = number;
+        error_.size_value = &values[i];
+        break;
       default: break;  // how to compile, which changes no result
     }
   }

@@ -14,7 +14,8 @@ class JitOptions {
  public:
   // Reads the options and empties the log buffers among them. CUDA_ERROR_INVALID_VALUE when an array is missing.
   CUresult parse(unsigned count, const CUjit_option* options, void** values);
-  // Writes as much as fits, terminated by zero, and the number of bytes written into the option's value, as the driver does.
+  // Writes as much as fits, terminated by zero, and the number of bytes written into the option's value, as the driver
+  // does.
   void write_error_log(std::string_view text);
 
  private:

@@ -28,7 +28,8 @@ CUresult with_instance(CUlibrary handle, Body&& body) noexcept {
   });
 }
 
-CUresult address_of_variable(const Program& program, size_t variable, uint64_t address, CUdeviceptr* out, size_t* bytes) {
+CUresult address_of_variable(const Program& program, size_t variable, uint64_t address, CUdeviceptr* out,
+                             size_t* bytes) {
   if (address == 0) {
     return CUDA_ERROR_NOT_FOUND;
   }
@@ -44,7 +45,8 @@ CUresult address_of_variable(const Program& program, size_t variable, uint64_t a
 }  // namespace
 
 // Library options say whether the image stays where it is, which does not matter to a program that is compiled at once.
-CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned int count, CUlibraryOption*, void**, unsigned int) {
+CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned int count,
+                           CUlibraryOption*, void**, unsigned int) {
   return with_driver([&]() -> CUresult {
     JitOptions parsed;
     if (out == nullptr || image == nullptr || parsed.parse(count, options, values) != CUDA_SUCCESS) {
@@ -62,14 +64,17 @@ CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* opti
   });
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* options, void** values, unsigned int count, CUlibraryOption* library_options,
-                               void** library_values, unsigned int library_count) {
+CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* options, void** values,
+                               unsigned int count, CUlibraryOption* library_options, void** library_values,
+                               unsigned int library_count) {
   return with_driver([&]() -> CUresult {
     if (path == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto image = read_image_file(path);
-    return image ? cuLibraryLoadData(out, image->data(), options, values, count, library_options, library_values, library_count) : CUDA_ERROR_FILE_NOT_FOUND;
+    return image ? cuLibraryLoadData(out, image->data(), options, values, count, library_options, library_values,
+                                     library_count)
+                 : CUDA_ERROR_FILE_NOT_FOUND;
   });
 }
 
@@ -138,7 +143,8 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handl
     }
     const size_t variable = find_variable(instance.program(), name);
     return variable == SIZE_MAX ? CUDA_ERROR_NOT_FOUND
-                                : address_of_variable(instance.program(), variable, instance.variable_addresses()[variable], address, bytes);
+                                : address_of_variable(instance.program(), variable,
+                                                      instance.variable_addresses()[variable], address, bytes);
   });
 }
 

@@ -45,7 +45,8 @@ CUresult add_text(Link& link, CUjitInputType type, std::string text, const char*
   }
   text.erase(std::find(text.begin(), text.end(), '\0'), text.end());
   if (const auto parsed = ptx::parse(text); !parsed) {
-    link.options.write_error_log(std::string(name == nullptr ? "ptx" : name) + ":" + std::to_string(parsed.error().line) + ": error: " + parsed.error().message);
+    link.options.write_error_log(std::string(name == nullptr ? "ptx" : name) + ":" +
+                                 std::to_string(parsed.error().line) + ": error: " + parsed.error().message);
     return CUDA_ERROR_INVALID_PTX;
   }
   link.texts.push_back(std::move(text));
@@ -70,7 +71,8 @@ CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, void** value
   });
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char* name, unsigned int, CUjit_option*, void**) {
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes, const char* name,
+                          unsigned int, CUjit_option*, void**) {
   return with_link(state, [&](Link& link) -> CUresult {
     if (data == nullptr || bytes == 0) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -79,13 +81,15 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
   });
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int, CUjit_option*, void**) {
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned int, CUjit_option*,
+                          void**) {
   return with_link(state, [&](Link& link) -> CUresult {
     if (path == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto contents = read_image_file(path);
-    return contents ? add_text(link, type, std::string(contents->begin(), contents->end()), path) : CUDA_ERROR_FILE_NOT_FOUND;
+    return contents ? add_text(link, type, std::string(contents->begin(), contents->end()), path)
+                    : CUDA_ERROR_FILE_NOT_FOUND;
   });
 }
 
@@ -112,5 +116,6 @@ CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
 }
 
 CUresult cuLinkDestroy(CUlinkState state) {
-  return with_context([&](Context&) -> CUresult { return links().take(state) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+  return with_context(
+      [&](Context&) -> CUresult { return links().take(state) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
 }

@@ -44,7 +44,8 @@ CUresult with_module(CUmodule handle, Body&& body) noexcept {
 
 }  // namespace
 
-CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count, CUjit_option* options, void** values) {
+CUresult cuModuleLoadDataEx(CUmodule* out, const void* image, unsigned int count, CUjit_option* options,
+                            void** values) {
   JitOptions parsed;
   const CUresult result = parsed.parse(count, options, values);
   return result == CUDA_SUCCESS ? load_module(out, image, parsed) : result;

@@ -26,13 +26,15 @@ void copy_initial(const VariableInfo& variable, uint64_t address) {
 
 size_t find_variable(const Program& program, std::string_view name) {
   const auto& variables = program.variables();
-  const auto found = std::find_if(variables.begin(), variables.end(), [&](const VariableInfo& variable) { return variable.name == name; });
+  const auto found = std::find_if(variables.begin(), variables.end(),
+                                  [&](const VariableInfo& variable) { return variable.name == name; });
   return found == variables.end() ? SIZE_MAX : static_cast<size_t>(found - variables.begin());
 }
 
 size_t find_kernel(const Program& program, std::string_view name) {
   const auto& kernels = program.kernels();
-  const auto found = std::find_if(kernels.begin(), kernels.end(), [&](const KernelInfo& kernel) { return kernel.name == name; });
+  const auto found =
+      std::find_if(kernels.begin(), kernels.end(), [&](const KernelInfo& kernel) { return kernel.name == name; });
   return found == kernels.end() ? SIZE_MAX : static_cast<size_t>(found - kernels.begin());
 }
 
@@ -44,7 +46,10 @@ tl::expected<uint64_t, CUresult> ManagedVariables::address(const Program& progra
     return found->second.first;
   }
   const VariableInfo& info = program.variables()[variable];
-  const auto address = allocate_range({.bytes = info.size_bytes, .kind = MemoryKind::managed, .device = device.ordinal, .flags = CU_MEM_ATTACH_GLOBAL,
+  const auto address = allocate_range({.bytes = info.size_bytes,
+                                       .kind = MemoryKind::managed,
+                                       .device = device.ordinal,
+                                       .flags = CU_MEM_ATTACH_GLOBAL,
                                        .variable = true},
                                       device, info.alignment_bytes);
   if (address) {
@@ -62,8 +67,8 @@ ManagedVariables::~ManagedVariables() {
 
 // --- modules
 
-tl::expected<std::shared_ptr<ModuleInstance>, CUresult> ModuleInstance::create(std::shared_ptr<const Program> program, Context& context,
-                                                                               std::shared_ptr<ManagedVariables> managed) {
+tl::expected<std::shared_ptr<ModuleInstance>, CUresult> ModuleInstance::create(
+    std::shared_ptr<const Program> program, Context& context, std::shared_ptr<ManagedVariables> managed) {
   auto instance = std::make_shared<ModuleInstance>();
   instance->handle_ = driver().modules.reserve();
   instance->program_ = std::move(program);
@@ -100,8 +105,13 @@ CUresult ModuleInstance::place_variables(Context& context) {
       address = managed_->address(*program_, i, context.device());
     } else {
       const uint32_t mine = 1u << context.device().ordinal;
-      address = allocate_range({.bytes = variable.size_bytes, .kind = MemoryKind::device, .device = context.device().ordinal, .context = context.handle(),
-                                .variable = true, .readable_by = mine, .writable_by = variable.space == VariableSpace::constant ? 0 : mine},
+      address = allocate_range({.bytes = variable.size_bytes,
+                                .kind = MemoryKind::device,
+                                .device = context.device().ordinal,
+                                .context = context.handle(),
+                                .variable = true,
+                                .readable_by = mine,
+                                .writable_by = variable.space == VariableSpace::constant ? 0 : mine},
                                context.device(), variable.alignment_bytes);
     }
     if (!address) {
@@ -122,7 +132,8 @@ CUresult ModuleInstance::write_initial_values() {
     for (const VariableInfo::Pointer& pointer : variables[i].pointers) {
       const size_t target = find_variable(*program_, pointer.target);
       const uint64_t base = target != SIZE_MAX ? addresses_[target] : program_->function_address(pointer.target);
-      if (base == 0 || addresses_[i] == 0 || pointer.offset_bytes > variables[i].size_bytes || variables[i].size_bytes - pointer.offset_bytes < sizeof base) {
+      if (base == 0 || addresses_[i] == 0 || pointer.offset_bytes > variables[i].size_bytes ||
+          variables[i].size_bytes - pointer.offset_bytes < sizeof base) {
         return CUDA_ERROR_INVALID_IMAGE;
       }
       const uint64_t value = base + static_cast<uint64_t>(pointer.addend);
@@ -172,7 +183,8 @@ void ModuleInstance::release_handles() {
 
 // --- libraries
 
-Library::Library(CUlibrary handle, std::shared_ptr<const Program> program) : handle_(handle), program_(std::move(program)) {
+Library::Library(CUlibrary handle, std::shared_ptr<const Program> program)
+    : handle_(handle), program_(std::move(program)) {
   for (size_t i = 0; i < program_->kernels().size(); ++i) {
     auto kernel = std::make_shared<Kernel>();
     kernel->handle = driver().kernels.reserve();

@@ -21,7 +21,8 @@ struct Device;
 class ModuleInstance;
 class Library;
 
-// What cuFuncSetAttribute and cuKernelSetAttribute change, per function and device. Atomics without order: plain settings.
+// What cuFuncSetAttribute and cuKernelSetAttribute change, per function and device. Atomics without order: plain
+// settings.
 struct FunctionSettings {
   std::atomic<int> dynamic_shared_bytes_max{-1};  // -1: as much as fits in 48 KiB beside the static part
   std::atomic<int> shared_carveout{-1};
@@ -67,8 +68,10 @@ class ManagedVariables {
 // A program in a context.
 class ModuleInstance {
  public:
-  // Gives every variable memory and its initial value. CUDA_ERROR_OUT_OF_MEMORY; CUDA_ERROR_INVALID_IMAGE when a variable points nowhere.
-  static tl::expected<std::shared_ptr<ModuleInstance>, CUresult> create(std::shared_ptr<const Program> program, Context& context,
+  // Gives every variable memory and its initial value. CUDA_ERROR_OUT_OF_MEMORY; CUDA_ERROR_INVALID_IMAGE when a
+  // variable points nowhere.
+  static tl::expected<std::shared_ptr<ModuleInstance>, CUresult> create(std::shared_ptr<const Program> program,
+                                                                        Context& context,
                                                                         std::shared_ptr<ManagedVariables> managed);
   ~ModuleInstance();
 
@@ -85,7 +88,8 @@ class ModuleInstance {
   std::shared_ptr<Function> function(size_t index);
   // Instances of a library share the settings of its kernels on that device.
   void share_settings(size_t index, std::shared_ptr<FunctionSettings> settings);
-  // Takes the module and its functions out of the handle tables. The variables go with the last launch or graph that uses them.
+  // Takes the module and its functions out of the handle tables. The variables go with the last launch or graph that
+  // uses them.
   void release_handles();
 
  private:
@@ -97,7 +101,7 @@ class ModuleInstance {
   std::shared_ptr<ManagedVariables> managed_;
   std::weak_ptr<Context> context_;
   CUcontext context_handle_ = nullptr;
-  std::vector<uint64_t> addresses_;      // by variable
+  std::vector<uint64_t> addresses_;                   // by variable
   std::vector<std::pair<uint64_t, uint64_t>> owned_;  // address and buffer id of those that are this instance's alone
   std::weak_ptr<ModuleInstance> self_;
   std::mutex mutex_;
@@ -115,7 +119,9 @@ class Library {
   const std::vector<std::shared_ptr<Kernel>>& kernels() const noexcept { return kernels_; }
   std::shared_ptr<Kernel> kernel(std::string_view name) const;
   tl::expected<std::shared_ptr<ModuleInstance>, CUresult> instance(Context& context);
-  tl::expected<uint64_t, CUresult> managed_address(size_t variable, Device& device) { return managed_->address(*program_, variable, device); }
+  tl::expected<uint64_t, CUresult> managed_address(size_t variable, Device& device) {
+    return managed_->address(*program_, variable, device);
+  }
   // Takes the kernels and all instances out of the handle tables.
   void unload();
 

@@ -21,7 +21,9 @@ using Texts = std::vector<std::string>;
 // Between the texts of linked_image().
 constexpr char kNextText[] = "\n//gpuwire: the next of the linked texts\n";
 
-tl::unexpected<ImageError> fail(CUresult result, std::string log) { return tl::unexpected(ImageError{result, std::move(log)}); }
+tl::unexpected<ImageError> fail(CUresult result, std::string log) {
+  return tl::unexpected(ImageError{result, std::move(log)});
+}
 
 tl::expected<std::string, ImageError> ptx_of_container(const void* container) {
   const auto bytes = fatbin::span_of_trusted_image(container);
@@ -34,7 +36,9 @@ tl::expected<std::string, ImageError> ptx_of_container(const void* container) {
   }
   const fatbin::Entry* const entry = fatbin::select_entry(*entries, {kComputeMajor, kComputeMinor}, true);
   if (entry == nullptr) {
-    return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds no PTX for compute capability " + std::to_string(kComputeMajor) + "." + std::to_string(kComputeMinor) + " or below");
+    return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds no PTX for compute capability " +
+                                                  std::to_string(kComputeMajor) + "." + std::to_string(kComputeMinor) +
+                                                  " or below");
   }
   const auto text = fatbin::decompress(*entry);
   if (!text) {
@@ -43,7 +47,8 @@ tl::expected<std::string, ImageError> ptx_of_container(const void* container) {
   return std::string(text->begin(), text->end());
 }
 
-// With -rdc=true the wrapper's own container holds a linked cubin only; the PTX is in the containers it was linked from.
+// With -rdc=true the wrapper's own container holds a linked cubin only; the PTX is in the containers it was linked
+// from.
 tl::expected<Texts, ImageError> ptx_of_wrapper(const void* wrapper) {
   const auto containers = fatbin::wrapped_containers(wrapper);
   if (!containers) {
@@ -81,8 +86,10 @@ tl::expected<Texts, ImageError> ptx_of_image(const void* image) {
   const char* const start = static_cast<const char*>(image);
   switch (fatbin::image_kind({reinterpret_cast<const uint8_t*>(start), strnlen(start, 4)})) {
     case fatbin::ImageKind::wrapper: return ptx_of_wrapper(image);
-    case fatbin::ImageKind::container: return ptx_of_container(image).map([](std::string text) { return Texts{std::move(text)}; });
-    case fatbin::ImageKind::elf: return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "a cubin holds code of another machine: PTX is needed");
+    case fatbin::ImageKind::container:
+      return ptx_of_container(image).map([](std::string text) { return Texts{std::move(text)}; });
+    case fatbin::ImageKind::elf:
+      return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "a cubin holds code of another machine: PTX is needed");
     case fatbin::ImageKind::text: return ptx_of_text(image);
   }
   return fail(CUDA_ERROR_INVALID_IMAGE, "unknown image");

@@ -14,10 +14,13 @@ namespace {
 cuuint64_t next_capture_id = 1;  // under graph_mutex
 
 std::vector<CUgraphNode>& frontier_of(CaptureSession& session, const Stream& stream) {
-  return std::find_if(session.frontiers.begin(), session.frontiers.end(), [&](const auto& row) { return row.first.get() == &stream; })->second;
+  return std::find_if(session.frontiers.begin(), session.frontiers.end(),
+                      [&](const auto& row) { return row.first.get() == &stream; })
+      ->second;
 }
 
-void join(const std::shared_ptr<CaptureSession>& session, const std::shared_ptr<Stream>& stream, std::vector<CUgraphNode> frontier) {
+void join(const std::shared_ptr<CaptureSession>& session, const std::shared_ptr<Stream>& stream,
+          std::vector<CUgraphNode> frontier) {
   stream->capture = session;
   stream->capturing.store(true, std::memory_order_release);
   session->frontiers[stream] = std::move(frontier);
@@ -58,11 +61,13 @@ bool joined(const CaptureSession& session) {
     }
   }
   return std::all_of(session.frontiers.begin(), session.frontiers.end(), [&](const auto& row) {
-    return std::all_of(row.second.begin(), row.second.end(), [&](CUgraphNode node) { return reached.count(node) != 0; });
+    return std::all_of(row.second.begin(), row.second.end(),
+                       [&](CUgraphNode node) { return reached.count(node) != 0; });
   });
 }
 
-CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> graph, std::vector<CUgraphNode> dependencies, CUstreamCaptureMode mode) {
+CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> graph,
+               std::vector<CUgraphNode> dependencies, CUstreamCaptureMode mode) {
   if (mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -99,7 +104,8 @@ CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
 
 CUresult permit_captured(const Stream& stream) {
   const std::lock_guard lock(graph_mutex());
-  return stream.capture == nullptr || stream.capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  return stream.capture == nullptr || stream.capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                                                                  : CUDA_SUCCESS;
 }
 
 CUresult capture_work(Context& context, Stream& stream, NodePayload payload) {
@@ -148,7 +154,8 @@ CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<
   return CUDA_SUCCESS;
 }
 
-CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool external) {
+CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
+                      bool external) {
   if (external) {
     return capture_work(context, *stream, WaitForEvent{event});
   }
@@ -201,10 +208,12 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   });
 }
 
-CUresult cuStreamBeginCapture(CUstream handle) { return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL); }
+CUresult cuStreamBeginCapture(CUstream handle) {
+  return cuStreamBeginCapture_v2(handle, CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
 
-CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
-                                     CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
   return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     auto graph = driver().graphs.find(graph_handle);
@@ -225,8 +234,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
       return CUDA_ERROR_ILLEGAL_STATE;
     }
     const auto session = stream->capture;
-    // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has none to give, and ends
-    // (as measured on driver 580).
+    // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has
+    // none to give, and ends (as measured on driver 580).
     if (out == nullptr && !session->into_existing && !session->invalidated) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -252,8 +261,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
   });
 }
 
-CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies,
-                                   const CUgraphEdgeData** edges, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
     if (status == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -292,7 +301,8 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* statu
   });
 }
 
-CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** dependencies, size_t* count) {
   return cuStreamGetCaptureInfo_v3(handle, status, id, graph, dependencies, nullptr, count);
 }
 
@@ -300,9 +310,12 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus* status, 
   return cuStreamGetCaptureInfo_v3(handle, status, id, nullptr, nullptr, nullptr, nullptr);
 }
 
-CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) { return cuStreamGetCaptureInfo(handle, status, nullptr); }
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return cuStreamGetCaptureInfo(handle, status, nullptr);
+}
 
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                                              size_t count, unsigned int flags) {
   return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (stream->capture == nullptr) {
@@ -315,7 +328,8 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* depe
       return not_supported("a graph's edge with data");
     }
     const std::vector<CUgraphNode> nodes(dependencies, dependencies + count);
-    if (std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) { return stream->capture->graph->find(node) == nullptr; })) {
+    if (std::any_of(nodes.begin(), nodes.end(),
+                    [&](CUgraphNode node) { return stream->capture->graph->find(node) == nullptr; })) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     auto& frontier = frontier_of(*stream->capture, *stream);
@@ -327,7 +341,8 @@ CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* depe
   });
 }
 
-CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode* dependencies, size_t count, unsigned int flags) {
+CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode* dependencies, size_t count,
+                                           unsigned int flags) {
   return cuStreamUpdateCaptureDependencies_v2(handle, dependencies, nullptr, count, flags);
 }
 

@@ -41,6 +41,7 @@ CUresult invalidate_capture(Stream& stream, CUresult reason);
 CUresult refuse_captured(Event& event);
 // cuEventRecord and cuStreamWaitEvent where a capture is involved.
 CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external);
-CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool external);
+CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
+                      bool external);
 
 }  // namespace gpuwire::software_device

@@ -15,7 +15,8 @@ std::vector<std::shared_ptr<CaptureSession>>& active() {
   return *all;
 }
 
-// active().size(), stored under graph_mutex. Relaxed: a capture that another thread is just beginning may or may not be seen.
+// active().size(), stored under graph_mutex. Relaxed: a capture that another thread is just beginning may or may not be
+// seen.
 std::atomic<size_t> active_count{0};
 
 // Makes all that `matters` chooses invalid.
@@ -38,7 +39,8 @@ CUresult refuse(CUresult error, Matters&& matters) {
 // Whether a capture minds what the calling thread does.
 bool noticed(const CaptureSession& session) {
   const CUstreamCaptureMode mode = capture_mode();
-  const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+  const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+                   mode != CU_STREAM_CAPTURE_MODE_RELAXED;
   return own || (mode == CU_STREAM_CAPTURE_MODE_GLOBAL && session.mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
@@ -73,18 +75,21 @@ void end_captures(const Context& context) {
 CUresult permit_unsafe_call() { return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, noticed); }
 
 CUresult permit_function(const char* name) {
-  if (active_count.load(std::memory_order_relaxed) == 0 || !std::ranges::binary_search(api::kForbiddenByCaptures, std::string_view(name))) {
+  if (active_count.load(std::memory_order_relaxed) == 0 ||
+      !std::ranges::binary_search(api::kForbiddenByCaptures, std::string_view(name))) {
     return CUDA_SUCCESS;
   }
   return permit_unsafe_call();
 }
 
 CUresult permit_copy() {
-  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [](const CaptureSession& session) { return !session.invalidated && noticed(session); });
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                [](const CaptureSession& session) { return !session.invalidated && noticed(session); });
 }
 
 CUresult permit_synchronisation(const Context& context) {
-  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) { return session.context == &context; });
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                [&](const CaptureSession& session) { return session.context == &context; });
 }
 
 bool blocking_capture_in(const Context& context) {
@@ -92,14 +97,16 @@ bool blocking_capture_in(const Context& context) {
     return false;
   }
   const std::lock_guard lock(graph_mutex());
-  return std::ranges::any_of(active(), [&](const auto& session) { return session->context == &context && session->blocking; });
+  return std::ranges::any_of(active(),
+                             [&](const auto& session) { return session->context == &context && session->blocking; });
 }
 
 CUresult permit_stream_call(const Context& context, const Stream& stream) {
   if (stream.kind != Stream::Kind::legacy) {
     return CUDA_SUCCESS;
   }
-  return refuse(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, [&](const CaptureSession& session) { return session.context == &context && session.blocking; });
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+                [&](const CaptureSession& session) { return session.context == &context && session.blocking; });
 }
 
 }  // namespace gpuwire::software_device

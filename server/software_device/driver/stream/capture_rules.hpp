@@ -1,5 +1,6 @@
-// What a program may not do while streams capture (CUDA driver API, cuStreamBeginCapture, cuThreadExchangeStreamCaptureMode), and how a capture
-// ends early. Each costs one atomic load while nothing is captured.
+// What a program may not do while streams capture (CUDA driver API, cuStreamBeginCapture,
+// cuThreadExchangeStreamCaptureMode), and how a capture ends early. Each costs one atomic load while nothing is
+// captured.
 #pragma once
 
 #include <cuda.h>
@@ -18,8 +19,8 @@ void note_capture_end(const CaptureSession& session);
 // A context takes its captures along.
 void end_captures(const Context& context);
 
-// The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question are invalid.
-// For calls that a capture may notice: allocating memory, for one.
+// The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question
+// are invalid. For calls that a capture may notice: allocating memory, for one.
 CUresult permit_unsafe_call();
 // The same for each exported function that protocol/api/ says captures forbid; success for all others.
 CUresult permit_function(const char* name);
@@ -29,8 +30,8 @@ CUresult permit_copy();
 CUresult permit_synchronisation(const Context& context);
 // Is a capture under way that began in a blocking stream of the context?
 bool blocking_capture_in(const Context& context);
-// For every call that names a stream, before its other arguments are looked at. The legacy stream waits for blocking ones, which never end while
-// they are captured.
+// For every call that names a stream, before its other arguments are looked at. The legacy stream waits for blocking
+// ones, which never end while they are captured.
 CUresult permit_stream_call(const Context& context, const Stream& stream);
 
 }  // namespace gpuwire::software_device

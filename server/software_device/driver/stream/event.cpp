@@ -73,7 +73,8 @@ CUresult cuEventCreate(CUevent* out, unsigned int flags) {
 }
 
 CUresult cuEventDestroy_v2(CUevent handle) {
-  return with_driver([&]() -> CUresult { return driver().events.take(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+  return with_driver(
+      [&]() -> CUresult { return driver().events.take(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
 }
 
 CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
@@ -98,7 +99,9 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
   });
 }
 
-CUresult cuEventRecord(CUevent handle, CUstream stream) { return cuEventRecordWithFlags(handle, stream, CU_EVENT_RECORD_DEFAULT); }
+CUresult cuEventRecord(CUevent handle, CUstream stream) {
+  return cuEventRecordWithFlags(handle, stream, CU_EVENT_RECORD_DEFAULT);
+}
 
 CUresult cuEventQuery(CUevent handle) {
   return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
@@ -129,7 +132,9 @@ CUresult cuEventSynchronize(CUevent handle) {
 }
 
 CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) { return elapsed(milliseconds, from, to); }
-CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) { return elapsed(milliseconds, from, to); }
+CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
+  return elapsed(milliseconds, from, to);
+}
 
 CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int flags) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) {
@@ -165,7 +170,8 @@ CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
   });
 }
 
-// Everything submitted from now on waits: through the legacy stream for blocking streams, and each other stream by itself.
+// Everything submitted from now on waits: through the legacy stream for blocking streams, and each other stream by
+// itself.
 CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
   if (handle == nullptr) {
     return CUDA_ERROR_INVALID_CONTEXT;

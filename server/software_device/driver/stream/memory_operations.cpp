@@ -15,16 +15,24 @@ namespace {
 constexpr std::chrono::microseconds kLookMin{1};
 constexpr std::chrono::microseconds kLookMax{100};
 
-bool known_wait(unsigned flags) { return (flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH)) <= CU_STREAM_WAIT_VALUE_NOR; }
+bool known_wait(unsigned flags) {
+  return (flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH)) <= CU_STREAM_WAIT_VALUE_NOR;
+}
 
-bool reachable(CUdeviceptr address, size_t bytes) { return address % bytes == 0 && driver().memory.covers(address, bytes); }
+bool reachable(CUdeviceptr address, size_t bytes) {
+  return address % bytes == 0 && driver().memory.covers(address, bytes);
+}
 
 bool valid(const CUstreamBatchMemOpParams& operation) {
   switch (operation.operation) {
-    case CU_STREAM_MEM_OP_WAIT_VALUE_32: return known_wait(operation.waitValue.flags) && reachable(operation.waitValue.address, sizeof(uint32_t));
-    case CU_STREAM_MEM_OP_WAIT_VALUE_64: return known_wait(operation.waitValue.flags) && reachable(operation.waitValue.address, sizeof(uint64_t));
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32: return operation.writeValue.flags == 0 && reachable(operation.writeValue.address, sizeof(uint32_t));
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64: return operation.writeValue.flags == 0 && reachable(operation.writeValue.address, sizeof(uint64_t));
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      return known_wait(operation.waitValue.flags) && reachable(operation.waitValue.address, sizeof(uint32_t));
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      return known_wait(operation.waitValue.flags) && reachable(operation.waitValue.address, sizeof(uint64_t));
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+      return operation.writeValue.flags == 0 && reachable(operation.writeValue.address, sizeof(uint32_t));
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      return operation.writeValue.flags == 0 && reachable(operation.writeValue.address, sizeof(uint64_t));
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return operation.flushRemoteWrites.flags == 0;
     case CU_STREAM_MEM_OP_BARRIER: return operation.memoryBarrier.flags <= CU_STREAM_MEMORY_BARRIER_TYPE_GPU;
   }
@@ -45,7 +53,8 @@ bool holds(Word seen, Word wanted, unsigned flags) {
 template <typename Word>
 void wait(const Context& context, CUdeviceptr address, Word wanted, unsigned flags) {
   const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
-  for (auto look = kLookMin; !holds(word.load(std::memory_order_acquire), wanted, flags); look = std::min(look * 2, kLookMax)) {
+  for (auto look = kLookMin; !holds(word.load(std::memory_order_acquire), wanted, flags);
+       look = std::min(look * 2, kLookMax)) {
     if (context.cancelled() || context.fault() != CUDA_SUCCESS) {
       return;
     }
@@ -71,7 +80,8 @@ void carry_out(const Context& context, const CUstreamBatchMemOpParams& operation
   }
 }
 
-CUresult enqueue_operations(CUstream handle, const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags) {
+CUresult enqueue_operations(CUstream handle, const CUstreamBatchMemOpParams* operations, unsigned count,
+                            unsigned flags) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     auto work = check_memory_operations(operations, count, flags);
     return work ? enqueue(context, stream, *std::move(work)) : work.error();
@@ -79,7 +89,8 @@ CUresult enqueue_operations(CUstream handle, const CUstreamBatchMemOpParams* ope
 }
 
 template <typename Value>
-CUresult wait_value(CUstream stream, CUstreamBatchMemOpType operation, CUdeviceptr address, Value value, unsigned flags) {
+CUresult wait_value(CUstream stream, CUstreamBatchMemOpType operation, CUdeviceptr address, Value value,
+                    unsigned flags) {
   CUstreamBatchMemOpParams parameters{};
   parameters.waitValue.operation = operation;
   parameters.waitValue.address = address;
@@ -89,7 +100,8 @@ CUresult wait_value(CUstream stream, CUstreamBatchMemOpType operation, CUdevicep
 }
 
 template <typename Value>
-CUresult write_value(CUstream stream, CUstreamBatchMemOpType operation, CUdeviceptr address, Value value, unsigned flags) {
+CUresult write_value(CUstream stream, CUstreamBatchMemOpType operation, CUdeviceptr address, Value value,
+                     unsigned flags) {
   CUstreamBatchMemOpParams parameters{};
   parameters.writeValue.operation = operation;
   parameters.writeValue.address = address;
@@ -100,8 +112,10 @@ CUresult write_value(CUstream stream, CUstreamBatchMemOpType operation, CUdevice
 
 }  // namespace
 
-tl::expected<MemoryOperationsWork, CUresult> check_memory_operations(const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags) {
-  if (operations == nullptr || count == 0 || count > kMemoryOperationsMax || flags != 0 || !std::all_of(operations, operations + count, valid)) {
+tl::expected<MemoryOperationsWork, CUresult> check_memory_operations(const CUstreamBatchMemOpParams* operations,
+                                                                     unsigned count, unsigned flags) {
+  if (operations == nullptr || count == 0 || count > kMemoryOperationsMax || flags != 0 ||
+      !std::all_of(operations, operations + count, valid)) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   return MemoryOperationsWork{{operations, operations + count}};
@@ -130,7 +144,8 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_
 CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   return write_value(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags);
 }
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
+                               unsigned int flags) {
   return enqueue_operations(stream, operations, count, flags);
 }
 
@@ -146,6 +161,7 @@ CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t v
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
   return cuStreamWriteValue64_v2(stream, address, value, flags);
 }
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
+                            unsigned int flags) {
   return cuStreamBatchMemOp_v2(stream, count, operations, flags);
 }

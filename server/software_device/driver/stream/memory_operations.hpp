@@ -1,4 +1,5 @@
-// Operations of a stream on single words: waiting until one has a value, and writing one (CUDA driver API, "Stream memory operations").
+// Operations of a stream on single words: waiting until one has a value, and writing one (CUDA driver API, "Stream
+// memory operations").
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +12,10 @@ namespace gpuwire::software_device {
 // Operations in one call at most, as with NVIDIA's driver.
 inline constexpr unsigned kMemoryOperationsMax = 256;
 
-// CUDA_ERROR_INVALID_VALUE: an unknown operation or flag, a word that is not aligned or lies in no memory of the device.
-tl::expected<MemoryOperationsWork, CUresult> check_memory_operations(const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags);
+// CUDA_ERROR_INVALID_VALUE: an unknown operation or flag, a word that is not aligned or lies in no memory of the
+// device.
+tl::expected<MemoryOperationsWork, CUresult> check_memory_operations(const CUstreamBatchMemOpParams* operations,
+                                                                     unsigned count, unsigned flags);
 
 // In the calling thread, which stands at a word that has not its value; a fault or the end of the context lets it go.
 CUresult carry_out_memory_operations(const Context& context, const MemoryOperationsWork& work);

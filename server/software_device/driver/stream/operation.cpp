@@ -9,9 +9,12 @@ OperationPtr OperationScheduler::submit(std::function<void()> work, std::span<co
   return insert(std::move(work), run_by, dependencies);
 }
 
-OperationPtr OperationScheduler::prepare(std::span<const OperationPtr> dependencies) { return insert(nullptr, Operation::RunBy::caller, dependencies); }
+OperationPtr OperationScheduler::prepare(std::span<const OperationPtr> dependencies) {
+  return insert(nullptr, Operation::RunBy::caller, dependencies);
+}
 
-OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::RunBy run_by, std::span<const OperationPtr> dependencies) {
+OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::RunBy run_by,
+                                        std::span<const OperationPtr> dependencies) {
   auto operation = std::make_shared<Operation>();
   operation->work_ = std::move(work);
   operation->run_by_ = run_by;
@@ -34,12 +37,8 @@ OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::R
 // With the mutex held. Markers are finished at once: they go to `finished` for the caller to pass on.
 void OperationScheduler::make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished) {
   switch (operation->run_by_) {
-    case Operation::RunBy::nobody:
-      finished.push_back(operation);
-      break;
-    case Operation::RunBy::caller:
-      something_finished_.notify_all();
-      break;
+    case Operation::RunBy::nobody: finished.push_back(operation); break;
+    case Operation::RunBy::caller: something_finished_.notify_all(); break;
     case Operation::RunBy::pool:
       ready_.push_back(operation);
       grow_locked();

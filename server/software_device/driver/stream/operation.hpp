@@ -1,5 +1,5 @@
-// Work of streams as a graph: an operation starts when everything it depends on has finished. Streams, events, the legacy stream's
-// implicit synchronisation and graphs are all dependencies between operations.
+// Work of streams as a graph: an operation starts when everything it depends on has finished. Streams, events, the
+// legacy stream's implicit synchronisation and graphs are all dependencies between operations.
 #pragma once
 
 #include <atomic>
@@ -41,17 +41,19 @@ class Operation {
 
 using OperationPtr = std::shared_ptr<Operation>;
 
-// Runs operations on a pool of threads that grows with the number of operations that are ready at once. Operations may block (a launch,
-// a host function), so the pool is larger than the machine; they must not throw.
+// Runs operations on a pool of threads that grows with the number of operations that are ready at once. Operations may
+// block (a launch, a host function), so the pool is larger than the machine; they must not throw.
 class OperationScheduler {
  public:
   static constexpr size_t kThreadsMax = 128;
 
-  // Runs `work` on the pool after all dependencies; an empty `work` makes a marker that finishes with its last dependency.
+  // Runs `work` on the pool after all dependencies; an empty `work` makes a marker that finishes with its last
+  // dependency.
   OperationPtr submit(std::function<void()> work, std::span<const OperationPtr> dependencies);
 
-  // The same in two steps, for work that the calling thread does itself: prepare() takes the place in line, run_here() waits until it
-  // is its turn, runs `work` and finishes the operation. run_here must follow, or dependents wait for ever.
+  // The same in two steps, for work that the calling thread does itself: prepare() takes the place in line, run_here()
+  // waits until it is its turn, runs `work` and finishes the operation. run_here must follow, or dependents wait for
+  // ever.
   OperationPtr prepare(std::span<const OperationPtr> dependencies);
   void run_here(const OperationPtr& operation, const std::function<void()>& work);
 

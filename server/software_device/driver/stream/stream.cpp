@@ -12,7 +12,9 @@ namespace {
 
 constexpr int kGreatestPriority = -5;
 
-bool reserved_handle(CUstream handle) { return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD; }
+bool reserved_handle(CUstream handle) {
+  return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+}
 
 CUresult create(CUstream* out, unsigned flags, int priority) {
   return with_context([&](Context& context) -> CUresult {
@@ -31,7 +33,9 @@ CUresult create(CUstream* out, unsigned flags, int priority) {
 }  // namespace
 
 CUresult cuStreamCreate(CUstream* out, unsigned int flags) { return create(out, flags, 0); }
-CUresult cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) { return create(out, flags, priority); }
+CUresult cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+  return create(out, flags, priority);
+}
 
 CUresult cuStreamDestroy_v2(CUstream handle) {
   return with_driver([&]() -> CUresult {
@@ -150,7 +154,9 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* u
     if (is_capturing(stream)) {
       return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
-    context.submit_always(stream, [&context, handle, callback, user, alive = context.shared_from_this()] { callback(handle, context.fault(), user); });
+    context.submit_always(stream, [&context, handle, callback, user, alive = context.shared_from_this()] {
+      callback(handle, context.fault(), user);
+    });
     return CUDA_SUCCESS;
   });
 }
@@ -198,5 +204,7 @@ CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const C
 }
 
 CUresult cuStreamCopyAttributes(CUstream target, CUstream source) {
-  return with_stream(target, [&](Context& context, Stream&) -> CUresult { return context.stream(source) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+  return with_stream(target, [&](Context& context, Stream&) -> CUresult {
+    return context.stream(source) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  });
 }

@@ -12,9 +12,11 @@ namespace {
 CUresult copy(const CopyWork& work) {
   for (size_t slice = 0; slice < work.depth; ++slice) {
     for (size_t row = 0; row < work.height; ++row) {
-      // The source and the target of a program's copy may overlap; what then comes out is not defined, but nothing may crash.
+      // The source and the target of a program's copy may overlap; what then comes out is not defined, but nothing may
+      // crash.
       std::memmove(reinterpret_cast<uint8_t*>(work.target) + slice * work.target_slice + row * work.target_pitch,
-                   reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch, work.width_bytes);
+                   reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch,
+                   work.width_bytes);
     }
   }
   return CUDA_SUCCESS;
@@ -56,7 +58,8 @@ CUresult result_of(Fault fault) {
   return CUDA_ERROR_UNKNOWN;
 }
 
-// The engine hands over both with one function; only an assertion's text has this form, and a printf that imitates it does no harm.
+// The engine hands over both with one function; only an assertion's text has this form, and a printf that imitates it
+// does no harm.
 bool is_assertion(std::string_view text) {
   return text.find(" Assertion `") != std::string_view::npos && text.find("` failed.") != std::string_view::npos;
 }
@@ -131,7 +134,8 @@ CUresult decide(Context& context, const ConditionalWork& work) {
         result = carry_out_all(context, bodies[0]);
       }
       return result;
-    case CU_GRAPH_COND_TYPE_SWITCH: return value() < bodies.size() ? carry_out_all(context, bodies[value()]) : CUDA_SUCCESS;
+    case CU_GRAPH_COND_TYPE_SWITCH:
+      return value() < bodies.size() ? carry_out_all(context, bodies[value()]) : CUDA_SUCCESS;
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -156,7 +160,8 @@ CUresult carry_out(Context& context, const Work& work) { return std::visit(Carri
 
 CUresult enqueue(Context& context, Stream& stream, Work work) {
   if (is_capturing(stream)) {
-    return capture_work(context, stream, std::visit([](auto&& each) { return NodePayload(std::move(each)); }, std::move(work)));
+    return capture_work(context, stream,
+                        std::visit([](auto&& each) { return NodePayload(std::move(each)); }, std::move(work)));
   }
   context.submit(stream, [&context, work = std::move(work)] { return carry_out(context, work); });
   return CUDA_SUCCESS;

@@ -1,4 +1,5 @@
-// What streams and graphs are made of: descriptions of work, that can be carried out at once, later, or again and again.
+// What streams and graphs are made of: descriptions of work, that can be carried out at once, later, or again and
+// again.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@ struct CopyWork {
   size_t width_bytes = 0;
   size_t height = 1;
   size_t depth = 1;
-  size_t target_pitch = 0, target_slice = 0;  // bytes from row to row and from slice to slice; unused when there is only one
+  size_t target_pitch = 0,
+         target_slice = 0;  // bytes from row to row and from slice to slice; unused when there is only one
   size_t source_pitch = 0, source_slice = 0;
   std::shared_ptr<const std::vector<uint8_t>> staged;  // when set, `source` points into it
 

@@ -41,13 +41,15 @@ TEST_CASE("The address map finds, for every address, the range that a list of al
       case 0:
       case 1: {
         AddressRange range{.base = base, .bytes = bytes, .owner = uint64_t(step)};
-        size_t dropped = std::erase_if(model, [&](const AddressRange& old) { return old.base < range.end() && base < old.end(); });
+        size_t dropped =
+            std::erase_if(model, [&](const AddressRange& old) { return old.base < range.end() && base < old.end(); });
         CHECK(map.insert(range).size() == dropped);
         model.push_back(range);
         break;
       }
       case 2: {
-        auto found = std::find_if(model.begin(), model.end(), [&](const AddressRange& range) { return range.base == base; });
+        auto found =
+            std::find_if(model.begin(), model.end(), [&](const AddressRange& range) { return range.base == base; });
         auto taken = map.take(base, [](const AddressRange&) { return true; });
         REQUIRE(taken.has_value() == (found != model.end()));
         if (taken) model.erase(found);
@@ -55,14 +57,17 @@ TEST_CASE("The address map finds, for every address, the range that a list of al
       }
       case 3: {
         AddressRange range{.base = base, .bytes = bytes, .owner = uint64_t(step)};
-        bool overlaps = std::any_of(model.begin(), model.end(), [&](const AddressRange& old) { return old.base < range.end() && base < old.end(); });
+        bool overlaps = std::any_of(model.begin(), model.end(), [&](const AddressRange& old) {
+          return old.base < range.end() && base < old.end();
+        });
         CHECK(map.insert_if_free(range) == !overlaps);
         if (!overlaps) model.push_back(range);
         break;
       }
     }
     uint64_t address = 0x10000 + random() % 4400;
-    auto expected = std::find_if(model.begin(), model.end(), [&](const AddressRange& range) { return range.contains(address, 1); });
+    auto expected =
+        std::find_if(model.begin(), model.end(), [&](const AddressRange& range) { return range.contains(address, 1); });
     auto found = map.find(address);
     REQUIRE(found.has_value() == (expected != model.end()));
     if (found) {
@@ -148,7 +153,8 @@ TEST_CASE("Small allocations share the pages that they are on") {
 
 TEST_CASE("An address range in which the program has something is not reserved, not even in part") {
   uint64_t place = scratch_addresses(8 * kPage);
-  void* own = mmap(reinterpret_cast<void*>(place + 4 * kPage), kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  void* own = mmap(reinterpret_cast<void*>(place + 4 * kPage), kPage, PROT_READ,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   REQUIRE(own != MAP_FAILED);
   AddressReservations reservations;
   REQUIRE(reservations.reserve(place + 2 * kPage, kPage));

@@ -64,8 +64,8 @@ struct DeviceProcess {
 };
 
 // Ordinals of protocol/api/.
-inline constexpr uint32_t kMemAlloc = 1800, kMemFree = 1803, kMemcpyDtoD = 2100, kFuncSetAttribute = 1501, kKernelGetFunction = 1401,
-                          kOccupancyWithFlags = 1701;
+inline constexpr uint32_t kMemAlloc = 1800, kMemFree = 1803, kMemcpyDtoD = 2100, kFuncSetAttribute = 1501,
+                          kKernelGetFunction = 1401, kOccupancyWithFlags = 1701;
 
 inline uint32_t ordinal(wire::SessionOrdinal value) { return uint32_t(value); }
 

@@ -17,9 +17,10 @@ constexpr uint64_t kPlace = 0x7000'0000'0000;
 
 struct GraphProcess : test::DeviceProcess {
   GraphProcess() {
-    session->serve(uint32_t(SessionOrdinal::graph_memory_create), [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
-      reply.initRoot<schema::GraphMemoryCreateReply>().setPlace(kPlace);
-    });
+    session->serve(uint32_t(SessionOrdinal::graph_memory_create),
+                   [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+                     reply.initRoot<schema::GraphMemoryCreateReply>().setPlace(kPlace);
+                   });
     session->serve(test::kMemAlloc, [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
       reply.initRoot<schema::CuMemAllocV2Results>().setDptr(0x3000'0000'0000);
     });
@@ -88,7 +89,8 @@ TEST_CASE("What a graph wrote arrives in the program's memory and is not sent ba
   CHECK(test::server_session().graph_memory.being_written(reinterpret_cast<uint64_t>(memory.data()) + 3, 1));
   uint64_t number = 0;
   for (const SentFrame& frame : process.session->frames()) {
-    if (frame.ordinal == uint32_t(SessionOrdinal::graph_memory_create)) frame.read<schema::RegionCreate>([&](auto create) { number = create.getAddress(); });
+    if (frame.ordinal == uint32_t(SessionOrdinal::graph_memory_create))
+      frame.read<schema::RegionCreate>([&](auto create) { number = create.getAddress(); });
   }
   std::vector<std::byte> written(4, std::byte{5});
   BulkSink sink = test::server_session().graph_memory.sink(written.size());
@@ -128,7 +130,8 @@ TEST_CASE("Ranges that overlap in part are refused when a graph writes to one of
   CHECK(part.block == whole.block);
   CHECK(place == kPlace + 8);
   CHECK(test::server_session().graph_memory.home(place) == address + 8);
-  CHECK(test::server_session().graph_memory.use(caller, address + 16, 32, false, beyond, place) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(test::server_session().graph_memory.use(caller, address + 16, 32, false, beyond, place) ==
+        CUDA_ERROR_NOT_SUPPORTED);
   CHECK(test::server_session().graph_memory.use(caller, address + 32, 32, true, beyond, place) == CUDA_SUCCESS);
 }
 

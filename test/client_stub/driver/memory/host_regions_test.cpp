@@ -42,13 +42,16 @@ CUdeviceptr device_pointer(void* memory, CUresult expected = CUDA_SUCCESS) {
 
 }  // namespace
 
-TEST_CASE("Pinned memory is a region when its device pointer is asked for, whatever its size and flags, and costs nothing before") {
+TEST_CASE(
+    "Pinned memory is a region when its device pointer is asked for, whatever its size and flags, and costs nothing "
+    "before") {
   RegionProcess process;
   const size_t before = process.session->total();
   std::byte* small = process.allocate(8, CU_MEMHOSTALLOC_PORTABLE);
   std::byte* mapped = process.allocate(1u << 20, CU_MEMHOSTALLOC_DEVICEMAP);
   std::vector<std::byte> registered(100);
-  REQUIRE(hand::cuMemHostRegister_v2(registered.data(), registered.size(), CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemHostRegister_v2(registered.data(), registered.size(), CU_MEMHOSTREGISTER_DEVICEMAP) ==
+          CUDA_SUCCESS);
   CHECK(process.session->total() == before);
   CHECK(device_pointer(mapped + 5) == reinterpret_cast<CUdeviceptr>(mapped + 5));
   CHECK(process.count(SessionOrdinal::region_create) == 1);
@@ -62,7 +65,9 @@ TEST_CASE("Pinned memory is a region when its device pointer is asked for, whate
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
 }
 
-TEST_CASE("A pointer among copied bytes makes the memory a region before the next work, and a pointer in that memory does so, too") {
+TEST_CASE(
+    "A pointer among copied bytes makes the memory a region before the next work, and a pointer in that memory does "
+    "so, too") {
   RegionProcess process;
   constexpr uint64_t kDevice = 0x7000'0000'0000;
   address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
@@ -83,7 +88,8 @@ TEST_CASE("A pointer among copied bytes makes the memory a region before the nex
   CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(third), 64));
 }
 
-TEST_CASE("Memory that the server cannot mirror is asked for once by those who name it, and is given up without trace") {
+TEST_CASE(
+    "Memory that the server cannot mirror is asked for once by those who name it, and is given up without trace") {
   RegionProcess process;
   constexpr uint64_t kDevice = 0x7000'0000'0000;
   address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
@@ -171,7 +177,8 @@ TEST_CASE("Changes from the server that do not fit are dropped") {
   CHECK(test::server_session().host_regions.sink(wire::kRegionPieceBytes + 1).bytes == 0);
 }
 
-TEST_CASE("Copies with a region go by its address, so that they keep their place in the stream and nothing travels twice") {
+TEST_CASE(
+    "Copies with a region go by its address, so that they keep their place in the stream and nothing travels twice") {
   RegionProcess process;
   constexpr uint64_t kDevice = 0x7000'0000'0000;
   constexpr uint32_t kMemcpyAsync = 2105;
@@ -200,7 +207,8 @@ TEST_CASE("Registered memory is a region while it is registered, with what it he
   REQUIRE(process.count(SessionOrdinal::region_write) == 1);
   CHECK(hand::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
-  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 1, 4, nullptr, false) == CUDA_SUCCESS);  // the server judges
+  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 1, 4, nullptr, false) ==
+        CUDA_SUCCESS);  // the server judges
 }
 
 TEST_CASE("The end of a context ends its regions: registered memory can be registered again, an allocation be freed") {
@@ -224,7 +232,8 @@ TEST_CASE("The device pointer of pinned memory is its own address, and asking fo
   const size_t before = process.session->total();
   std::byte* memory = process.allocate(1u << 20);
   CUdeviceptr pointer = 0;
-  CHECK(hand::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<CUdeviceptr>(memory + 3)) == CUDA_SUCCESS);
+  CHECK(hand::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                    reinterpret_cast<CUdeviceptr>(memory + 3)) == CUDA_SUCCESS);
   CHECK(pointer == reinterpret_cast<CUdeviceptr>(memory + 3));
   CHECK(process.session->total() == before);
 }
@@ -288,9 +297,12 @@ TEST_CASE("A descriptor that was lost with its connection is given again, a boun
   CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 100));
 }
 
-TEST_CASE("Pinned memory that the server refuses to share, or that cannot be given to it, is what it is over a network") {
+TEST_CASE(
+    "Pinned memory that the server refuses to share, or that cannot be given to it, is what it is over a network") {
   SharedProcess process;
-  SUBCASE("refused") { process.session->answer_with(uint32_t(wire::SessionOrdinal::region_share), CUDA_ERROR_OUT_OF_MEMORY); }
+  SUBCASE("refused") {
+    process.session->answer_with(uint32_t(wire::SessionOrdinal::region_share), CUDA_ERROR_OUT_OF_MEMORY);
+  }
   SUBCASE("not carried") { process.session->gives = false; }
   SUBCASE("another road") { process.session->road = "tcp"; }
   std::byte* memory = process.allocate(kSharedBytes);

@@ -71,7 +71,8 @@ TEST_CASE("Parameters are packed at their offsets, and the bytes between them ar
     REQUIRE(out == expected);
 
     size_t bytes = expected.size();
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, expected.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, expected.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
     REQUIRE(find_parameters(nullptr, extra, end, parameters) == CUDA_SUCCESS);
     std::vector<std::byte> again(end);
     REQUIRE(pack_parameters(parameters, offsets, sizes, again) == CUDA_SUCCESS);
@@ -83,7 +84,8 @@ TEST_CASE("A packed buffer that is shorter than the parameters is followed by ze
   const uint32_t offsets[] = {0, 8}, sizes[] = {4, 8};
   std::vector<std::byte> given(6, std::byte{0x5a}), out(16);
   size_t bytes = given.size();
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, given.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, given.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
   LaunchParameters parameters;
   REQUIRE(find_parameters(nullptr, extra, 16, parameters) == CUDA_SUCCESS);
   REQUIRE(pack_parameters(parameters, offsets, sizes, out) == CUDA_SUCCESS);
@@ -92,8 +94,10 @@ TEST_CASE("A packed buffer that is shorter than the parameters is followed by ze
   CHECK(out == expected);
 }
 
-TEST_CASE("A cluster must divide the grid, be what the kernel was compiled for, and be no larger than clusters may be") {
-  auto check = [](uint32_t grid_x, uint32_t grid_y, ClusterShape launched, ClusterShape compiled = {}, bool non_portable = false) {
+TEST_CASE(
+    "A cluster must divide the grid, be what the kernel was compiled for, and be no larger than clusters may be") {
+  auto check = [](uint32_t grid_x, uint32_t grid_y, ClusterShape launched, ClusterShape compiled = {},
+                  bool non_portable = false) {
     return check_cluster({{grid_x, grid_y, 1}, {32, 1, 1}, 0}, launched, compiled, non_portable);
   };
   constexpr CUresult kRefused = CUDA_ERROR_INVALID_CLUSTER_SIZE;

@@ -14,8 +14,10 @@ using wire::SessionOrdinal;
 // A kernel that takes a pointer and an int, at most 512 threads, 4 KiB of dynamic shared memory.
 struct KernelProcess : DeviceProcess {
   explicit KernelProcess(int devices = 1) : DeviceProcess(devices) {
-    session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>().setHave(true); });
-    session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+    session->answer(ordinal(SessionOrdinal::module_offer),
+                    [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>().setHave(true); });
+    session->answer(ordinal(SessionOrdinal::module_load),
+                    [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
     session->answer(ordinal(SessionOrdinal::module_function), [](capnp::MessageBuilder& reply) {
       auto facts = reply.initRoot<schema::FunctionFacts>();
       auto offsets = facts.initParameterOffsets(2);
@@ -28,7 +30,8 @@ struct KernelProcess : DeviceProcess {
       attributes.set(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 512);
       attributes.set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096);
     });
-    REQUIRE(hand::cuLibraryLoadData(&library, ".version 7.0\n", nullptr, nullptr, 0, nullptr, nullptr, 0) == CUDA_SUCCESS);
+    REQUIRE(hand::cuLibraryLoadData(&library, ".version 7.0\n", nullptr, nullptr, 0, nullptr, nullptr, 0) ==
+            CUDA_SUCCESS);
     REQUIRE(hand::cuLibraryGetKernel(&kernel, library, "k") == CUDA_SUCCESS);
     function = reinterpret_cast<CUfunction>(kernel);
   }
@@ -61,7 +64,8 @@ TEST_CASE("Pinned memory that a parameter points to is made known to the server,
     size_t bytes = sizeof buffer;
     std::memcpy(buffer, &process.pointer, sizeof process.pointer);
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-    REQUIRE(hand::cuLaunchKernel(process.function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra, false) == CUDA_SUCCESS);
+    REQUIRE(hand::cuLaunchKernel(process.function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra, false) ==
+            CUDA_SUCCESS);
   }
   auto frames = process.session->frames();
   REQUIRE(frames.size() >= 3);
@@ -78,7 +82,8 @@ TEST_CASE("Pinned memory that a parameter points to is made known to the server,
 TEST_CASE("A launch is one posted frame with everything in it") {
   KernelProcess process;
   size_t before = process.session->total();
-  REQUIRE(hand::cuLaunchKernel(process.function, 2, 3, 4, 5, 6, 7, 100, nullptr, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuLaunchKernel(process.function, 2, 3, 4, 5, 6, 7, 100, nullptr, process.parameters, nullptr, false) ==
+          CUDA_SUCCESS);
   REQUIRE(process.session->total() == before + 1);
   auto frame = process.session->newest();
   CHECK(frame.kind == wire::FrameKind::posted);
@@ -110,13 +115,16 @@ TEST_CASE("What is wrong with a launch is told by it, and nothing is sent") {
   CHECK(process.launch(1, 513) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 32, 4097) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 32, 0, reinterpret_cast<CUstream>(uintptr_t(0x5555))) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr, false) ==
+        CUDA_ERROR_INVALID_VALUE);
   void* missing[2] = {&process.pointer, nullptr};
-  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, missing, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
-  int local = 0;
-  CHECK(hand::cuLaunchKernel(reinterpret_cast<CUfunction>(&local), 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
+  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, missing, nullptr, false) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
         CUDA_ERROR_INVALID_HANDLE);
+  int local = 0;
+  CHECK(hand::cuLaunchKernel(reinterpret_cast<CUfunction>(&local), 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters,
+                             nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(process.session->total() == before);
   CHECK(process.launch(1, 512, 4096) == CUDA_SUCCESS);
 }
@@ -130,7 +138,8 @@ TEST_CASE("A kernel can be launched in every context, a function only in its own
   uint32_t first_context = uint32_t(t_context->handle);
   CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_SUCCESS);
   process.make_current(1);
-  CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
+        CUDA_ERROR_INVALID_HANDLE);
   CHECK(process.launch(1, 1) == CUDA_SUCCESS);
   CHECK(process.session->newest().context == uint32_t(t_context->handle));
   CHECK(process.session->newest().context != first_context);
@@ -156,11 +165,14 @@ TEST_CASE("Launch attributes travel as they are, and the events in them must exi
   });
   attributes[1].id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
   attributes[1].value.launchCompletionEvent.event = reinterpret_cast<CUevent>(uintptr_t(0x99));
-  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
+        CUDA_ERROR_INVALID_HANDLE);
   attributes[1].id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
-  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
+        CUDA_ERROR_NOT_SUPPORTED);
   config.attrs = nullptr;
-  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
+        CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("A cooperative launch must fit on the device at once; how much fits is asked once") {
@@ -169,7 +181,8 @@ TEST_CASE("A cooperative launch must fit on the device at once; how much fits is
     reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(3);
   });
   auto launch = [&](unsigned blocks) {
-    return hand::cuLaunchCooperativeKernel(process.function, blocks, 1, 1, 64, 1, 1, 0, nullptr, process.parameters, false);
+    return hand::cuLaunchCooperativeKernel(process.function, blocks, 1, 1, 64, 1, 1, 0, nullptr, process.parameters,
+                                           false);
   };
   CHECK(launch(12) == CUDA_SUCCESS);
   process.session->newest().read<schema::Launch>([](auto message) { CHECK(message.getCooperative()); });
@@ -186,11 +199,12 @@ TEST_CASE("A cooperative launch must fit on the device at once; how much fits is
 TEST_CASE("The best block size is the one with the most threads on a multiprocessor") {
   KernelProcess process;
   // Blocks of up to 192 threads: five of them fit; larger ones: two. 192 * 5 = 960, 512 * 2 = 1024.
-  process.session->serve(test::kOccupancyWithFlags, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
-    auto results = reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>();
-    frame.read<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsParams>(
-        [&](auto asked) { results.setNumBlocks(asked.getBlockSize() <= 192 ? 5 : 2); });
-  });
+  process.session->serve(
+      test::kOccupancyWithFlags, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+        auto results = reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>();
+        frame.read<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsParams>(
+            [&](auto asked) { results.setNumBlocks(asked.getBlockSize() <= 192 ? 5 : 2); });
+      });
   int grid = 0, block = 0;
   CHECK(hand::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 0) == CUDA_SUCCESS);
   CHECK(block == 512);

@@ -21,7 +21,8 @@ constexpr uint64_t kServerBase = 0x6100'0000'0000;
 
 struct ManagedProcess : test::DeviceProcess {
   ManagedProcess() {
-    session->serve(uint32_t(SessionOrdinal::managed_read), [this](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink& sink) {
+    session->serve(uint32_t(SessionOrdinal::managed_read), [this](const test::SentFrame& frame,
+                                                                  capnp::MessageBuilder& reply, const BulkSink& sink) {
       reply.initRoot<schema::Result>().setResult(CUDA_SUCCESS);
       frame.read<schema::ManagedRead>([&](auto asked) {
         test::FakeSession::fill(sink, std::span(server).subspan(asked.getAddress() - kServerBase, asked.getBytes()));
@@ -56,7 +57,8 @@ struct ManagedProcess : test::DeviceProcess {
       ++found;
       frame.read<schema::ManagedWrite>([&](auto write) {
         auto mask = write.getChanged();
-        wire::write_changed(server.data() + (write.getAddress() - kServerBase), frame.bulk, {mask.begin(), mask.size()});
+        wire::write_changed(server.data() + (write.getAddress() - kServerBase), frame.bulk,
+                            {mask.begin(), mask.size()});
       });
     }
     return found;
@@ -153,9 +155,10 @@ TEST_CASE("Memory that the server refuses to tell is what it was last, and the n
   ManagedProcess process;
   process.memory[5] = 5;
   process.work();
-  process.session->serve(uint32_t(SessionOrdinal::managed_read), [](const test::SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
-    reply.initRoot<schema::Result>().setResult(CUDA_ERROR_INVALID_VALUE);
-  });
+  process.session->serve(uint32_t(SessionOrdinal::managed_read),
+                         [](const test::SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+                           reply.initRoot<schema::Result>().setResult(CUDA_ERROR_INVALID_VALUE);
+                         });
   CHECK(process.memory[5] == 5);
   CHECK(enter(Needs::context).error == CUDA_ERROR_UNKNOWN);
   // It stays open: nothing is fetched or sent any more.
@@ -247,7 +250,8 @@ TEST_CASE("Addresses that are taken here are refused, and what was mapped of the
   ManagedProcess process;
   void* taken = reinterpret_cast<void*>(kServerBase + (4u << 20));
   REQUIRE(mmap(taken, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == taken);
-  CHECK(test::server_session().managed_memory.map(kServerBase + (4u << 20) - 8192, 65536, true) == ManagedMemory::Mapped::taken);
+  CHECK(test::server_session().managed_memory.map(kServerBase + (4u << 20) - 8192, 65536, true) ==
+        ManagedMemory::Mapped::taken);
   CHECK_FALSE(test::server_session().managed_memory.holds(kServerBase + (4u << 20) - 8192));
   munmap(taken, 4096);
   CHECK(test::server_session().managed_memory.map(~uint64_t{0} - 4096, 8192, true) == ManagedMemory::Mapped::taken);

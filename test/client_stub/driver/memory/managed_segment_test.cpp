@@ -68,8 +68,7 @@ struct Segment {
     while (chunks.show(bytes_max, [&](wire::ByteChanges& changes) {
       ++pieces;
       wire::write_changed(server.data() + changes.offset, changes.bytes, changes.mask);
-    })) {
-    }
+    })) {}
     return pieces;
   }
   size_t hand_over() {
@@ -93,7 +92,8 @@ TEST_CASE("Fresh memory is the program's without a fault, and only what it touch
   CHECK(segment.pages.calls == 0);
   CHECK(segment.hand_over() == 2);
   CHECK(segment.server == segment.pages.bytes_of);
-  CHECK(std::all_of(segment.pages.access.begin(), segment.pages.access.end(), [](PageAccess access) { return access == PageAccess::none; }));
+  CHECK(std::all_of(segment.pages.access.begin(), segment.pages.access.end(),
+                    [](PageAccess access) { return access == PageAccess::none; }));
   CHECK(segment.pages.calls == 1);
   CHECK_FALSE(segment.chunks.valid());
 }

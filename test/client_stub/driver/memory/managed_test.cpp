@@ -38,7 +38,9 @@ struct ManagedProcess : test::DeviceProcess {
 
 }  // namespace
 
-TEST_CASE("Small managed allocations share a block of the server's, large ones have their own, and freeing gives blocks back") {
+TEST_CASE(
+    "Small managed allocations share a block of the server's, large ones have their own, and freeing gives blocks "
+    "back") {
   ManagedProcess process;
   CUdeviceptr first = process.allocate(4), second = process.allocate(100);
   CHECK(first == kBase);
@@ -63,12 +65,15 @@ TEST_CASE("Small managed allocations share a block of the server's, large ones h
 
 TEST_CASE("A managed allocation on addresses that the program uses is replaced by another") {
   ManagedProcess process;
-  void* taken = mmap(reinterpret_cast<void*>(kBase), 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  void* taken =
+      mmap(reinterpret_cast<void*>(kBase), 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   REQUIRE(taken == reinterpret_cast<void*>(kBase));
   CHECK(process.allocate(1u << 20) == kBase + kStep);
   CHECK(process.session->count(test::kMemFree) == 1);
   // Nothing but taken addresses: bounded.
-  process.session->answer(kMemAllocManaged, [](capnp::MessageBuilder& reply) { reply.initRoot<schema::CuMemAllocManagedResults>().setDptr(kBase); });
+  process.session->answer(kMemAllocManaged, [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuMemAllocManagedResults>().setDptr(kBase);
+  });
   process.allocate(1u << 20, CU_MEM_ATTACH_GLOBAL, CUDA_ERROR_OUT_OF_MEMORY);
   munmap(taken, 4096);
 }
@@ -86,7 +91,8 @@ TEST_CASE("What cuMemAllocManaged does not take is refused, and so is a device t
 TEST_CASE("Advice and prefetching are sent for managed memory alone") {
   ManagedProcess process;
   CUdeviceptr memory = process.allocate(10000);
-  CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, 0}, host{CU_MEM_LOCATION_TYPE_HOST, 0}, nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 7};
+  CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, 0}, host{CU_MEM_LOCATION_TYPE_HOST, 0},
+      nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 7};
   CHECK(hand::cuMemAdvise_v2(memory, 10000, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host) == CUDA_SUCCESS);
   CHECK(hand::cuMemAdvise_v2(memory + 1, 9999, CU_MEM_ADVISE_SET_READ_MOSTLY, nowhere) == CUDA_SUCCESS);
   CHECK(hand::cuMemAdvise_v2(memory, 10001, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_ERROR_INVALID_VALUE);

@@ -61,7 +61,8 @@ TEST_CASE("An allocation on addresses that the program uses is put aside, replac
   CHECK(pointer == address);
   CHECK(process.session->count(test::kMemAlloc) == 2);
   CHECK(process.session->count(test::kMemFree) == 1);
-  process.session->newest().read<schema::CuMemFreeV2Params>([&](auto params) { CHECK(params.getDptr() == reinterpret_cast<uint64_t>(taken)); });
+  process.session->newest().read<schema::CuMemFreeV2Params>(
+      [&](auto params) { CHECK(params.getDptr() == reinterpret_cast<uint64_t>(taken)); });
   munmap(taken, kBytes);
 }
 
@@ -110,11 +111,13 @@ TEST_CASE("Pinned memory that is no host region is made, asked about and freed w
   DeviceProcess process;
   size_t before = process.session->total();
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemHostAlloc(&pinned, kBytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED) ==
+          CUDA_SUCCESS);
   std::memset(pinned, 1, kBytes);
   unsigned flags = 0;
   CHECK(hand::cuMemHostGetFlags(&flags, static_cast<char*>(pinned) + kBytes - 1) == CUDA_SUCCESS);
-  CHECK(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED | CU_MEMHOSTALLOC_DEVICEMAP));  // as all pinned memory
+  CHECK(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED |
+                  CU_MEMHOSTALLOC_DEVICEMAP));  // as all pinned memory
   CHECK(hand::cuMemFreeHost(static_cast<char*>(pinned) + 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   CHECK(hand::cuMemFreeHost(pinned) == CUDA_ERROR_INVALID_VALUE);

@@ -21,30 +21,34 @@ void miss(schema::ModuleLoadReply::Builder load) {
   load.setMissing(true);
 }
 
-// Answers the questions about modules: images are missing until they are sent, functions have two parameters (8 bytes at 0, 4 bytes at 8).
+// Answers the questions about modules: images are missing until they are sent, functions have two parameters (8 bytes
+// at 0, 4 bytes at 8).
 void serve_modules(DeviceProcess& process) {
-  process.session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>(); });
-  process.session->answer(ordinal(SessionOrdinal::module_load), [session = process.session](capnp::MessageBuilder& reply) {
-    auto load = reply.initRoot<schema::ModuleLoadReply>();
-    if (session->count(ordinal(SessionOrdinal::module_data)) == 0) miss(load);
-  });
-  process.session->serve(ordinal(SessionOrdinal::module_function), [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
-    auto facts = reply.initRoot<schema::FunctionFacts>();
-    frame.read<schema::ModuleFunction>([&](auto asked) {
-      if (asked.getName() == "missing") return facts.setResult(CUDA_ERROR_NOT_FOUND);
-      auto offsets = facts.initParameterOffsets(2);
-      offsets.set(0, 0);
-      offsets.set(1, 8);
-      auto sizes = facts.initParameterSizes(2);
-      sizes.set(0, 8);
-      sizes.set(1, 4);
-      auto attributes = facts.initAttributes(CU_FUNC_ATTRIBUTE_MAX);
-      facts.initAttributeErrors(CU_FUNC_ATTRIBUTE_MAX);
-      attributes.set(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 512);
-      attributes.set(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 1024);
-      attributes.set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 * 1024);
-    });
-  });
+  process.session->answer(ordinal(SessionOrdinal::module_offer),
+                          [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>(); });
+  process.session->answer(ordinal(SessionOrdinal::module_load),
+                          [session = process.session](capnp::MessageBuilder& reply) {
+                            auto load = reply.initRoot<schema::ModuleLoadReply>();
+                            if (session->count(ordinal(SessionOrdinal::module_data)) == 0) miss(load);
+                          });
+  process.session->serve(ordinal(SessionOrdinal::module_function),
+                         [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+                           auto facts = reply.initRoot<schema::FunctionFacts>();
+                           frame.read<schema::ModuleFunction>([&](auto asked) {
+                             if (asked.getName() == "missing") return facts.setResult(CUDA_ERROR_NOT_FOUND);
+                             auto offsets = facts.initParameterOffsets(2);
+                             offsets.set(0, 0);
+                             offsets.set(1, 8);
+                             auto sizes = facts.initParameterSizes(2);
+                             sizes.set(0, 8);
+                             sizes.set(1, 4);
+                             auto attributes = facts.initAttributes(CU_FUNC_ATTRIBUTE_MAX);
+                             facts.initAttributeErrors(CU_FUNC_ATTRIBUTE_MAX);
+                             attributes.set(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 512);
+                             attributes.set(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 1024);
+                             attributes.set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 48 * 1024);
+                           });
+                         });
 }
 
 std::vector<std::byte> sent_image(const test::FakeSession& session) {
@@ -77,13 +81,15 @@ TEST_CASE("A module that is missing at the server is offered by its digest, sent
   auto image = sent_image(*process.session);
   REQUIRE(image.size() == std::strlen(kPtx) + 1);
   CHECK(std::memcmp(image.data(), kPtx, image.size()) == 0);
-  process.session->newest().read<schema::ModuleLoad>([&](auto load) { CHECK(load.getHandle() == reinterpret_cast<uint64_t>(module)); });
+  process.session->newest().read<schema::ModuleLoad>(
+      [&](auto load) { CHECK(load.getHandle() == reinterpret_cast<uint64_t>(module)); });
 }
 
 TEST_CASE("An image that the server has is loaded at once, and a kernel's question travels along") {
   DeviceProcess process;
   serve_modules(process);
-  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+  process.session->answer(ordinal(SessionOrdinal::module_load),
+                          [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
   CUlibrary library = load_library(process, kPtx, true);
   size_t before = process.session->total();
   CUkernel kernel = nullptr;
@@ -102,7 +108,9 @@ TEST_CASE("An image that another thread has sent meanwhile is not sent again") {
     auto load = reply.initRoot<schema::ModuleLoadReply>();
     if (++loads == 1) miss(load);
   });
-  process.session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>().setHave(true); });
+  process.session->answer(ordinal(SessionOrdinal::module_offer), [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::ModuleOfferReply>().setHave(true);
+  });
   CUmodule module = nullptr;
   REQUIRE(hand::cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
   CHECK(process.session->count(ordinal(SessionOrdinal::module_data)) == 0);
@@ -111,7 +119,8 @@ TEST_CASE("An image that another thread has sent meanwhile is not sent again") {
 TEST_CASE("A server that drops an image again and again is given up on") {
   DeviceProcess process;
   serve_modules(process);
-  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { miss(reply.initRoot<schema::ModuleLoadReply>()); });
+  process.session->answer(ordinal(SessionOrdinal::module_load),
+                          [](capnp::MessageBuilder& reply) { miss(reply.initRoot<schema::ModuleLoadReply>()); });
   CUlibrary library = load_library(process, kPtx, true);
   CUkernel kernel = nullptr;
   CHECK(hand::cuLibraryGetKernel(&kernel, library, "one") == CUDA_ERROR_OUT_OF_MEMORY);
@@ -165,7 +174,8 @@ TEST_CASE("The compiler's log comes back into the program's buffer, cut to its s
 TEST_CASE("A library costs nothing before a kernel of it is looked up, and is then loaded once") {
   DeviceProcess process;
   serve_modules(process);
-  process.session->answer(ordinal(SessionOrdinal::module_load), [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
+  process.session->answer(ordinal(SessionOrdinal::module_load),
+                          [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
   size_t before = process.session->total();
   CUlibrary library = load_library(process, kPtx, true);
   CHECK(process.session->total() == before);
@@ -243,7 +253,8 @@ TEST_CASE("What a kernel is asked is answered from the facts that came with it")
   CHECK(std::string(name) == "one");
   CHECK(hand::cuKernelGetLibrary(&owner, kernel) == CUDA_SUCCESS);
   CHECK(owner == library);
-  CHECK(hand::cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, 5) == CUDA_ERROR_INVALID_DEVICE);
+  CHECK(hand::cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, 5) ==
+        CUDA_ERROR_INVALID_DEVICE);
   CHECK(process.session->total() == before);
 }
 
@@ -254,7 +265,8 @@ TEST_CASE("What is set is posted and read back here; what cannot be set is an in
   CUfunction function = nullptr;
   REQUIRE(hand::cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
   REQUIRE(hand::cuModuleGetFunction(&function, module, "one") == CUDA_SUCCESS);
-  REQUIRE(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 99 * 1024) == CUDA_SUCCESS);
+  REQUIRE(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 99 * 1024) ==
+          CUDA_SUCCESS);
   CHECK(process.session->newest().ordinal == test::kFuncSetAttribute);
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
   size_t before = process.session->total();
@@ -262,8 +274,10 @@ TEST_CASE("What is set is posted and read back here; what cannot be set is an in
   CHECK(hand::cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function) == CUDA_SUCCESS);
   CHECK(value == 99 * 1024);
   // 1 KiB of the 100 KiB is used by static shared memory.
-  CHECK(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 99 * 1024 + 1) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 101) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 99 * 1024 + 1) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 101) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_NUM_REGS, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.session->total() == before);
 }
@@ -304,7 +318,8 @@ TEST_CASE("Modules end with their context, libraries do not") {
 TEST_CASE("A managed variable has one address in all contexts, an ordinary one is asked for in each") {
   DeviceProcess process(2);
   serve_modules(process);
-  process.session->serve(ordinal(SessionOrdinal::module_global), [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+  process.session->serve(ordinal(SessionOrdinal::module_global), [](const test::SentFrame& frame,
+                                                                    capnp::MessageBuilder& reply, const BulkSink&) {
     auto global = reply.initRoot<schema::ModuleGlobalReply>();
     frame.read<schema::ModuleGlobal>([&](auto asked) {
       global.setAddress(asked.getManaged() ? 0x6000'0000'0200 : 0x7100'0000'0000 + frame.context * 4096ull);

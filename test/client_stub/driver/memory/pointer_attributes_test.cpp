@@ -67,8 +67,9 @@ TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribu
   uint64_t context = 9, device = 9, host = 9;
   uint32_t type = 9, managed = 9;
   int32_t ordinal = 9;
-  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_CONTEXT,      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_HOST_POINTER,
-                                      CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_CONTEXT,        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_HOST_POINTER,   CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
   void* data[] = {&context, &type, &host, &device, &ordinal, &managed};
   CHECK(hand::cuPointerGetAttributes(6, attributes, data, address) == CUDA_SUCCESS);
   CHECK(context == 0);

@@ -26,18 +26,22 @@ constexpr uint64_t kBase = 0x7000'0000'0000;
 
 // 256 MiB of device memory at kBase.
 struct MemoryProcess : test::DeviceProcess {
-  explicit MemoryProcess(int devices = 1) : DeviceProcess(devices) { address_map().insert({.base = kBase, .bytes = 256u << 20, .kind = RangeKind::device}); }
+  explicit MemoryProcess(int devices = 1) : DeviceProcess(devices) {
+    address_map().insert({.base = kBase, .bytes = 256u << 20, .kind = RangeKind::device});
+  }
 };
 
 // Answers copies from "device memory" that begins at address `base`.
 void serve_memory(MemoryProcess& process, uint64_t base, std::vector<std::byte>& memory) {
-  process.session->serve(uint32_t(SessionOrdinal::copy_from_device), [&, base](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink& sink) {
-    reply.initRoot<schema::Result>();
-    frame.read<schema::CopyFromDevice>([&](auto copy) {
-      REQUIRE(copy.getBytes() == sink.bytes);
-      test::FakeSession::fill(sink, {memory.data() + (copy.getSource() - base), copy.getBytes()});
-    });
-  });
+  process.session->serve(
+      uint32_t(SessionOrdinal::copy_from_device),
+      [&, base](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink& sink) {
+        reply.initRoot<schema::Result>();
+        frame.read<schema::CopyFromDevice>([&](auto copy) {
+          REQUIRE(copy.getBytes() == sink.bytes);
+          test::FakeSession::fill(sink, {memory.data() + (copy.getSource() - base), copy.getBytes()});
+        });
+      });
 }
 
 }  // namespace
@@ -80,7 +84,8 @@ TEST_CASE("Rows are gathered and scattered as a loop over every byte does it, fr
     for (uint64_t z = 0; z < piece.size.depth; ++z) {
       for (uint64_t y = 0; y < piece.size.height; ++y) {
         for (uint64_t x = 0; x < piece.size.width_bytes; ++x) {
-          packed.push_back(memory[((box.z + piece.slice + z) * height + box.y + piece.row + y) * pitch + box.x_bytes + piece.x_bytes + x]);
+          packed.push_back(memory[((box.z + piece.slice + z) * height + box.y + piece.row + y) * pitch + box.x_bytes +
+                                  piece.x_bytes + x]);
         }
       }
     }
@@ -128,7 +133,9 @@ TEST_CASE("A copy of some megabytes to the device is posted with a copy of the b
   CHECK(process.session->in_flight_max() == 0);
 }
 
-TEST_CASE("A copy of some megabytes without a stream waits until the device has the data, which streams that are made later rely on") {
+TEST_CASE(
+    "A copy of some megabytes without a stream waits until the device has the data, which streams that are made later "
+    "rely on") {
   MemoryProcess process;
   auto bytes = random_bytes(size_t(1) << 20, 7);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
@@ -137,7 +144,9 @@ TEST_CASE("A copy of some megabytes without a stream waits until the device has 
   frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
 }
 
-TEST_CASE("A small copy without a stream is waited for as soon as something is there that does not wait for the NULL stream") {
+TEST_CASE(
+    "A small copy without a stream is waited for as soon as something is there that does not wait for the NULL "
+    "stream") {
   struct Way {
     const char* name;
     std::function<CUresult()> begin;
@@ -147,16 +156,18 @@ TEST_CASE("A small copy without a stream is waited for as soon as something is t
   CUipcMemHandle handle{};
   const Way ways[] = {
       {"a stream", [&] { return hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); }},
-      {"a stream with a priority", [&] { return hand::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1); }},
+      {"a stream with a priority",
+       [&] { return hand::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1); }},
       {"a context", [&] { return hand::cuDevicePrimaryCtxRetain(&context, 1); }},
       {"another process", [&] { return hand::cuIpcGetMemHandle(&handle, kBase); }},
   };
   for (const Way& way : ways) {
     CAPTURE(way.name);
     MemoryProcess process(2);
-    process.session->serve(forward_ordinal::cuIpcGetMemHandle, [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
-      reply.initRoot<schema::CuIpcGetMemHandleResults>().initPHandle(sizeof(CUipcMemHandle));
-    });
+    process.session->serve(forward_ordinal::cuIpcGetMemHandle,
+                           [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+                             reply.initRoot<schema::CuIpcGetMemHandleResults>().initPHandle(sizeof(CUipcMemHandle));
+                           });
     auto bytes = random_bytes(4096, 3);
     CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     const size_t before = process.session->total();
@@ -265,9 +276,10 @@ TEST_CASE("The failure of one piece is the result of the copy, and the other pie
   MemoryProcess process;
   std::vector<std::byte> out(3 * kPieceBytes);
   int asked = 0;
-  process.session->serve(uint32_t(SessionOrdinal::copy_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
-    reply.initRoot<schema::Result>().setResult(++asked == 2 ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
-  });
+  process.session->serve(
+      uint32_t(SessionOrdinal::copy_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+        reply.initRoot<schema::Result>().setResult(++asked == 2 ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
+      });
   CHECK(hand::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(asked == 3);
 }
@@ -285,7 +297,9 @@ TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory 
   CHECK(out == memory);
 }
 
-TEST_CASE("A large asynchronous copy out of pinned memory is posted in pieces, and freeing the memory lets them be sent first") {
+TEST_CASE(
+    "A large asynchronous copy out of pinned memory is posted in pieces, and freeing the memory lets them be sent "
+    "first") {
   MemoryProcess process;
   constexpr size_t kBytes = (40u << 20) + 3;
   void* pinned = nullptr;
@@ -311,7 +325,8 @@ TEST_CASE("Pinned memory that a copy is still writing to is not sent before the 
   REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to be a host region unasked
   REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
   size_t before = process.session->total();
-  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) ==
+          CUDA_SUCCESS);
   CHECK(process.session->total() == before + 1);
   REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, pinned, 4096, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == before + 3);
@@ -350,7 +365,8 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   CHECK(hand::cuMemcpyHtoD_v2(0, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 4000, 97, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) ==
+        CUDA_ERROR_INVALID_HANDLE);
   CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 0, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == before);
 }
@@ -407,7 +423,8 @@ TEST_CASE("A pitched copy to the device carries the rows packed, and says where 
   SentFrame frame = process.session->newest();
   REQUIRE(frame.ordinal == uint32_t(SessionOrdinal::copy_2d_to_device));
   REQUIRE(frame.bulk.size() == 100);
-  for (size_t row = 0; row < 5; ++row) CHECK(std::memcmp(frame.bulk.data() + 20 * row, host.data() + (row + 1) * 64 + 4, 20) == 0);
+  for (size_t row = 0; row < 5; ++row)
+    CHECK(std::memcmp(frame.bulk.data() + 20 * row, host.data() + (row + 1) * 64 + 4, 20) == 0);
   frame.read<schema::Copy2D>([](auto box) {
     CHECK(box.getDevice() == kBase);
     CHECK(box.getPitchBytes() == 512);
@@ -420,10 +437,11 @@ TEST_CASE("A pitched copy to the device carries the rows packed, and says where 
 TEST_CASE("A pitched copy from the device puts each row where it belongs and touches nothing between") {
   MemoryProcess process;
   auto rows = random_bytes(20 * 5, 7);
-  process.session->serve(uint32_t(SessionOrdinal::copy_2d_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink& sink) {
-    reply.initRoot<schema::Result>();
-    test::FakeSession::fill(sink, rows);
-  });
+  process.session->serve(uint32_t(SessionOrdinal::copy_2d_from_device),
+                         [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink& sink) {
+                           reply.initRoot<schema::Result>();
+                           test::FakeSession::fill(sink, rows);
+                         });
   std::vector<std::byte> host(64 * 8);
   CUDA_MEMCPY2D copy{};
   copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;

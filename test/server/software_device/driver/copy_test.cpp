@@ -59,9 +59,18 @@ TEST_CASE("A rectangle is copied between pitches") {
   const auto host = counting(8 * 16);
   const CUdeviceptr address = allocate(8 * 32);
   REQUIRE(cuMemsetD8(address, 0xEE, 8 * 32) == CUDA_SUCCESS);
-  const CUDA_MEMCPY2D copy{.srcXInBytes = 2, .srcY = 1, .srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = host.data(), .srcPitch = 16,
-                           .dstXInBytes = 3, .dstY = 2, .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = address, .dstPitch = 32,
-                           .WidthInBytes = 5, .Height = 3};
+  const CUDA_MEMCPY2D copy{.srcXInBytes = 2,
+                           .srcY = 1,
+                           .srcMemoryType = CU_MEMORYTYPE_HOST,
+                           .srcHost = host.data(),
+                           .srcPitch = 16,
+                           .dstXInBytes = 3,
+                           .dstY = 2,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = address,
+                           .dstPitch = 32,
+                           .WidthInBytes = 5,
+                           .Height = 3};
   CHECK(cuMemcpy2D(&copy) == CUDA_SUCCESS);
   std::vector<uint8_t> back(8 * 32);
   REQUIRE(cuMemcpyDtoH(back.data(), address, back.size()) == CUDA_SUCCESS);
@@ -115,8 +124,9 @@ TEST_CASE("Memory is filled by bytes, halves and words, in lines and rectangles"
   CHECK(cuMemsetD32(address + 8, 0x33333333, 1) == CUDA_SUCCESS);
   CHECK(cuMemsetD2D8(address + 16, 16, 0x44, 4, 3) == CUDA_SUCCESS);
   const auto words = read(address, 16);
-  CHECK(words == std::vector<unsigned>{0x11111111, 0x22222222, 0x33333333, 0x11111111, 0x44444444, 0x11111111, 0x11111111, 0x11111111, 0x44444444, 0x11111111,
-                                       0x11111111, 0x11111111, 0x44444444, 0x11111111, 0x11111111, 0x11111111});
+  CHECK(words == std::vector<unsigned>{0x11111111, 0x22222222, 0x33333333, 0x11111111, 0x44444444, 0x11111111,
+                                       0x11111111, 0x11111111, 0x44444444, 0x11111111, 0x11111111, 0x11111111,
+                                       0x44444444, 0x11111111, 0x11111111, 0x11111111});
   CHECK(cuMemsetD32(address + 2, 0, 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemsetD8(address, 0, 65) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemsetD2D8(address, 4, 0, 8, 2) == CUDA_ERROR_INVALID_VALUE);

@@ -34,7 +34,8 @@ TEST_CASE("cuGetProcAddress gives the exported functions, by version and by defa
   CHECK(cuGetProcAddress("cuMemAlloc", &function, 13000, CU_GET_PROC_ADDRESS_DEFAULT, &status) == CUDA_SUCCESS);
   CHECK(function == dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
   CHECK(status == CU_GET_PROC_ADDRESS_SUCCESS);
-  CHECK(cuGetProcAddress("cuLaunchKernel", &function, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status) == CUDA_SUCCESS);
+  CHECK(cuGetProcAddress("cuLaunchKernel", &function, 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, &status) ==
+        CUDA_SUCCESS);
   CHECK(function == dlsym(RTLD_DEFAULT, "cuLaunchKernel_ptsz"));
   CHECK(cuGetProcAddress("", &function, 0, 0, &status) == CUDA_SUCCESS);
   CHECK(function == nullptr);
@@ -43,7 +44,8 @@ TEST_CASE("cuGetProcAddress gives the exported functions, by version and by defa
 }
 
 TEST_CASE("The tables that cudart demands are there, and others are refused") {
-  const CUuuid integrity{{'\xD4', '\x08', '\x20', '\x55', '\xBD', '\xE6', '\x70', '\x4B', '\x8D', '\x34', '\xBA', '\x12', '\x3C', '\x66', '\xE1', '\xF2'}};
+  const CUuuid integrity{{'\xD4', '\x08', '\x20', '\x55', '\xBD', '\xE6', '\x70', '\x4B', '\x8D', '\x34', '\xBA',
+                          '\x12', '\x3C', '\x66', '\xE1', '\xF2'}};
   const CUuuid unknown{};
   const void* table = nullptr;
   CHECK(cuGetExportTable(&table, &integrity) == CUDA_SUCCESS);
@@ -54,7 +56,8 @@ TEST_CASE("The tables that cudart demands are there, and others are refused") {
 
 TEST_CASE("Per-thread functions mean the calling thread's stream by NULL") {
   const gpuwire::software_device::test::CurrentContext context;
-  const auto get_id = reinterpret_cast<CUresult (*)(CUstream, unsigned long long*)>(dlsym(RTLD_DEFAULT, "cuStreamGetId_ptsz"));
+  const auto get_id =
+      reinterpret_cast<CUresult (*)(CUstream, unsigned long long*)>(dlsym(RTLD_DEFAULT, "cuStreamGetId_ptsz"));
   REQUIRE(bool(get_id));
   unsigned long long per_thread = 0, by_null = 0, legacy = 0;
   CHECK(cuStreamGetId(CU_STREAM_PER_THREAD, &per_thread) == CUDA_SUCCESS);

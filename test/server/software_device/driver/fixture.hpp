@@ -23,8 +23,9 @@ class CurrentContext {
   CUcontext handle = nullptr;
 };
 
-// Kernels: add_one(u32* p), fill(u32* p, u32 value, u32 count), store_far(u32* p, u64 offset), hang(u32* flag) spins until *flag != 0,
-// say(u32 n) prints "n=%d\n", shared_sum(u32* p) with 1 KiB of static shared memory, die() traps; variables counter (u32, 5) and limits (4 u32).
+// Kernels: add_one(u32* p), fill(u32* p, u32 value, u32 count), store_far(u32* p, u64 offset), hang(u32* flag) spins
+// until *flag != 0, say(u32 n) prints "n=%d\n", shared_sum(u32* p) with 1 KiB of static shared memory, die() traps;
+// variables counter (u32, 5) and limits (4 u32).
 extern const char* const kPtx;
 
 CUmodule load(const char* ptx = kPtx);
@@ -32,7 +33,8 @@ CUfunction function(CUmodule module, const char* name);
 CUdeviceptr allocate(size_t bytes);
 std::vector<unsigned> read(CUdeviceptr address, size_t count);
 void write(CUdeviceptr address, const std::vector<unsigned>& values);
-CUresult launch(CUfunction function, void** parameters, CUstream stream = nullptr, unsigned blocks = 1, unsigned threads = 1);
+CUresult launch(CUfunction function, void** parameters, CUstream stream = nullptr, unsigned blocks = 1,
+                unsigned threads = 1);
 // add_one on one word.
 CUresult launch_add_one(CUfunction function, CUdeviceptr address, CUstream stream = nullptr);
 

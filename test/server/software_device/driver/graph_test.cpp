@@ -33,7 +33,14 @@ size_t node_count(CUgraph graph) {
 }
 
 CUDA_KERNEL_NODE_PARAMS kernel_node(CUfunction function, void** parameters) {
-  return {.func = function, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1, .kernelParams = parameters};
+  return {.func = function,
+          .gridDimX = 1,
+          .gridDimY = 1,
+          .gridDimZ = 1,
+          .blockDimX = 1,
+          .blockDimY = 1,
+          .blockDimZ = 1,
+          .kernelParams = parameters};
 }
 
 }  // namespace
@@ -292,7 +299,8 @@ TEST_CASE("A capture into a graph ends without a place for that graph") {
   const CUstream stream = make_stream();
   CUgraph graph = nullptr;
   REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
-  REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  REQUIRE(cuStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+          CUDA_SUCCESS);
   CHECK(launch_add_one(add_one, word, stream) == CUDA_SUCCESS);
   CHECK(cuStreamEndCapture(stream, nullptr) == CUDA_SUCCESS);
   CHECK(node_count(graph) == 1);

@@ -55,7 +55,8 @@ TEST_CASE("Impossible geometry and too much shared memory are invalid values") {
   CHECK(result(1, 1, 1, 1, 48 * 1024 - 1023) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuFuncSetAttribute(shared_sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60000) == CUDA_SUCCESS);
   CHECK(result(1, 1, 1, 1, 60000) == CUDA_SUCCESS);
-  CHECK(cuFuncSetAttribute(shared_sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuFuncSetAttribute(shared_sum, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 227 * 1024) ==
+        CUDA_ERROR_INVALID_VALUE);
   CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
 }
 
@@ -76,14 +77,22 @@ TEST_CASE("Launch attributes are taken when results do not depend on them, and r
   void* parameters[] = {&address};
   CUlaunchAttribute attribute{.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
   attribute.value.cooperative = 1;
-  CUlaunchConfig config{.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1, .attrs = &attribute, .numAttrs = 1};
+  CUlaunchConfig config{.gridDimX = 1,
+                        .gridDimY = 1,
+                        .gridDimZ = 1,
+                        .blockDimX = 1,
+                        .blockDimY = 1,
+                        .blockDimZ = 1,
+                        .attrs = &attribute,
+                        .numAttrs = 1};
   CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_SUCCESS);
   config.gridDimX = 1000;
   CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
   config.gridDimX = 1;
   attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
   attribute.value.clusterDim = {2, 1, 1};
-  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_CLUSTER_SIZE);  // a grid of half a cluster
+  CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) ==
+        CUDA_ERROR_INVALID_CLUSTER_SIZE);  // a grid of half a cluster
   config.gridDimX = 9;
   attribute.value.clusterDim = {9, 1, 1};
   CHECK(cuLaunchKernelEx(&config, add_one, parameters, nullptr) == CUDA_ERROR_INVALID_CLUSTER_SIZE);
@@ -99,7 +108,8 @@ TEST_CASE("Occupancy follows threads and shared memory") {
   CHECK(blocks == 8);
   CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(module, "add_one"), 32, 0) == CUDA_SUCCESS);
   CHECK(blocks == 32);
-  CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(module, "shared_sum"), 32, 31 * 1024) == CUDA_SUCCESS);
+  CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function(module, "shared_sum"), 32, 31 * 1024) ==
+        CUDA_SUCCESS);
   CHECK(blocks == 6);
   CHECK(cuOccupancyMaxPotentialBlockSize(&grid, &block, function(module, "add_one"), nullptr, 0, 0) == CUDA_SUCCESS);
   CHECK(block == 1024);

@@ -103,7 +103,8 @@ TEST_CASE("Kernels tell their library, name, parameters and attributes") {
   CHECK(bytes == 4);
   CHECK(cuKernelGetParamInfo(fill, 3, &offset, &bytes) == CUDA_ERROR_INVALID_VALUE);
   int value = 0;
-  CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel(library, "shared_sum"), 1) == CUDA_SUCCESS);
+  CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel(library, "shared_sum"), 1) ==
+        CUDA_SUCCESS);
   CHECK(value == 1024);
   CHECK(cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 60000, fill, 1) == CUDA_SUCCESS);
   CHECK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, fill, 1) == CUDA_SUCCESS);

@@ -68,7 +68,8 @@ TEST_CASE("Images that are no programs for this device are told apart") {
 
 TEST_CASE("PTX with an error is refused, and the error log says where") {
   const CurrentContext context;
-  const std::string ptx = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() {\n  frobnicate.u32 %r1;\n  ret;\n}\n";
+  const std::string ptx =
+      ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry k() {\n  frobnicate.u32 %r1;\n  ret;\n}\n";
   char log[200];
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log)};

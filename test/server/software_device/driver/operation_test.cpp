@@ -25,7 +25,12 @@ TEST_CASE("An operation starts when all it depends on has finished") {
   const auto opened = gate.get_future().share();
   std::atomic<int> order{0};
   int first_at = 0, last_at = 0;
-  const OperationPtr first = scheduler().submit([&] { opened.wait(); first_at = ++order; }, {});
+  const OperationPtr first = scheduler().submit(
+      [&] {
+        opened.wait();
+        first_at = ++order;
+      },
+      {});
   const OperationPtr free = scheduler().submit([] {}, {});
   const OperationPtr both[] = {first, free};
   const OperationPtr last = scheduler().submit([&] { last_at = ++order; }, both);
@@ -55,7 +60,12 @@ TEST_CASE("The calling thread's own work takes its place in line") {
   std::promise<void> gate;
   const auto opened = gate.get_future().share();
   std::vector<int> order;
-  const OperationPtr before = scheduler().submit([&] { opened.wait(); order.push_back(1); }, {});
+  const OperationPtr before = scheduler().submit(
+      [&] {
+        opened.wait();
+        order.push_back(1);
+      },
+      {});
   const OperationPtr here = scheduler().prepare({&before, 1});
   const OperationPtr after = scheduler().submit([&] { order.push_back(3); }, {&here, 1});
   gate.set_value();

@@ -3,7 +3,8 @@
 
 #include "fixture.hpp"
 
-extern "C" void gpuwire_software_set_output(void (*sink)(void* user, int fd, const char* text, size_t bytes), void* user);
+extern "C" void gpuwire_software_set_output(void (*sink)(void* user, int fd, const char* text, size_t bytes),
+                                            void* user);
 
 using namespace gpuwire::software_device::test;
 
@@ -58,7 +59,9 @@ TEST_CASE("A fault is explained on standard error") {
 TEST_CASE("What is not offered is named, once") {
   const CurrentContext context;
   Captured captured;
-  const char* const ptx = ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { .reg .b32 %r<2>; multimem.red.add.u32 [%r0], %r1; ret; }\n";
+  const char* const ptx =
+      ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { .reg .b32 %r<2>; multimem.red.add.u32 "
+      "[%r0], %r1; ret; }\n";
   CUmodule module = nullptr;
   for (int i = 0; i < 2; ++i) {
     CHECK(cuModuleLoadData(&module, ptx) == CUDA_ERROR_INVALID_PTX);
@@ -69,13 +72,16 @@ TEST_CASE("What is not offered is named, once") {
   CHECK(cuMemHostRegister(&module, 8, CU_MEMHOSTREGISTER_IOMEMORY) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(captured.err.find("CU_MEMHOSTREGISTER_IOMEMORY") != std::string::npos);
   CHECK(cuGraphicsUnregisterResource(nullptr) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(captured.err.find("gpuwire software device: cuGraphicsUnregisterResource is not supported\n") != std::string::npos);
+  CHECK(captured.err.find("gpuwire software device: cuGraphicsUnregisterResource is not supported\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("A mistake in a text is the program's own: only its log tells of it") {
   const CurrentContext context;
   Captured captured;
   CUmodule module = nullptr;
-  CHECK(cuModuleLoadData(&module, ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { nonsense.b32 1; }\n") == CUDA_ERROR_INVALID_PTX);
+  CHECK(cuModuleLoadData(&module,
+                         ".version 8.0\n.target sm_75\n.address_size 64\n.visible .entry k() { nonsense.b32 1; }\n") ==
+        CUDA_ERROR_INVALID_PTX);
   CHECK(captured.err.empty());
 }

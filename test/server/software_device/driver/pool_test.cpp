@@ -21,7 +21,9 @@ TEST_CASE("Stream-ordered memory is usable at once and freed in the stream's ord
 
 TEST_CASE("A pool has settings, a limit and counts what is in use") {
   const CurrentContext context;
-  const CUmemPoolProps properties{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .maxSize = 1 << 20};
+  const CUmemPoolProps properties{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                                  .maxSize = 1 << 20};
   CUmemoryPool pool = nullptr;
   REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
   CUdeviceptr address = 0, more = 0;
@@ -51,7 +53,8 @@ TEST_CASE("A pool has settings, a limit and counts what is in use") {
 
 TEST_CASE("Freed memory is not used any more at once, and is the pool's until the stream gets there") {
   const CurrentContext context;
-  const CUmemPoolProps properties{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+  const CUmemPoolProps properties{.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
   CUmemoryPool pool = nullptr;
   REQUIRE(cuMemPoolCreate(&pool, &properties) == CUDA_SUCCESS);
   CUstream stream = nullptr, other = nullptr;

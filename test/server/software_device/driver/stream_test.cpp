@@ -22,7 +22,9 @@ struct Barrier {
   static void CUDA_CB wait(void* self) { static_cast<Barrier*>(self)->opened.wait(); }
 };
 
-void CUDA_CB append(void* user) { static_cast<std::vector<int>*>(user)->push_back(static_cast<int>(static_cast<std::vector<int>*>(user)->size())); }
+void CUDA_CB append(void* user) {
+  static_cast<std::vector<int>*>(user)->push_back(static_cast<int>(static_cast<std::vector<int>*>(user)->size()));
+}
 
 }  // namespace
 
@@ -132,7 +134,12 @@ TEST_CASE("Callbacks are told of the context's state") {
     CUstream stream = nullptr;
   } seen;
   const CUstream stream = make_stream();
-  REQUIRE(cuStreamAddCallback(stream, [](CUstream stream, CUresult status, void* user) { *static_cast<Seen*>(user) = {status, stream}; }, &seen, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamAddCallback(
+              stream,
+              [](CUstream stream, CUresult status, void* user) {
+                *static_cast<Seen*>(user) = {status, stream};
+              },
+              &seen, 0) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
   CHECK(seen.status == CUDA_SUCCESS);
   CHECK(seen.stream == stream);
@@ -195,7 +202,8 @@ TEST_CASE("A stream stands at a word until the host writes it") {
   auto& word = *static_cast<unsigned*>(memory);
   word = 3;
   const CUdeviceptr target = allocate(4);
-  CHECK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(memory), 4, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(memory), 4, CU_STREAM_WAIT_VALUE_GEQ) ==
+        CUDA_SUCCESS);
   CHECK(cuStreamWriteValue32_v2(stream, target, 9, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS);
   CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
   std::atomic_ref<unsigned>(word).store(4, std::memory_order_release);

@@ -9,7 +9,8 @@ using namespace gpuwire::software_device::test;
 namespace {
 
 CUDA_ARRAY3D_DESCRIPTOR floats(size_t width, size_t height = 0, size_t depth = 0, unsigned flags = 0) {
-  return {.Width = width, .Height = height, .Depth = depth, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1, .Flags = flags};
+  return {
+      .Width = width, .Height = height, .Depth = depth, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1, .Flags = flags};
 }
 
 CUarray create(const CUDA_ARRAY3D_DESCRIPTOR& description) {
@@ -210,11 +211,12 @@ TEST_CASE("A surface says what it is on") {
 }
 
 TEST_CASE("A kernel that reads no texture, or beside a surface, ends with a fault") {
-  const char* const ptx = ".version 8.0\n.target sm_75\n.address_size 64\n"
-                          ".visible .entry look(.param .u64 t) { .reg .b64 %t; .reg .b32 %r<5>; ld.param.u64 %t, [t]; mov.u32 %r4, 0;\n"
-                          "tex.1d.v4.u32.s32 {%r0, %r1, %r2, %r3}, [%t, {%r4}]; ret; }\n"
-                          ".visible .entry poke(.param .u64 s) { .reg .b64 %s; .reg .b32 %r<2>; ld.param.u64 %s, [s]; mov.u32 %r0, 32;\n"
-                          "sust.b.1d.b32.trap [%s, {%r0}], {%r0}; ret; }\n";
+  const char* const ptx =
+      ".version 8.0\n.target sm_75\n.address_size 64\n"
+      ".visible .entry look(.param .u64 t) { .reg .b64 %t; .reg .b32 %r<5>; ld.param.u64 %t, [t]; mov.u32 %r4, 0;\n"
+      "tex.1d.v4.u32.s32 {%r0, %r1, %r2, %r3}, [%t, {%r4}]; ret; }\n"
+      ".visible .entry poke(.param .u64 s) { .reg .b64 %s; .reg .b32 %r<2>; ld.param.u64 %s, [s]; mov.u32 %r0, 32;\n"
+      "sust.b.1d.b32.trap [%s, {%r0}], {%r0}; ret; }\n";
   for (const bool poke : {false, true}) {
     const CurrentContext context;
     const CUmodule module = load(ptx);
@@ -232,7 +234,8 @@ namespace {
 // take(u64 t, u32* out, f32 x): the texel at x of a row.
 constexpr const char kTakePtx[] =
     ".version 8.0\n.target sm_75\n.address_size 64\n"
-    ".visible .entry take(.param .u64 t, .param .u64 out, .param .f32 x) { .reg .b64 %t, %o; .reg .f32 %x; .reg .b32 %r<4>;\n"
+    ".visible .entry take(.param .u64 t, .param .u64 out, .param .f32 x) { .reg .b64 %t, %o; .reg .f32 %x; .reg .b32 "
+    "%r<4>;\n"
     "ld.param.u64 %t, [t]; ld.param.u64 %o, [out]; ld.param.f32 %x, [x];\n"
     "tex.1d.v4.f32.f32 {%r0, %r1, %r2, %r3}, [%t, {%x}]; st.global.u32 [%o], %r0; ret; }\n";
 

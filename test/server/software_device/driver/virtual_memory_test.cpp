@@ -14,7 +14,9 @@ CUmemAllocationProp on_device(int device) {
   return out;
 }
 
-CUmemAccessDesc access(int device, CUmemAccess_flags flags) { return {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags}; }
+CUmemAccessDesc access(int device, CUmemAccess_flags flags) {
+  return {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags};
+}
 
 }  // namespace
 

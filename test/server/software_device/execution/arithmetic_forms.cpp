@@ -90,20 +90,13 @@ std::string doubled(std::string_view type) {
 
 FormOperand operand(char letter, const Form& form) {
   switch (letter) {
-    case 'T':
-      return {form.types[0]};
-    case 'U':
-      return {form.types[1]};
-    case 'D':
-      return {doubled(form.types[0])};
-    case 'a':
-      return {"u32", true};
-    case 'p':
-      return {"pred"};
-    case 'i':
-      return {"u32", false, true};
-    default:
-      return {"b32"};
+    case 'T': return {form.types[0]};
+    case 'U': return {form.types[1]};
+    case 'D': return {doubled(form.types[0])};
+    case 'a': return {"u32", true};
+    case 'p': return {"pred"};
+    case 'i': return {"u32", false, true};
+    default: return {"b32"};
   }
 }
 

@@ -70,14 +70,9 @@ class Operands {
         v = edges[random_() % std::size(edges)];
         break;
       }
-      case 1:
-        v >>= random_() % 64;
-        break;
-      case 2:
-        v = ~(v >> random_() % 64);
-        break;
-      default:
-        break;
+      case 1: v >>= random_() % 64; break;
+      case 2: v = ~(v >> random_() % 64); break;
+      default: break;
     }
     return masked(v, bits < 16 ? 16 : bits);  // above a byte's bits stands what does not count
   }
@@ -103,8 +98,7 @@ class Operands {
                                   f.one() - f.fraction() - 1};
         return sign | edges[random_() % std::size(edges)];
       }
-      case 1:
-        return sign | v;
+      case 1: return sign | v;
       case 2: {
         // Magnitudes near one, so that sums cancel and integers are met.
         const auto span = static_cast<uint64_t>(std::min(f.bias() - 1, 70));
@@ -166,8 +160,7 @@ std::string described(const Form& form, const uint64_t* sources, const Expected&
   std::snprintf(text, sizeof text, ": 0x%llx|%llu", static_cast<unsigned long long>(got),
                 static_cast<unsigned long long>(second));
   out += text;
-  if (expected.close)
-    std::snprintf(text, sizeof text, ", not near %.9Lg", expected.value);
+  if (expected.close) std::snprintf(text, sizeof text, ", not near %.9Lg", expected.value);
   else
     std::snprintf(text, sizeof text, ", not 0x%llx|%llu", static_cast<unsigned long long>(expected.bits),
                   static_cast<unsigned long long>(expected.second));

@@ -138,7 +138,9 @@ class TestDevice {
   template <class P>
   void pack(std::vector<uint8_t>& packed, size_t kernel_index, size_t& at, const P& value) {
     const auto& formals = program->kernels()[kernel_index].parameters;
-    if (at < formals.size()) std::memcpy(packed.data() + formals[at].offset_bytes, &value, std::min<size_t>(sizeof value, formals[at].size_bytes));
+    if (at < formals.size())
+      std::memcpy(packed.data() + formals[at].offset_bytes, &value,
+                  std::min<size_t>(sizeof value, formals[at].size_bytes));
     ++at;
   }
 
@@ -146,7 +148,8 @@ class TestDevice {
     addresses.clear();
     for (const VariableInfo& info : program->variables()) {
       addresses.push_back(memory.allocate(info.size_bytes));
-      if (!info.initial.empty()) std::memcpy(reinterpret_cast<void*>(addresses.back()), info.initial.data(), info.initial.size());
+      if (!info.initial.empty())
+        std::memcpy(reinterpret_cast<void*>(addresses.back()), info.initial.data(), info.initial.size());
     }
     for (size_t i = 0; i < addresses.size(); ++i) {
       const VariableInfo& info = program->variables()[i];

@@ -81,17 +81,10 @@ inline Exact rounded_at(Exact v, int exponent, Round mode) {
   const bool odd = (kept.magnitude & 1) != 0;
   bool away = false;
   switch (mode) {
-    case Round::nearest_even:
-      away = first && (half.sticky || odd);
-      break;
-    case Round::toward_zero:
-      break;
-    case Round::down:
-      away = inexact && v.negative;
-      break;
-    case Round::up:
-      away = inexact && !v.negative;
-      break;
+    case Round::nearest_even: away = first && (half.sticky || odd); break;
+    case Round::toward_zero: break;
+    case Round::down: away = inexact && v.negative; break;
+    case Round::up: away = inexact && !v.negative; break;
   }
   kept.magnitude += away;
   return kept;

@@ -49,7 +49,8 @@ TEST_CASE_FIXTURE(Control, "function pointers from memory call each lane's funct
 
 TEST_CASE_FIXTURE(Control, "a call of an address that is no function's is an invalid program counter") {
   CHECK(run("to_nowhere", {1}, {1}, uint64_t{0x1234}, array<int>(1)).fault == Fault::invalid_pc);
-  CHECK(run("to_nowhere", {1}, {1}, program->function_address("_Z6squarei") + 1, array<int>(1)).fault == Fault::invalid_pc);
+  CHECK(run("to_nowhere", {1}, {1}, program->function_address("_Z6squarei") + 1, array<int>(1)).fault ==
+        Fault::invalid_pc);
 }
 
 TEST_CASE_FIXTURE(Control, "virtual functions find their class") {
@@ -90,7 +91,15 @@ TEST_CASE_FIXTURE(Control, "a switch over a branch table takes each lane to its 
   CHECK(run("branch_table", {1}, {32}, in, out).message == "");
   for (int i = 0; i < 32; ++i) {
     int v = in[i];
-    int expected = v == 0 ? 11 : v == 1 ? 7 : v == 2 ? i : v == 3 ? -4 : v == 4 ? in[i ^ 1] : v == 5 ? 1 << i % 8 : v == 6 ? 99 : v == 7 ? 1000 + i : -1;
+    int expected = v == 0   ? 11
+                   : v == 1 ? 7
+                   : v == 2 ? i
+                   : v == 3 ? -4
+                   : v == 4 ? in[i ^ 1]
+                   : v == 5 ? 1 << i % 8
+                   : v == 6 ? 99
+                   : v == 7 ? 1000 + i
+                            : -1;
     CHECK(out[i] == expected);
   }
 }

@@ -24,7 +24,7 @@ struct Numeric : TestDevice {
 
   float any_float(int i) {
     switch (i % 8) {
-      case 0: return std::bit_cast<float>(static_cast<uint32_t>(random()));  // any bits
+      case 0: return std::bit_cast<float>(static_cast<uint32_t>(random()));               // any bits
       case 1: return std::bit_cast<float>(static_cast<uint32_t>(random()) & 0x807fffff);  // subnormal
       default: return static_cast<float>(static_cast<double>(static_cast<int64_t>(random())) * 0x1p-60);
     }
@@ -71,7 +71,8 @@ TEST_CASE_FIXTURE(Numeric, "64-bit integer arithmetic equals the CPU's") {
     wrong += o[4] != static_cast<U>(sy > 0 ? sx / sy : 0) || o[5] != static_cast<U>(sy > 0 ? sx % sy : 0);
     wrong += o[6] != static_cast<U>(product >> 64) || o[7] != static_cast<U>((static_cast<SignedWide>(sx) * sy) >> 64);
     wrong += o[8] != x << (y & 63) || o[9] != static_cast<U>(sx >> (y & 63));
-    wrong += o[10] != static_cast<U>(std::popcount(x) + 100 * std::countl_zero(y) + 10000 * (x ? std::countr_zero(x) + 1 : 0));
+    wrong += o[10] !=
+             static_cast<U>(std::popcount(x) + 100 * std::countl_zero(y) + 10000 * (x ? std::countr_zero(x) + 1 : 0));
     wrong += o[12] != static_cast<U>(std::min(sx, sy));
     Wide more = product + x;
     wrong += o[15] != (static_cast<U>(more >> 64) ^ static_cast<U>(more));
@@ -93,7 +94,8 @@ TEST_CASE_FIXTURE(Numeric, "quotients and remainders of 128-bit integers equal t
   int wrong = 0;
   for (int i = 0; i < kCount; ++i) {
     __extension__ using Wide = unsigned __int128;
-    const Wide x = static_cast<Wide>(a[2 * i + 1]) << 64 | a[2 * i], y = static_cast<Wide>(b[2 * i + 1]) << 64 | b[2 * i];
+    const Wide x = static_cast<Wide>(a[2 * i + 1]) << 64 | a[2 * i],
+               y = static_cast<Wide>(b[2 * i + 1]) << 64 | b[2 * i];
     const Wide quotient = x / y, remainder = x % y;
     const U* o = out + 4 * i;
     wrong += o[0] != static_cast<U>(quotient) || o[1] != static_cast<U>(quotient >> 64);
@@ -231,13 +233,19 @@ double ulps(double device, double host, double unit) {
 TEST_CASE_FIXTURE(Numeric, "nvcc's f32 functions stay within their documented errors") {
   float* a = array<float>(kCount);
   float* out = array<float>(kCount * 16);
-  for (int i = 0; i < kCount; ++i) a[i] = static_cast<float>(static_cast<double>(static_cast<int64_t>(random())) * 0x1p-61) * (i % 5 == 0 ? 300.0f : 1.0f);
+  for (int i = 0; i < kCount; ++i)
+    a[i] = static_cast<float>(static_cast<double>(static_cast<int64_t>(random())) * 0x1p-61) *
+           (i % 5 == 0 ? 300.0f : 1.0f);
   CHECK(run("functions_float", grid, block, a, out, kCount).message == "");
   double worst[16] = {};
   for (int i = 0; i < kCount; ++i) {
     double x = a[i], p = std::fabs(a[i]) + 0.01f;
-    double expected[16] = {std::sin(x), std::cos(x), std::tan(x), std::exp(x), std::log(p), std::pow(p, static_cast<double>(1.7f)), std::erf(x), std::tanh(x),
-                           std::atan2(x, p), std::cbrt(x), std::log1p(p), std::expm1(x), std::lgamma(p), std::asinh(x), std::fmod(x, static_cast<double>(1.3f)), std::hypot(x, p)};
+    double expected[16] = {std::sin(x),     std::cos(x),   std::tan(x),
+                           std::exp(x),     std::log(p),   std::pow(p, static_cast<double>(1.7f)),
+                           std::erf(x),     std::tanh(x),  std::atan2(x, p),
+                           std::cbrt(x),    std::log1p(p), std::expm1(x),
+                           std::lgamma(p),  std::asinh(x), std::fmod(x, static_cast<double>(1.3f)),
+                           std::hypot(x, p)};
     for (int k = 0; k < 16; ++k) {
       double host = static_cast<float>(expected[k]);
       if (std::fabs(host) < 1e-30 || (k == 12 && std::fabs(p - 1.5) < 1)) continue;
@@ -253,13 +261,16 @@ TEST_CASE_FIXTURE(Numeric, "nvcc's f32 functions stay within their documented er
 TEST_CASE_FIXTURE(Numeric, "nvcc's f64 functions stay within their documented errors") {
   double* a = array<double>(kCount);
   double* out = array<double>(kCount * 16);
-  for (int i = 0; i < kCount; ++i) a[i] = static_cast<double>(static_cast<int64_t>(random())) * 0x1p-61 * (i % 5 == 0 ? 300.0 : 1.0);
+  for (int i = 0; i < kCount; ++i)
+    a[i] = static_cast<double>(static_cast<int64_t>(random())) * 0x1p-61 * (i % 5 == 0 ? 300.0 : 1.0);
   CHECK(run("functions_double", grid, block, a, out, kCount).message == "");
   double worst[16] = {};
   for (int i = 0; i < kCount; ++i) {
     double x = a[i], p = std::fabs(a[i]) + 0.01;
-    double expected[16] = {std::sin(x), std::cos(x), std::tan(x), std::exp(x), std::log(p), std::pow(p, 1.7), std::erf(x), std::tanh(x),
-                           std::atan2(x, p), std::cbrt(x), std::log1p(p), std::expm1(x), std::tgamma(p * 0.1), std::acosh(p + 1), std::fmod(x, 1.3), std::hypot(x, p)};
+    double expected[16] = {std::sin(x),          std::cos(x),       std::tan(x),       std::exp(x),
+                           std::log(p),          std::pow(p, 1.7),  std::erf(x),       std::tanh(x),
+                           std::atan2(x, p),     std::cbrt(x),      std::log1p(p),     std::expm1(x),
+                           std::tgamma(p * 0.1), std::acosh(p + 1), std::fmod(x, 1.3), std::hypot(x, p)};
     for (int k = 0; k < 16; ++k) worst[k] = std::fmax(worst[k], ulps(out[i * 16 + k], expected[k], 0x1p-52));
   }
   for (int k = 0; k < 16; ++k) {
@@ -298,8 +309,9 @@ D clamp_to(double v, D nan_value) {
 TEST_CASE_FIXTURE(Numeric, "conversions clamp, and know NaN") {
   double* a = array<double>(kCount);
   long long* out = array<long long>(kCount * 16);
-  const double edges[] = {0.0, -0.0, 0.5, 1.5, 2.5, -0.5, -1.5, 2147483647.5, 2147483648.0, -2147483648.5, 4294967295.5, 9.3e18, -9.3e18, 1.9e19,
-                          NAN, INFINITY, -INFINITY, 1e-310, 65519.0, 65520.0, 6e-8, 3e-8, 1e300};
+  const double edges[] = {0.0,          -0.0,          0.5,          1.5,     2.5,     -0.5,   -1.5, 2147483647.5,
+                          2147483648.0, -2147483648.5, 4294967295.5, 9.3e18,  -9.3e18, 1.9e19, NAN,  INFINITY,
+                          -INFINITY,    1e-310,        65519.0,      65520.0, 6e-8,    3e-8,   1e300};
   for (int i = 0; i < kCount; ++i) a[i] = i < 23 ? edges[i] : any_double(i);
   CHECK(run("conversions", grid, block, a, out, kCount).message == "");
   int wrong[16] = {};
@@ -317,11 +329,15 @@ TEST_CASE_FIXTURE(Numeric, "conversions clamp, and know NaN") {
     wrong[6] += o[6] != clamp_to<long long>(std::floor(fd), INT64_MIN);
     wrong[7] += static_cast<unsigned long long>(o[7]) != clamp_to<unsigned long long>(std::ceil(fd), uint64_t{1} << 63);
     volatile int narrow = static_cast<int>(o[2]);
-    wrong[10] += static_cast<int>(o[10]) != std::bit_cast<int>(with_mode(FE_TOWARDZERO, [&] { return static_cast<float>(narrow); }));
-    volatile long long wide = static_cast<long long>(static_cast<unsigned long long>(o[6]) * 1237), other = static_cast<long long>(static_cast<unsigned long long>(o[2]) * 77777);
+    wrong[10] += static_cast<int>(o[10]) !=
+                 std::bit_cast<int>(with_mode(FE_TOWARDZERO, [&] { return static_cast<float>(narrow); }));
+    volatile long long wide = static_cast<long long>(static_cast<unsigned long long>(o[6]) * 1237),
+                       other = static_cast<long long>(static_cast<unsigned long long>(o[2]) * 77777);
     wrong[11] += o[11] != std::bit_cast<long long>(with_mode(FE_UPWARD, [&] { return static_cast<double>(wide); }));
-    wrong[12] += static_cast<int>(o[12]) != std::bit_cast<int>(static_cast<float>(static_cast<unsigned long long>(wide)));
-    wrong[13] += static_cast<int>(o[13]) != std::bit_cast<int>(with_mode(FE_DOWNWARD, [&] { return static_cast<float>(other); }));
+    wrong[12] +=
+        static_cast<int>(o[12]) != std::bit_cast<int>(static_cast<float>(static_cast<unsigned long long>(wide)));
+    wrong[13] += static_cast<int>(o[13]) !=
+                 std::bit_cast<int>(with_mode(FE_DOWNWARD, [&] { return static_cast<float>(other); }));
     if (x == x) wrong[15] += static_cast<int>(o[15]) != std::bit_cast<int>(static_cast<float>(f));
   }
   for (int k = 0; k < 16; ++k) {

@@ -40,7 +40,8 @@ TEST_CASE("a tiled matrix product with shared memory equals the fused sums of th
   float* b = device.array<float>(kSize * kSize);
   float* c = device.array<float>(kSize * kSize);
   std::mt19937 random(7);
-  for (int i = 0; i < kSize * kSize; ++i) a[i] = static_cast<float>(random() % 1000) / 999.0f, b[i] = static_cast<float>(random() % 1000) / 999.0f;
+  for (int i = 0; i < kSize * kSize; ++i)
+    a[i] = static_cast<float>(random() % 1000) / 999.0f, b[i] = static_cast<float>(random() % 1000) / 999.0f;
   LaunchResult result = device.run("matmul_tiled", {kSize / 16, kSize / 16}, {16, 16}, a, b, c, kSize);
   CHECK(result.message == "");
   int wrong = 0;
@@ -83,7 +84,8 @@ TEST_CASE("printf formats as the C library does") {
   std::strcpy(word, "hello");
   CHECK(device.run("say", {1}, {1}, 42, word).message == "");
   char expected[256];
-  std::snprintf(expected, sizeof expected, "%d %s %5.2f %lld %c%%|%-6d|%06x|%*d|%e\nword hello\n", 42, "text", 63.0, 123456789012345LL, 'z', 42, 48879, 7, 42, 0.001);
+  std::snprintf(expected, sizeof expected, "%d %s %5.2f %lld %c%%|%-6d|%06x|%*d|%e\nword hello\n", 42, "text", 63.0,
+                123456789012345LL, 'z', 42, 48879, 7, 42, 0.001);
   CHECK(device.printed == expected);
 }
 
@@ -154,7 +156,8 @@ TEST_CASE("launches of several threads run at once on one engine") {
   for (int t = 0; t < 4; ++t) results.push_back(device.array<float>(kCount));
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
-      for (int round = 0; round < 5; ++round) device.run("vector_add", {(kCount + 63) / 64}, {64}, a, a, results[static_cast<size_t>(t)], kCount);
+      for (int round = 0; round < 5; ++round)
+        device.run("vector_add", {(kCount + 63) / 64}, {64}, a, a, results[static_cast<size_t>(t)], kCount);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -139,7 +139,7 @@ TEST_CASE_FIXTURE(Atomics, "atomics of every width add up over all blocks") {
   CHECK(static_cast<long long>(l[2]) == static_cast<long long>(-(kThreads - 1)) * (1ll << 33));
   CHECK(f[0] == 64);
   CHECK(d[0] == 32);
-  CHECK(h[0] == 0x5800);   // 128
+  CHECK(h[0] == 0x5800);  // 128
   CHECK(h2[0] == 0x5800);
   CHECK(h2[1] == 0x5c00);  // 256
   CHECK(b[0] == 0x4300);   // 128

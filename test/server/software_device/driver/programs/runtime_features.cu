@@ -135,7 +135,8 @@ static void errors() {
   CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
   CHECK(cudaMalloc(&device, 4) == cudaErrorIllegalAddress);
-  // As on real GPUs: the process gets no new context, neither on this device nor on the other, which cudart tries by itself.
+  // As on real GPUs: the process gets no new context, neither on this device nor on the other, which cudart tries by
+  // itself.
   CUDA(cudaDeviceReset());
   CHECK(cudaMalloc(&device, 4) == cudaErrorDevicesUnavailable);
 }

@@ -3,7 +3,8 @@
 #include <cuda_fp16.h>
 #include <cuda/atomic>
 
-extern "C" __global__ void all_atomics(int* i, unsigned* u, unsigned long long* l, float* f, double* d, __half* h, __half2* h2, __nv_bfloat16* b, unsigned short* s) {
+extern "C" __global__ void all_atomics(int* i, unsigned* u, unsigned long long* l, float* f, double* d, __half* h,
+                                       __half2* h2, __nv_bfloat16* b, unsigned short* s) {
   int t = blockIdx.x * blockDim.x + threadIdx.x;
   atomicAdd(&i[0], t);
   atomicSub(&i[1], t);
@@ -50,8 +51,7 @@ extern "C" __global__ void cuda_atomics(int* counter, int* flag, int* out) {
   cuda::atomic_ref<int, cuda::thread_scope_device> c(*counter), f(*flag);
   c.fetch_add(2, cuda::std::memory_order_relaxed);
   if (threadIdx.x == 0 && blockIdx.x == 0) f.store(1, cuda::std::memory_order_release);
-  while (f.load(cuda::std::memory_order_acquire) == 0) {
-  }
+  while (f.load(cuda::std::memory_order_acquire) == 0) {}
   int expected = 0;
   c.compare_exchange_strong(expected, 5);
   out[blockIdx.x * blockDim.x + threadIdx.x] = f.load();

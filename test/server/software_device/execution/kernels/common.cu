@@ -64,7 +64,8 @@ __constant__ float coefficients[4] = {1, 2, 3, 4};
 __constant__ int* constant_pointer = &counter;
 extern "C" __global__ void variables(float* out) {
   atomicAdd(pointer_to_counter, 2);
-  out[threadIdx.x] = coefficients[threadIdx.x] + static_cast<float>(table[threadIdx.x % 2]) + static_cast<float>(*constant_pointer);
+  out[threadIdx.x] =
+      coefficients[threadIdx.x] + static_cast<float>(table[threadIdx.x % 2]) + static_cast<float>(*constant_pointer);
 }
 
 extern "C" __global__ void heap(unsigned long long* out) {

@@ -96,8 +96,7 @@ extern "C" __global__ void spin_lock(int* lock, int* plain_counter) {
 
 // The naive form: the winner waits for nobody, the losers spin in a loop of their own.
 extern "C" __global__ void spin_naive(int* lock, int* plain_counter) {
-  while (atomicCAS(lock, 0, 1) != 0) {
-  }
+  while (atomicCAS(lock, 0, 1) != 0) {}
   __threadfence();
   *(volatile int*)plain_counter = *(volatile int*)plain_counter + 1;
   __threadfence();
@@ -107,8 +106,7 @@ extern "C" __global__ void spin_naive(int* lock, int* plain_counter) {
 // A lane waits for what another lane of its warp writes later in program order.
 extern "C" __global__ void lanes_wait(volatile int* flag, int* out) {
   if (threadIdx.x == 0) {
-    while (*flag == 0) {
-    }
+    while (*flag == 0) {}
     out[0] = 1;
   } else if (threadIdx.x == 1) {
     *flag = 1;
@@ -138,7 +136,8 @@ extern "C" __global__ void local_arrays(const int* in, int* out) {
 }
 
 extern "C" __global__ void count_predicates(int* out) {
-  int any = __syncthreads_or(threadIdx.x == 70), all = __syncthreads_and(threadIdx.x < 96), count = __syncthreads_count(threadIdx.x % 3 == 0);
+  int any = __syncthreads_or(threadIdx.x == 70), all = __syncthreads_and(threadIdx.x < 96),
+      count = __syncthreads_count(threadIdx.x % 3 == 0);
   if (threadIdx.x == 5) out[0] = any, out[1] = all, out[2] = count;
 }
 
@@ -151,15 +150,13 @@ extern "C" __global__ void shared_out_of_bounds(int* out, int offset) {
 }
 extern "C" __global__ void null_store() { *reinterpret_cast<volatile int*>(0) = 1; }
 extern "C" __global__ void forever(volatile int* flag) {
-  while (*flag == 0) {
-  }
+  while (*flag == 0) {}
 }
 extern "C" __global__ void ordered(int* order, int blocks) {
   // Each block waits for the one after it: all must be resident or preempted.
   if (threadIdx.x == 0) {
     if (blockIdx.x + 1 < blocks) {
-      while (atomicAdd(&order[blockIdx.x + 1], 0) == 0) {
-      }
+      while (atomicAdd(&order[blockIdx.x + 1], 0) == 0) {}
     }
     atomicAdd(&order[blockIdx.x], 1);
   }
@@ -175,7 +172,8 @@ extern "C" __global__ void special(unsigned* out) {
   unsigned lane;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
   unsigned size = blockDim.x * blockDim.y * blockDim.z;
-  out[block * size + thread] = block * 1000 + thread + (lane != thread % 32) * 500000 + (warp != thread / 32) * 700000 + (smid > 3) * 900000;
+  out[block * size + thread] =
+      block * 1000 + thread + (lane != thread % 32) * 500000 + (warp != thread / 32) * 700000 + (smid > 3) * 900000;
   long long begin = clock64();
   if (clock64() < begin) out[0] = 0;
 }

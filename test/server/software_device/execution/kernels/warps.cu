@@ -5,7 +5,8 @@ namespace cg = cooperative_groups;
 extern "C" __global__ void votes(unsigned* out) {
   int t = threadIdx.x;
   out[t] = __ballot_sync(0xffffffff, t % 3 == 0);
-  out[32 + t] = __any_sync(0xffffffff, t == 9) + 2 * __all_sync(0xffffffff, t < 32) + 4 * __all_sync(0xffffffff, t < 31);
+  out[32 + t] =
+      __any_sync(0xffffffff, t == 9) + 2 * __all_sync(0xffffffff, t < 32) + 4 * __all_sync(0xffffffff, t < 31);
   if (t % 2) out[64 + t] = __ballot_sync(0xaaaaaaaa, t > 16);
   else out[64 + t] = __activemask();
   out[96 + t] = __match_any_sync(0xffffffff, t / 5);
