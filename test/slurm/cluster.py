@@ -7,11 +7,13 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from loopback_ports import LoopbackPorts  # noqa: E402
 
 LIMIT_SECONDS = 120
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel")
@@ -24,12 +26,6 @@ def missing():
     return [name for name in PROGRAMS if not shutil.which(name, path=PATH)] or (
         [] if os.path.isdir(SLURM_PLUGINS) else [SLURM_PLUGINS]
     )
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(condition, what, limit_seconds=LIMIT_SECONDS):
@@ -52,6 +48,7 @@ class Cluster:
         self.folder = tempfile.mkdtemp(prefix="gpuwire-slurm-", dir="/tmp")
         os.chmod(self.folder, 0o755)
         self.processes = []
+        self.ports = LoopbackPorts()
         self.environment = {"PATH": PATH, "SLURM_CONF": self.path("slurm.conf"), "LC_ALL": "C", "HOME": self.folder}
         for name in ("munge", "state", "spool", "log", "run", "jobs"):
             os.mkdir(self.path(name), 0o755)
@@ -84,14 +81,15 @@ class Cluster:
     def _write_configuration(self):
         user = pwd.getpwuid(os.geteuid()).pw_name
         node_lines = "".join(
-            f"NodeName=node{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={free_port()} CPUs=8 RealMemory=2000\n"
+            f"NodeName=node{i} NodeHostname=localhost NodeAddr=127.0.0.1 Port={self.ports.take()} CPUs=8"
+            " RealMemory=2000\n"
             for i in range(self.nodes)
         )
         lines = f"""ClusterName=lab
 SlurmctldHost=localhost(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
-SlurmctldPort={free_port()}
+SlurmctldPort={self.ports.take()}
 AuthType=auth/munge
 AuthInfo=socket={self.path('munge', 'socket')}
 CredType=cred/munge
@@ -189,6 +187,7 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
                         process.wait(30)
                     except subprocess.TimeoutExpired:
                         pass
+        self.ports.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill_node(self, number):
